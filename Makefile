@@ -1,0 +1,52 @@
+# make demo   installs into .venv and does the main job: demonstrations, SFT, PPO, evaluation, report
+# make test   the default test suite        make lint   ruff and mypy        make bench   ratios against a baseline
+#
+# PYTHON=python3.12 chooses the interpreter, TORCH=... another build of torch, ARGS=... goes to `grue run`.
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+BENCH ?= rollout
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: demo test slow lint format bench clean
+
+demo: $(VENV)/.core
+	$(BIN)/grue run $(ARGS)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(ARGS)
+
+slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "slow or learning" $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.core
+	$(BIN)/grue bench $(BENCH) --json
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and alone, so that TORCH can name another build of it
+$(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) "$(TORCH)"
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) -e ".[dev]"
+	touch $@

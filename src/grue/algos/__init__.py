@@ -1,0 +1,1 @@
+"""Algorithms as pure functions: arrays in, arrays out."""

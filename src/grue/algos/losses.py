@@ -1,0 +1,51 @@
+"""Losses of the two training stages. Every mean is over turns, and the caller gives the number of turns to divide by."""
+
+from __future__ import annotations
+
+import torch
+
+
+def branch_log_probs(logits_NC: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Log-probabilities over the children of each branching node; padded children (-inf) stay at -inf."""
+    return torch.log_softmax(logits_NC / temperature, -1)
+
+
+def node_entropies(log_probs_NC: torch.Tensor) -> torch.Tensor:
+    """Entropy of each branching node (nats)."""
+    return -(log_probs_NC.exp() * log_probs_NC.masked_fill(torch.isinf(log_probs_NC), 0.0)).sum(-1)
+
+
+def node_kl(log_probs_NC: torch.Tensor, reference_NC: torch.Tensor) -> torch.Tensor:
+    """KL(policy || reference) of each branching node, exact over its children (nats)."""
+    padded = torch.isinf(log_probs_NC)
+    difference = (log_probs_NC - reference_NC).masked_fill(padded, 0.0)
+    return (log_probs_NC.exp() * difference).sum(-1)
+
+
+def clipped_surrogate(log_probs_T: torch.Tensor, old_T: torch.Tensor, advantages_T: torch.Tensor, clip: float) -> torch.Tensor:
+    """PPO's policy loss for each turn (Schulman et al. 2017, eq. 7); the ratio is that of whole actions."""
+    ratio_T = (log_probs_T - old_T).exp()
+    return -torch.minimum(ratio_T * advantages_T, ratio_T.clamp(1 - clip, 1 + clip) * advantages_T)
+
+
+def clipped_value_loss(values_T: torch.Tensor, old_T: torch.Tensor, returns_T: torch.Tensor, clip: float) -> torch.Tensor:
+    """Half the squared error for each turn, the new value kept within `clip` of the old one (0: not kept)."""
+    loss_T = (values_T - returns_T) ** 2
+    if clip > 0:
+        clipped_T = old_T + (values_T - old_T).clamp(-clip, clip)
+        loss_T = torch.maximum(loss_T, (clipped_T - returns_T) ** 2)
+    return 0.5 * loss_T
+
+
+def smoothed_nll(log_probs_NC: torch.Tensor, chosen_N: torch.Tensor, smoothing: float) -> torch.Tensor:
+    """Cross-entropy of each node against (1 - smoothing) on the demonstrated child and the rest spread over all children.
+
+    Smoothing keeps a clone from becoming certain: a deterministic teacher leaves it an entropy near 0, and an agent that
+    never tries anything else cannot improve.
+    """
+    chosen = log_probs_NC.gather(1, chosen_N[:, None]).squeeze(1)
+    if smoothing == 0:
+        return -chosen
+    padded = torch.isinf(log_probs_NC)
+    spread = log_probs_NC.masked_fill(padded, 0.0).sum(-1) / (~padded).sum(-1)
+    return -(1 - smoothing) * chosen - smoothing * spread

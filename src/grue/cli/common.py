@@ -1,0 +1,192 @@
+"""What the verbs share: their options, how a configuration is put together, and how each ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grue.errors import ConfigError, GrueError
+from grue.interrupt import Interrupted
+from grue.progress import Progress, clean
+
+if TYPE_CHECKING:
+    from grue.config import Config
+
+PresetAndSettings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="PRESET|KEY=VALUE", help="a preset, and settings such as ppo.iterations=40"),
+]
+RunAndSettings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="RUN|KEY=VALUE", help="a run directory, and settings such as ppo.iterations=40"),
+]
+RunFolder = Annotated[
+    Path | None, typer.Argument(metavar="RUN", help="a run directory; default: the newest in runs/")
+]
+ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="YAML file of settings")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="run directory; default: runs/PRESET-seedN")]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="seed of every random choice")]
+PresetName = Annotated[str | None, typer.Option("--preset", metavar="NAME", help="preset of a new run")]
+Again = Annotated[bool, typer.Option("--again", help="do a finished stage over; what it left is deleted")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout, messages on stderr")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="warnings and errors only")]
+
+
+class UsageError(Exception):
+    """A GrueError that lies in the arguments: exit code 2."""
+
+    def __init__(self, error: GrueError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextmanager
+def reading_arguments() -> Iterator[None]:
+    """Errors inside are the command line's fault."""
+    try:
+        yield
+    except GrueError as error:
+        raise UsageError(error) from error
+
+
+def perform(work: Callable[[Progress], Any], *, as_json: bool = False, quiet: bool = False) -> None:
+    """Do a verb's `work`, print its result, and leave with the exit code that says how it went."""
+    say = Progress(quiet=quiet, stderr=as_json)
+    with _warnings_through(say):
+        try:
+            result = work(say)
+        except UsageError as problem:
+            _fail(problem.error, 2, as_json)
+        except GrueError as error:
+            _fail(error, 1, as_json)
+        except Interrupted as stop:
+            print(f"{stop}; everything is saved. To go on:\n  {this_command()}", file=sys.stderr)
+            raise typer.Exit(stop.exit_code) from None
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(130) from None
+        except Exception as error:
+            if not _is_out_of_memory(error):
+                raise
+            _fail(GrueError(f"out of memory: {clean(str(error)).splitlines()[0]}", hint=_MEMORY_HINT), 1, as_json)
+    if as_json and result is not None:
+        print_json(result)
+
+
+def print_json(result: Any) -> None:
+    """One JSON object on one line of stdout."""
+    import orjson
+
+    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+    sys.stdout.write(orjson.dumps(result, default=str, option=option).decode())
+    sys.stdout.flush()
+
+
+def this_command() -> str:
+    """The command line that was given, ready to be pasted."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def split(arguments: Iterable[str] | None, what: str) -> tuple[str | None, list[str]]:
+    """(the one argument that is no setting, the settings). `what` names that argument in the error about a second."""
+    given = list(arguments or ())
+    names = [text for text in given if "=" not in text]
+    if len(names) > 1:
+        raise ConfigError(f"{names[1]!r} is neither a setting nor {what}", hint="settings are given as key=value")
+    return (names[0] if names else None), [text for text in given if "=" in text]
+
+
+def settle(
+    preset: str | None, settings: list[str], file: Path | None, seed: int | None, out: Path | None
+) -> tuple[Config, Path]:
+    """The configuration and the run directory that the arguments mean.
+
+    A run directory that exists is the basis unless a preset or file is named: a run is taken up by its folder alone.
+    """
+    from grue.config import load_config, override
+    from grue.storage.run import default_out, read_run_config
+
+    if out is not None and preset is None and file is None and (out / "config.yaml").exists():
+        return override(read_run_config(out), settings, seed), out
+    config = load_config(preset, settings, file, seed)
+    return config, out or default_out(config)
+
+
+def run_folder(name: str | None, out: Path | None) -> Path | None:
+    """The run directory that RUN or --out names."""
+    from grue.config import PRESETS
+
+    if name is None:
+        return out
+    if out is not None:
+        raise ConfigError(f"two run directories are given: {name} and {out}", hint="leave out one")
+    if name in PRESETS and not Path(name).exists():
+        raise ConfigError(f"{name} is a preset, not a run directory", hint=f"a new run begins with --preset {name}")
+    return Path(name)
+
+
+def existing_run(folder: Path | None) -> Path:
+    """`folder`, or the run in runs/ that was written to last. ConfigError if there is none."""
+    if folder is not None:
+        if not folder.is_dir():
+            raise ConfigError(f"there is no run directory {folder}", hint="grue run --out DIR makes one")
+        return folder
+    found = [path.parent for path in Path("runs").glob("*/config.yaml")]
+    if not found:
+        raise ConfigError("there is no run in runs/", hint="name a run directory, or make one with grue run")
+    return max(found, key=lambda path: max(file.stat().st_mtime for file in path.iterdir()))
+
+
+_MEMORY_HINT = (
+    "in this order: halve sft.micro_tokens and ppo.micro_tokens (same result, slower), halve ppo.slots and eval.slots, "
+    "model.adapter=lora, model.quantize=nf4, a smaller model"
+)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # torch.OutOfMemoryError by its name: torch may not have been imported, and need not be for this.
+    words = ("can't allocate memory", "not enough memory")
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or any(word in str(error) for word in words)
+    )
+
+
+def _fail(error: GrueError, code: int, as_json: bool) -> None:
+    """Print message and hint and leave; with GRUE_DEBUG=1 the traceback comes first."""
+    if os.environ.get("GRUE_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    print(f"error: {clean(error.message)}", file=sys.stderr)
+    if error.hint:
+        print(f"hint: {clean(error.hint)}", file=sys.stderr)
+    if as_json:
+        print_json({"error": error.message, "hint": error.hint, "exit_code": code})
+    raise typer.Exit(code)
+
+
+@contextmanager
+def _warnings_through(say: Progress) -> Iterator[None]:
+    """Show what the package logs as warnings, above a progress bar and not through it."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say.warn(record.getMessage())
+
+    handler = Handler(logging.WARNING)
+    logger = logging.getLogger("grue")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

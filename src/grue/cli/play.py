@@ -1,0 +1,94 @@
+"""A person plays: `grue play`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from grue.config import PRESETS, GameConfig, load_config
+from grue.errors import ConfigError
+from grue.games import FAMILIES, FOLDS, canonical_params, make
+from grue.games.play import play
+from grue.progress import Progress
+from grue.types import Observation, Outcome, Task
+
+_ENDS = {
+    Outcome.WON: "You have won.",
+    Outcome.LOST: "You have lost.",
+    Outcome.LIMIT: "No steps are left.",
+    Outcome.FAILED: "The game has crashed.",
+}
+
+
+def what_to_play(name: str | None, settings: list[str], seed: int) -> tuple[Task, GameConfig]:
+    """The task that the arguments of `grue play` mean. `name` is a preset or a game; the seed tells the fold."""
+    if name is not None and name not in PRESETS:
+        if name not in FAMILIES:
+            known = ", ".join([*PRESETS, *FAMILIES])
+            raise ConfigError(f"{name!r} is neither a preset nor a game", hint=f"known are {known}")
+        settings, name = [f"game.name={name}", *settings], None
+    game = load_config(name, settings).game
+    fold = next((fold for fold, seeds in FOLDS.items() if seed in seeds), None)
+    if fold is None:
+        ranges = ", ".join(f"{fold} {seeds.start}-{seeds.stop - 1}" for fold, seeds in FOLDS.items())
+        raise ConfigError(f"seed {seed} is in no fold", hint=f"seeds: {ranges}")
+    return Task(game.name, canonical_params(game.name, game.params), fold, seed, game.limit), game
+
+
+def play_human(task: Task, config: GameConfig, say: Progress, *, record: Path | None = None) -> dict[str, Any]:
+    """Play `task` in the terminal. Returns outcome, score and steps; {} if the person left before the end."""
+    game = make(task.game, config.params, config.java, read_timeout=config.read_timeout_s)
+    try:
+        episode = play(game, task, Human(say))
+    except (EOFError, KeyboardInterrupt):
+        say("\nGood bye.")
+        return {}
+    finally:
+        game.close()
+    if episode.final is not None:
+        say(f"\n{episode.final.text}")
+    say(f"\n{_ENDS[episode.outcome]} Score {episode.score:.2f} in {episode.steps} steps.", style="bold")
+    if episode.error:
+        say(episode.error, style="red")
+    if record is not None:
+        from grue.storage import episodes
+
+        episodes.append(record, [episode])
+        say(f"recorded in {record}")
+    return {"outcome": str(episode.outcome), "score": episode.score, "steps": episode.steps}
+
+
+class Human:
+    """A player who reads the screen and types."""
+
+    name = "human"
+
+    def __init__(self, say: Progress) -> None:
+        self._say = say
+        self._left = 0
+
+    def start(self, task: Task, observation: Observation) -> None:
+        """Show the task."""
+        self._left = task.limit
+        self._say(observation.goal, style="bold")
+        self._say("Type the number of an action, or an action of your own; Ctrl-D leaves.", style="dim")
+
+    def act(self, observation: Observation) -> str:
+        """Show what is seen and wait until something is typed. EOFError at the end of the input."""
+        say, actions = self._say, observation.actions or ()
+        say(f"\n{observation.text}")
+        if observation.inventory and observation.inventory != observation.text:
+            say(observation.inventory, style="dim")
+        say(f"\nscore {observation.score:.2f}, {self._left} steps left", style="cyan")
+        for number, action in enumerate(actions, 1):
+            say(f"  {number:2d}  {action}")
+        self._left -= 1
+        while True:
+            typed = input("> ").strip()
+            if not typed:
+                continue
+            if not typed.isdecimal():
+                return typed
+            if 1 <= int(typed) <= len(actions):
+                return actions[int(typed) - 1]
+            say(f"there is no action {typed}" + (f": 1 to {len(actions)}" if actions else ""), style="red")

@@ -1,0 +1,47 @@
+"""The settings of a run: `stages` holds them, `presets` names some, `load` reads and writes them.
+
+Values come from, later ones winning: the defaults, a preset, a YAML file, `key=value` overrides, `--seed`. An unknown
+key is an error that names the nearest known one. What a run stores is the whole Config, every value filled in.
+"""
+
+from grue.config.load import (
+    config_hash,
+    differences,
+    dump_config,
+    flat,
+    known_keys,
+    load_config,
+    override,
+    preset_config,
+    read_config,
+)
+from grue.config.presets import PRESETS
+from grue.config.stages import (
+    Config,
+    DemosConfig,
+    EvalConfig,
+    GameConfig,
+    ModelConfig,
+    PPOConfig,
+    SFTConfig,
+)
+
+__all__ = [
+    "PRESETS",
+    "Config",
+    "DemosConfig",
+    "EvalConfig",
+    "GameConfig",
+    "ModelConfig",
+    "PPOConfig",
+    "SFTConfig",
+    "config_hash",
+    "differences",
+    "dump_config",
+    "flat",
+    "known_keys",
+    "load_config",
+    "override",
+    "preset_config",
+    "read_config",
+]

@@ -1,0 +1,272 @@
+"""Reading a Config from a preset, a YAML file and `key=value` texts, and writing it back.
+
+YAML is read by a safe loader that also refuses duplicate keys and anchors; no value can name code to run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from grue.config.presets import PRESETS
+from grue.config.stages import Config
+from grue.errors import ConfigError
+
+DEFAULT_PRESET = "cooking16"
+MAX_CONFIG_BYTES = 1_000_000
+
+
+def load_config(
+    preset: str | None = None, overrides: Iterable[str] = (), file: Path | None = None, seed: int | None = None
+) -> Config:
+    """The configuration of a new run. `preset` defaults to the one `file` names, and that to cooking16."""
+    layer = {} if file is None else _read_yaml(file)
+    named = layer.get("preset")
+    if preset is not None and named is not None and preset != named:
+        raise ConfigError(f"{file} is of preset {named}, not {preset}", hint="leave the preset out")
+    data = preset_config(str(preset or named or DEFAULT_PRESET)).model_dump(exclude_unset=True)
+    game = layer.get("game")
+    _drop_params_of_another_game(data, game.get("name") if isinstance(game, dict) else None)
+    _merge(data, layer)
+    return _build(data, overrides, seed, where="" if file is None else f" in {file}")
+
+
+def override(config: Config, overrides: Iterable[str] = (), seed: int | None = None) -> Config:
+    """`config` with some settings changed by `key=value` texts."""
+    return _build(config.model_dump(), overrides, seed)
+
+
+def read_config(file: Path) -> Config:
+    """The configuration stored in `file`: nothing is taken from a preset, which may have changed since."""
+    return _build(_read_yaml(file), (), None, where=f" in {file}")
+
+
+def preset_config(name: str) -> Config:
+    """The preset called `name`."""
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        raise ConfigError(
+            f"there is no preset {name!r}",
+            hint=f"did you mean {near[0]}?" if near else f"presets: {', '.join(PRESETS)}",
+        )
+    return PRESETS[name]()
+
+
+def dump_config(config: Config) -> str:
+    """YAML with every value filled in and each setting's meaning behind it; `read_config` gives the Config back."""
+    lines: list[str] = []
+    for name, field in Config.model_fields.items():
+        value = getattr(config, name)
+        if isinstance(value, BaseModel):
+            lines += ["", f"{name}:  # {(type(value).__doc__ or '').strip()}"]
+            lines += [_line(key, getattr(value, key), inner, 2) for key, inner in type(value).model_fields.items()]
+        else:
+            lines.append(_line(name, value, field, 0))
+    return "\n".join(lines) + "\n"
+
+
+def flat(config: Config, *, local: bool = True) -> dict[str, Any]:
+    """Dotted key -> plain value, without the settings of this machine unless `local`."""
+    values: dict[str, Any] = {}
+    for key, is_local in _leaves(Config):
+        value: Any = config
+        for part in key.split("."):
+            value = getattr(value, part)
+        if local or not is_local:
+            values[key] = list(value) if isinstance(value, tuple) else value
+    return values
+
+
+def config_hash(config: Config) -> str:
+    """16 hex digits that stay the same exactly when every setting that can change a result does."""
+    text = json.dumps(flat(config, local=False), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def differences(stored: Config, wanted: Config) -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (stored, wanted) for each setting that differs, settings of this machine left out."""
+    old, new = flat(stored, local=False), flat(wanted, local=False)
+    return {key: (old[key], new[key]) for key in old if old[key] != new[key]}
+
+
+def known_keys() -> list[str]:
+    """Every setting as a dotted key."""
+    return [key for key, _ in _leaves(Config) if key != "preset"]
+
+
+def _leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, bool]]:
+    """(dotted key, is it a setting of this machine) for every setting below `model`."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _leaves(field.annotation, f"{prefix}{name}.")
+        else:
+            extra = field.json_schema_extra
+            yield f"{prefix}{name}", isinstance(extra, dict) and bool(extra.get("local"))
+
+
+def _line(key: str, value: Any, field: Any, indent: int) -> str:
+    plain = list(value) if isinstance(value, tuple) else value
+    text = yaml.safe_dump(
+        {key: plain}, default_flow_style=True, width=float("inf"), sort_keys=False, allow_unicode=True
+    ).strip()
+    return f"{' ' * indent}{text[1:-1]}  # {field.description}"
+
+
+def _build(data: dict[str, Any], overrides: Iterable[str], seed: int | None, *, where: str = "") -> Config:
+    """Lay overrides over `data` and validate. `where` says, in errors, where `data` came from."""
+    settings = [_parse(text) for text in overrides]
+    if any(key == "preset" for key, _ in settings):
+        raise ConfigError("preset is not a setting", hint="name the preset itself: grue run smoke")
+    # The game comes first, so that parameters given beside it stay.
+    for key, value in sorted(settings, key=lambda setting: setting[0] != "game.name"):
+        _put(data, key, value)
+    if seed is not None:
+        data["seed"] = seed
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise _explain(error, [key for key, _ in settings], where) from None
+
+
+def _merge(data: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """Lay `layer` over `data`, in place, key by key."""
+    for key, value in layer.items():
+        if isinstance(value, Mapping) and isinstance(data.get(key), dict):
+            _merge(data[key], value)
+        else:
+            data[key] = value
+
+
+def _drop_params_of_another_game(data: dict[str, Any], name: Any) -> None:
+    """Naming another game drops the parameters of the one that `data` holds: they would not fit."""
+    game = data.get("game")
+    if isinstance(game, dict) and name is not None and game.get("name") != name:
+        game.pop("params", None)
+
+
+def _put(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set one dotted key of nested `data`, in place."""
+    if key == "game.name":
+        _drop_params_of_another_game(data, value)
+    *path, leaf = key.split(".")
+    for part in path:
+        if not isinstance(data.get(part), dict):
+            data[part] = {}
+        data = data[part]
+    data[leaf] = value
+
+
+def _parse(text: str) -> tuple[str, Any]:
+    """`key=value` -> (dotted key, value in a form that the setting's type can be made from)."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise ConfigError(f"{text!r} is not of the form key=value", hint="for example ppo.iterations=40")
+    field = _field(key)
+    return key, _typed(field.annotation, value.strip()) if field else value
+
+
+def _field(key: str) -> FieldInfo | None:
+    """The declaration of a setting or section; None for one that does not exist."""
+    model: Any = Config
+    field = None
+    for part in key.split("."):
+        field = model.model_fields.get(part) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        if field is None:
+            return None
+        model = field.annotation
+    return field
+
+
+def _typed(annotation: Any, text: str) -> Any:
+    if NoneType in get_args(annotation) and text in ("", "null"):
+        return None
+    if get_origin(annotation) is tuple:
+        return [part.strip() for part in text.strip("[]()").split(",") if part.strip()]
+    if get_origin(annotation) is dict:
+        return dict(_parse(part) for part in text.strip("{}").split(",") if part.strip())
+    return text  # pydantic reads numbers and switches from text
+
+
+def _explain(error: ValidationError, given: list[str], where: str) -> ConfigError:
+    """The first thing wrong, as what, where, value and hint."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    place = "" if key in given else where
+    if first["type"] == "extra_forbidden":
+        # A section that does not exist is reported as the setting that was meant to be in it.
+        key = next((one for one in given if one.startswith(key + ".")), key)
+        return ConfigError(f"unknown setting {key}{place}", hint=_nearest(key))
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":  # one of our own, which names its settings and values
+        return ConfigError(f"{key}{place}: {message}" if key else f"{message}{place}")
+    value = repr(first["input"])
+    value = value if len(value) <= 60 else value[:57] + "..."
+    return ConfigError(f"{key}={value}{place}: {message[:1].lower()}{message[1:]}", hint=_meaning(key))
+
+
+def _nearest(key: str) -> str:
+    keys = known_keys()
+    same_leaf = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
+    near = same_leaf or difflib.get_close_matches(key, keys, n=1) or _near_leaf(key, keys)
+    if near:
+        return f"did you mean {' or '.join(near[:3])}?"
+    return f"sections: {', '.join(name for name in Config.model_fields if name != 'preset')}"
+
+
+def _near_leaf(key: str, keys: list[str]) -> list[str]:
+    leaves = {known.rpartition(".")[2]: known for known in keys}
+    return [leaves[leaf] for leaf in difflib.get_close_matches(key.rpartition(".")[2], leaves, n=1)]
+
+
+def _meaning(key: str) -> str:
+    field = _field(key)
+    return f"{key}: {field.description} (default {field.default})" if field and field.description else ""
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, without duplicate keys and without anchors (which can make a small file huge)."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("anchors and aliases are not allowed")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key, (key_node, _) in zip(keys, node.value, strict=True):
+            if not isinstance(key, str):
+                raise yaml.YAMLError(f"key {key!r} is not a name (line {key_node.start_mark.line + 1})")
+            if keys.count(key) > 1:
+                raise yaml.YAMLError(f"key {key!r} is given twice (line {key_node.start_mark.line + 1})")
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > MAX_CONFIG_BYTES:
+            raise ConfigError(f"{file} has more than {MAX_CONFIG_BYTES} bytes, too many for a configuration")
+        loader = _Loader(file.read_text(encoding="utf-8"))
+        try:
+            data = loader.get_single_data()
+        finally:
+            loader.dispose()
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}", hint="check the path after --config") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{file} is not a YAML file of settings: {' '.join(str(error).split())}") from error
+    if not isinstance(data or {}, dict):
+        raise ConfigError(f"{file} holds {type(data).__name__}, not sections of settings")
+    return data or {}

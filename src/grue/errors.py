@@ -1,0 +1,51 @@
+"""Errors that say what happened, where, with which value, and what to try next."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+
+class GrueError(Exception):
+    """Base of every error that a user can mend. `hint` is the next thing to try."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+
+class ConfigError(GrueError, ValueError):
+    """A setting, key, preset or argument is wrong."""
+
+
+class GameError(GrueError, RuntimeError):
+    """A game could not be started, reset or stepped."""
+
+
+class DataError(GrueError, ValueError):
+    """A file that should hold demonstrations, episodes or results does not."""
+
+
+class CheckpointError(GrueError, RuntimeError):
+    """A checkpoint is missing, torn, changed or of another model."""
+
+
+class TrainingError(GrueError, RuntimeError):
+    """Training cannot go on: a non-finite loss, an empty batch, too many failed games."""
+
+
+class ModelError(GrueError, RuntimeError):
+    """A model or tokenizer cannot be loaded or cannot be driven."""
+
+
+_EXTRA_OF = {"bitsandbytes": "qlora", "textworld": "textworld", "jericho": "jericho", "scienceworld": "scienceworld"}
+
+
+def needs(module: str, *, feature: str) -> None:
+    """Raise ConfigError naming the extra to install when `module` is absent."""
+    if find_spec(module) is None:
+        extra = _EXTRA_OF.get(module, module)
+        raise ConfigError(f"{feature} needs {module}, which is not installed", hint=f"pip install 'grue[{extra}]'")

@@ -1,0 +1,1 @@
+"""How good a policy is: statistics (`stats`) and result rows (`summary`)."""

@@ -1,0 +1,26 @@
+"""Evaluation is the same `collect` as training, on tasks of another fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from grue.games import Game
+from grue.policy.choose import ChoosePolicy, Decoding
+from grue.rollout.collect import collect
+from grue.types import Episode, Task
+
+
+def evaluate(
+    policy: ChoosePolicy,
+    games: Sequence[Game],
+    tasks: Sequence[Task],
+    decoding: Decoding,
+    *,
+    columns: int,
+    player: str = "choose",
+    on_episode: Callable[[Episode], None] | None = None,
+) -> list[Episode]:
+    """One episode a task. The draws of sampled decoding depend on the task's place in the list alone."""
+    return collect(
+        policy, games, tasks, decoding, seed="evaluate", columns=columns, player=player, on_episode=on_episode
+    )

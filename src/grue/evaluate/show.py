@@ -1,0 +1,51 @@
+"""One played episode for people: what the model saw, what it weighed, what the critic expected."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from grue.evaluate.evaluate import evaluate
+from grue.policy.choose import Decoding
+from grue.policy.weigh import weigh_turns
+from grue.prompts.transcript import render_task, tidy
+from grue.report.shown import ShownEpisode, from_episode
+from grue.types import Task
+
+if TYPE_CHECKING:
+    from grue.progress import Progress
+    from grue.session import Session
+
+
+def shown_episode(session: Session, policy: str, title: str, task: Task, *, greedy: bool = True) -> ShownEpisode:
+    """Play `task` with the weights that the session's model has now."""
+    player = session.player()
+    decoding = Decoding(greedy=greedy, temperature=session.config.eval.temperature)
+    columns = session.config.model.context
+    (episode,) = evaluate(player, session.games(1), [task], decoding, columns=columns, player=policy)
+    goal = episode.turns[0].observation.goal if episode.turns else ""
+    return from_episode(
+        episode,
+        policy=policy,
+        decoding="greedy" if greedy else "sampled",
+        title=title,
+        task_text=tidy(render_task(goal, task.limit)),
+        observations=[tidy(turn.observation.text) for turn in episode.turns],
+        considered=weigh_turns(player.model, player.tries, episode, decoding.temperature),
+    )
+
+
+def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -> None:
+    """The episode in the terminal: observations in short, then what was weighed."""
+    say(f"--- {shown.title}: {shown.task.game} {shown.task.fold} {shown.task.seed} ({shown.policy}, {shown.decoding})", style="bold")
+    say(shown.task_text, style="dim")
+    for number, turn in enumerate(shown.turns, 1):
+        say(turn.observation)
+        weighed = "  ".join(f"{action} {probability:.0%}" for action, probability in turn.considered[:3])
+        value = "" if turn.value is None else f"  (critic {turn.value:.2f})"
+        gained = f"  +{turn.reward:.2f}" if turn.reward > 0 else ""
+        say(f"{number:>3}> {turn.action}{gained}", style="bold green" if turn.reward > 0 else "bold")
+        say(f"     {weighed}{value}", style="dim")
+        time.sleep(delay_s)
+    say(tidy(shown.final))
+    say(f"--- {shown.outcome}, score {shown.score:.2f}, {len(shown.turns)} steps", style="bold")

@@ -1,0 +1,243 @@
+"""Intervals and tests for the results of played games. numpy only; nothing here knows what a game is.
+
+Two sources of chance must not be mixed up: which games were drawn (the intervals of one trained policy) and
+which training run was drawn (`bootstrap_iqm` over several runs). A thousand games of one run say nothing about
+the next run's seed (Agarwal et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from math import sqrt
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from grue.errors import DataError
+
+FloatArray = NDArray[np.float64]
+
+_CHUNK = 4_000_000  # resampled values held at once: 32 MB of float64
+
+
+class Interval(NamedTuple):
+    """A confidence interval."""
+
+    low: float
+    high: float
+
+
+class Estimate(NamedTuple):
+    """A point estimate with its confidence interval and its standard error."""
+
+    value: float
+    low: float
+    high: float
+    standard_error: float
+
+
+def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
+    """Score interval of a success rate; it stays inside [0, 1] and is honest at 0 of n and n of n.
+
+    With no games nothing is known and the interval is [0, 1].
+    Wilson (1927), Probable inference, the law of succession, and statistical inference, JASA 22.
+    """
+    if not 0 <= successes <= n:
+        raise DataError(f"{successes} successes in {n} games is impossible", hint="need 0 <= successes <= n")
+    z = _two_sided_z(level)
+    if n == 0:
+        return Interval(0.0, 1.0)
+    rate = successes / n
+    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    # exact ends: rounding would otherwise leave 1e-17 where the formula gives 0 or 1
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == n else min(1.0, centre + half)
+    return Interval(low, high)
+
+
+def bootstrap_mean(
+    x: ArrayLike,
+    resamples: int = 2000,
+    rng: np.random.Generator | None = None,
+    level: float = 0.95,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+) -> Interval:
+    """Percentile bootstrap interval of the mean of x [n].
+
+    `clusters` [n] names the games that share a cause (the same layout played several times, the same recipe):
+    whole clusters are drawn, since drawing their members apart makes the interval too narrow (Miller 2024,
+    Adding error bars to evals, section on clustered questions). Without `rng` the result is the same every time.
+    """
+    means = _bootstrap_means(_vector(x, "x"), resamples, rng, clusters)
+    return _percentiles(means, level)
+
+
+def paired_difference(
+    a: ArrayLike,
+    b: ArrayLike,
+    resamples: int = 2000,
+    rng: np.random.Generator | None = None,
+    level: float = 0.95,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+) -> Estimate:
+    """Mean of a - b, where a[i] and b[i] come from the same game i, with a bootstrap interval over games.
+
+    A game's difficulty cancels in a[i] - b[i], so the interval is narrower than that of two unpaired means
+    by a factor of sqrt(1 - correlation) (Miller 2024, Adding error bars to evals, section on paired analysis).
+    """
+    a_n, b_n = _vector(a, "a"), _vector(b, "b")
+    if a_n.shape != b_n.shape:
+        raise DataError(
+            f"a paired difference needs the same games, got {a_n.size} and {b_n.size}",
+            hint="keep the games that both policies finished, in the same order",
+        )
+    differences_n = a_n - b_n
+    means = _bootstrap_means(differences_n, resamples, rng, clusters)
+    low, high = _percentiles(means, level)
+    return Estimate(float(differences_n.mean()), low, high, _standard_error(means))
+
+
+def iqm(x: ArrayLike) -> float:
+    """Interquartile mean: the mean of what is left without the lowest and the highest quarter.
+
+    Robust like the median, yet it uses half of the data. Cuts floor(n / 4) values at each end, as
+    scipy.stats.trim_mean(x, 0.25) does. Agarwal et al. (2021), Deep RL at the edge of the statistical precipice.
+    """
+    return float(_iqm_rows(_vector(x, "x")[None, :])[0])
+
+
+def bootstrap_iqm(
+    strata: Sequence[ArrayLike],
+    resamples: int = 2000,
+    rng: np.random.Generator | None = None,
+    level: float = 0.95,
+) -> Estimate:
+    """Interquartile mean over all runs of all settings, with a stratified bootstrap interval.
+
+    `strata[k]` holds one score for each training run of setting k; runs are drawn with replacement inside their
+    own setting, so that every resample keeps the mix of settings. Agarwal et al. (2021), section 4.
+    """
+    if not len(strata):
+        raise DataError("no settings to aggregate", hint="pass one array of run scores for each setting")
+    runs = [_vector(scores, f"strata[{k}]") for k, scores in enumerate(strata)]
+    rng = _generator(rng)
+    width = sum(scores.size for scores in runs)
+    values = [
+        _iqm_rows(np.concatenate([_draw(scores, rows, rng) for scores in runs], axis=1))
+        for rows in _chunks(resamples, width)
+    ]
+    resampled = np.concatenate(values)
+    low, high = _percentiles(resampled, level)
+    return Estimate(iqm(np.concatenate(runs)), low, high, _standard_error(resampled))
+
+
+def smallest_detectable_difference(
+    n: int, p: float, *, level: float = 0.95, power: float = 0.8, correlation: float = 0.0
+) -> float:
+    """The smallest change of a success rate p that n games for each of two policies show with this power.
+
+    Solves the two-proportion sample-size formula (Fleiss, Levin and Paik 2003, chapter 4) for the difference,
+    taking the change towards 0.5, where chance is larger; `correlation` is that of the two policies on the same
+    games and 0 when the games differ (Miller 2024, section on power). It cannot exceed max(p, 1 - p): that value
+    means that n games show nothing.
+    """
+    if n < 1 or not 0.0 <= p <= 1.0 or not 0.0 <= correlation < 1.0 or not 0.0 < power < 1.0:
+        raise DataError(
+            f"no detectable difference for n={n}, p={p}, correlation={correlation}, power={power}",
+            hint="need n >= 1, p in [0, 1], correlation in [0, 1), power in (0, 1)",
+        )
+    z_level, z_power = _two_sided_z(level), NormalDist().inv_cdf(power)
+    towards = 1.0 if p <= 0.5 else -1.0
+
+    def shows(difference: float) -> bool:
+        other = p + towards * difference
+        mean = (p + other) / 2
+        same = 2 * mean * (1 - mean) * (1 - correlation)
+        apart = (p * (1 - p) + other * (1 - other)) * (1 - correlation)
+        return difference * sqrt(n) >= z_level * sqrt(same) + z_power * sqrt(max(apart, 0.0))
+
+    low, high = 0.0, max(p, 1 - p)
+    for _ in range(60):  # bisection: 60 halvings are below the resolution of a float
+        middle = (low + high) / 2
+        low, high = (low, middle) if shows(middle) else (middle, high)
+    return high
+
+
+def _two_sided_z(level: float) -> float:
+    if not 0.0 < level < 1.0:
+        raise DataError(f"confidence level {level} is outside (0, 1)", hint="use 0.95 for a 95 % interval")
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def _vector(x: ArrayLike, name: str) -> FloatArray:
+    values = np.asarray(x, dtype=np.float64)
+    if values.ndim != 1 or values.size == 0:
+        raise DataError(f"{name} has shape {values.shape}", hint="pass one number for each game, at least one")
+    if not np.isfinite(values).all():
+        raise DataError(f"{name} holds {int((~np.isfinite(values)).sum())} values that are not finite")
+    return values
+
+
+def _generator(rng: np.random.Generator | None) -> np.random.Generator:
+    return np.random.default_rng(0) if rng is None else rng
+
+
+def _chunks(resamples: int, width: int) -> Iterator[int]:
+    """Split the resamples so that one chunk of [rows, width] stays small."""
+    if resamples < 1:
+        raise DataError(f"{resamples} bootstrap resamples", hint="use at least 1,000 for a 95 % interval")
+    rows = max(1, _CHUNK // width)
+    while resamples > 0:
+        yield min(rows, resamples)
+        resamples -= rows
+
+
+def _draw(values: FloatArray, rows: int, rng: np.random.Generator) -> FloatArray:
+    """[rows, n] values drawn with replacement."""
+    drawn: FloatArray = values[rng.integers(0, values.size, size=(rows, values.size))]
+    return drawn
+
+
+def _bootstrap_means(
+    x_n: FloatArray, resamples: int, rng: np.random.Generator | None, clusters: Sequence[Hashable] | None
+) -> FloatArray:
+    """[resamples] means of x; with clusters, the sum over drawn clusters over the number of games in them."""
+    rng = _generator(rng)
+    if clusters is None:
+        return np.concatenate([_draw(x_n, rows, rng).mean(axis=1) for rows in _chunks(resamples, x_n.size)])
+    if len(clusters) != x_n.size:
+        raise DataError(f"{len(clusters)} cluster names for {x_n.size} values", hint="name the cluster of every value")
+    index: dict[Hashable, int] = {}
+    cluster_n = np.array([index.setdefault(name, len(index)) for name in clusters])
+    sums_k = np.bincount(cluster_n, weights=x_n)
+    sizes_k = np.bincount(cluster_n).astype(np.float64)
+    means = []
+    for rows in _chunks(resamples, sums_k.size):
+        drawn = rng.integers(0, sums_k.size, size=(rows, sums_k.size))
+        means.append(sums_k[drawn].sum(axis=1) / sizes_k[drawn].sum(axis=1))
+    return np.concatenate(means)
+
+
+def _iqm_rows(x_rn: FloatArray) -> FloatArray:
+    """[rows] interquartile means of x [rows, n]."""
+    n = x_rn.shape[1]
+    cut = n // 4
+    middle: FloatArray = np.sort(x_rn, axis=1)[:, cut : n - cut]
+    means: FloatArray = middle.mean(axis=1)
+    return means
+
+
+def _percentiles(values: FloatArray, level: float) -> Interval:
+    _two_sided_z(level)  # refuses an impossible level
+    tail = 50 * (1 - level)
+    low, high = np.percentile(values, [tail, 100 - tail])
+    return Interval(float(low), float(high))
+
+
+def _standard_error(resampled: FloatArray) -> float:
+    return float(resampled.std(ddof=1)) if resampled.size > 1 else 0.0

@@ -1,0 +1,200 @@
+"""Episodes in, numbers with intervals out: the rows of every results table.
+
+A failed game (the engine crashed) is no loss of the policy: it stays out of every mean and is counted beside
+it. Who prefers the pessimist's number finds it under "success_failed_as_loss".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TypedDict
+
+import numpy as np
+
+from grue.errors import DataError
+from grue.evaluate.stats import Interval, bootstrap_mean, paired_difference, wilson
+from grue.types import Episode, Outcome, Task
+
+
+class Result(TypedDict):
+    """How one policy did on one fold. Shares and means are over `games`; they are None when no game finished."""
+
+    fold: str
+    games: int  # that ended in won, lost or limit: the denominator of every share and mean below
+    seeds: list[int]  # [first, last] of all games, failed ones too
+    step_limit: int | None  # None when the games had different limits
+    success: float | None  # share won
+    success_ci95: list[float] | None
+    score: float | None  # mean final score
+    score_ci95: list[float] | None
+    return_mean: float | None  # mean sum of rewards: differs from the score where a game starts above 0
+    steps_mean: float | None
+    limit: float | None  # share that ran into the step limit
+    lost: float | None
+    invalid: float | None  # share of turns whose action the game did not list
+    failed: int  # games that crashed; not in `games`
+    success_failed_as_loss: float
+    outcomes: dict[str, int]
+    verbs: dict[str, int]  # how often each first word of an action was used, most frequent first
+    env_steps_trained: int
+
+
+class Comparison(TypedDict):
+    """a against b on the games that both finished. Positive: a is better."""
+
+    games: int
+    unpaired: int  # games that only one of them finished
+    difference: float  # of the success rates
+    ci95: list[float]
+    score_difference: float
+    score_ci95: list[float]
+    only_a_won: float  # in games; fractions where a game was played several times
+    only_b_won: float
+
+
+def summarise(
+    episodes: Sequence[Episode], *, fold: str, env_steps_trained: int = 0, bootstrap: int = 2000, seed: int = 0
+) -> Result:
+    """One row of results from the games that one policy played on one fold; equal episodes give an equal row.
+
+    Raises DataError when there are no episodes or when one of them belongs to another fold.
+    """
+    if not episodes:
+        raise DataError("no episodes to summarise", hint="evaluate at least one game")
+    stray = next((episode.task for episode in episodes if episode.task.fold != fold), None)
+    if stray is not None:
+        raise DataError(f"a {fold} result holds a game of fold {stray.fold!r} (seed {stray.seed})")
+
+    finished = [episode for episode in episodes if episode.outcome is not Outcome.FAILED]
+    outcomes = Counter(str(episode.outcome) for episode in episodes)
+    wins = outcomes[Outcome.WON]
+    seeds = [episode.task.seed for episode in episodes]
+    limits = {episode.task.limit for episode in episodes}
+    rng = np.random.default_rng(seed)
+    turns = [turn for episode in finished for turn in episode.turns]
+    scores = [episode.score for episode in finished]
+
+    return Result(
+        fold=fold,
+        games=len(finished),
+        seeds=[min(seeds), max(seeds)],
+        step_limit=limits.pop() if len(limits) == 1 else None,
+        success=_mean([episode.won for episode in finished]),
+        success_ci95=_rounded(_success_interval(finished, bootstrap, rng)),
+        score=_mean(scores),
+        score_ci95=_rounded(bootstrap_mean(scores, bootstrap, rng, clusters=_games(finished)) if finished else None),
+        return_mean=_mean([sum(turn.reward for turn in episode.turns) for episode in finished]),
+        steps_mean=_mean([episode.steps for episode in finished]),
+        limit=_mean([episode.outcome is Outcome.LIMIT for episode in finished]),
+        lost=_mean([episode.outcome is Outcome.LOST for episode in finished]),
+        invalid=_mean([not turn.valid for turn in turns]) if finished else None,
+        failed=len(episodes) - len(finished),
+        success_failed_as_loss=_round(wins / len(episodes)),
+        outcomes={str(outcome): outcomes[outcome] for outcome in Outcome},
+        verbs=_verbs(finished, top=12),
+        env_steps_trained=env_steps_trained,
+    )
+
+
+def compare(
+    a_episodes: Sequence[Episode], b_episodes: Sequence[Episode], *, bootstrap: int = 2000, seed: int = 0
+) -> Comparison:
+    """a minus b on the same games. A game played several times counts once, with its mean.
+
+    Raises DataError when they share no finished game.
+    """
+    a_by_game, b_by_game = _by_game(a_episodes), _by_game(b_episodes)
+    shared = [game for game in a_by_game if game in b_by_game]
+    if not shared:
+        raise DataError(
+            f"no game was finished by both ({len(a_by_game)} and {len(b_by_game)} games)",
+            hint="a paired comparison needs the same game, parameters, fold, seed and step limit",
+        )
+    a_won, b_won = (np.array([by_game[game].won for game in shared]) for by_game in (a_by_game, b_by_game))
+    a_score, b_score = (np.array([by_game[game].score for game in shared]) for by_game in (a_by_game, b_by_game))
+    success = paired_difference(a_won, b_won, bootstrap, np.random.default_rng(seed))
+    score = paired_difference(a_score, b_score, bootstrap, np.random.default_rng(seed))
+    return Comparison(
+        games=len(shared),
+        unpaired=len(a_by_game) + len(b_by_game) - 2 * len(shared),
+        difference=_round(success.value),
+        ci95=[_round(success.low), _round(success.high)],
+        score_difference=_round(score.value),
+        score_ci95=[_round(score.low), _round(score.high)],
+        only_a_won=_round(float(np.sum(a_won * (1 - b_won)))),
+        only_b_won=_round(float(np.sum(b_won * (1 - a_won)))),
+    )
+
+
+def action_counts(episodes: Sequence[Episode], *, top: int = 12) -> dict[str, dict[str, int]]:
+    """For each player, how often it used each verb (the first word of the action), most frequent first.
+
+    Shows at a glance a policy that looks around for ever or that never cooks. Failed games count here: what
+    was done before a crash was done.
+    """
+    by_player: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        by_player.setdefault(episode.player, []).append(episode)
+    return {player: _verbs(played, top=top) for player, played in by_player.items()}
+
+
+class _Played:
+    """Sums over the plays of one game."""
+
+    def __init__(self) -> None:
+        self.plays, self.wins, self.scores = 0, 0, 0.0
+
+    def add(self, episode: Episode) -> None:
+        self.plays, self.wins, self.scores = self.plays + 1, self.wins + episode.won, self.scores + episode.score
+
+    @property
+    def won(self) -> float:
+        return self.wins / self.plays
+
+    @property
+    def score(self) -> float:
+        return self.scores / self.plays
+
+
+def _by_game(episodes: Sequence[Episode]) -> dict[Task, _Played]:
+    played: dict[Task, _Played] = {}
+    for episode in episodes:
+        if episode.outcome is not Outcome.FAILED:
+            played.setdefault(episode.task, _Played()).add(episode)
+    return played
+
+
+def _games(episodes: Sequence[Episode]) -> list[Task] | None:
+    """The game of each episode, or None when every game was played once and nothing is shared."""
+    games = [episode.task for episode in episodes]
+    return games if len(set(games)) < len(games) else None
+
+
+def _success_interval(finished: Sequence[Episode], bootstrap: int, rng: np.random.Generator) -> Interval | None:
+    if not finished:
+        return None
+    clusters = _games(finished)
+    if clusters is None:
+        return wilson(sum(episode.won for episode in finished), len(finished))
+    # several plays of one game are not independent, which Wilson assumes
+    return bootstrap_mean([episode.won for episode in finished], bootstrap, rng, clusters=clusters)
+
+
+def _verbs(episodes: Sequence[Episode], *, top: int) -> dict[str, int]:
+    words = (turn.action.split() for episode in episodes for turn in episode.turns)
+    counts = Counter(first[0] for first in words if first)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))  # ties in a fixed order
+    return dict(ordered[:top])
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return _round(float(np.mean(values))) if len(values) else None
+
+
+def _round(value: float) -> float:
+    return round(value, 6)  # a millionth of a game: keeps results.json readable
+
+
+def _rounded(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [_round(interval.low), _round(interval.high)]

@@ -1,0 +1,22 @@
+"""Games: the contract, TextWorldExpress, a toy game in pure Python, teachers, and playing one episode."""
+
+from __future__ import annotations
+
+from grue.games.base import FOLDS, Game, check_seed
+from grue.games.jvm import JvmSettings
+from grue.games.params import FAMILIES, Params
+from grue.games.tasks import canonical_params, tasks
+
+
+def make(game: str, params: Params = "", java: str | None = None, *, read_timeout: float = 20.0) -> Game:
+    """A game by name: "toy" or a TextWorldExpress family. `java` is the path of a Java executable."""
+    if game == "toy":
+        from grue.games.toy import ToyGame
+
+        return ToyGame(params)
+    from grue.games.twx import TwxGame
+
+    return TwxGame(game, params, settings=JvmSettings(java=java, read_timeout=read_timeout))
+
+
+__all__ = ["FAMILIES", "FOLDS", "Game", "canonical_params", "check_seed", "make", "tasks"]

@@ -1,0 +1,60 @@
+"""The contract of a game: reset, step, close; and the folds that keep training and test games apart."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from grue.errors import ConfigError
+from grue.types import Observation, Outcome, Task
+
+# Layout seeds of each fold. The first three are TextWorldExpress's own ranges; "pretrain" has layouts of
+# its own with the recipes of the train fold, so that a base model made from it has seen no other fold.
+FOLDS: dict[str, range] = {
+    "train": range(0, 1000),
+    "dev": range(10_000, 11_000),
+    "test": range(20_000, 21_000),
+    "pretrain": range(1_000_000, 2_000_000),
+}
+
+
+@runtime_checkable
+class Game(Protocol):
+    """One seat at a game engine. It plays one episode at a time and can be reset without end."""
+
+    def reset(self, task: Task) -> Observation:
+        """Start the task and return what the player sees first. Equal tasks give equal texts."""
+        ...
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        """Do one action: what is seen next, the change of the normalised score, and how it ended (None: go on).
+
+        Every action costs a step, also one that the game does not understand. The step that reaches
+        `task.limit` ends the episode. A step after the end raises GameError.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give the seat back. Calling it twice is fine."""
+        ...
+
+
+def fold_range(fold: str) -> range:
+    """The seeds of `fold`; ConfigError when there is no such fold."""
+    if fold not in FOLDS:
+        raise ConfigError(f"unknown fold {fold!r}", hint=f"folds are {', '.join(FOLDS)}")
+    return FOLDS[fold]
+
+
+def check_seed(task: Task) -> None:
+    """Raise ConfigError when the task's seed lies outside its fold or its limit is no step count."""
+    seeds = fold_range(task.fold)
+    if isinstance(task.seed, bool) or not isinstance(task.seed, int):
+        raise ConfigError(f"seed {task.seed!r} is not an int", hint="convert array integers with int()")
+    if task.seed not in seeds:
+        home = next((name for name, others in FOLDS.items() if task.seed in others), None)
+        hint = (
+            f"it belongs to fold {home!r}" if home else f"seeds of {task.fold!r} are {seeds.start} to {seeds.stop - 1}"
+        )
+        raise ConfigError(f"seed {task.seed} is outside fold {task.fold!r} of game {task.game!r}", hint=hint)
+    if isinstance(task.limit, bool) or not isinstance(task.limit, int) or task.limit < 1:
+        raise ConfigError(f"limit {task.limit!r} is not a positive step count", hint="for example limit=16")

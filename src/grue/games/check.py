@@ -1,0 +1,85 @@
+"""Check that a game keeps the contract of `base.Game`. For the games that ship, and for your own."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from grue.errors import GameError, GrueError
+from grue.games.base import FOLDS, Game
+from grue.types import Observation, Outcome, Task
+
+NONSENSE = "frobnicate the grue"  # an action that no game knows
+
+
+def check_game(factory: Callable[[], Game], task: Task, *, steps: int = 8) -> None:
+    """Raise GameError naming the first promise of the contract that games from `factory` break on `task`."""
+    first, second = factory(), factory()
+    try:
+        _check_determinism(first, second, replace(task, limit=steps))
+        _check_limit(first, replace(task, limit=steps))
+        _check_seeds(first, task)
+    finally:
+        second.close()
+        first.close()
+        first.close()
+    _require(_raises(lambda: first.step("look")), "a step after close raises GameError")
+
+
+def _check_determinism(first: Game, second: Game, task: Task) -> None:
+    """Equal tasks and equal actions give equal texts, in one game and across two."""
+    here, there = first.reset(task), second.reset(task)
+    _require(here == first.reset(task) == there, "equal tasks give equal first observations")
+    initial, total = here.score, 0.0
+    outcome: Outcome | None = None
+    draw = random.Random(task.seed)  # noqa: S311
+    while outcome is None:
+        _check_observation(here)
+        action = draw.choice(here.actions) if here.actions else NONSENSE
+        here, reward, outcome = first.step(action)
+        there, reward_there, outcome_there = second.step(action)
+        total += reward
+        _require((here, reward, outcome) == (there, reward_there, outcome_there), "equal actions give equal steps")
+        _require(math.isclose(total, here.score - initial, abs_tol=1e-9), "rewards add up to the score")
+        _require((outcome is Outcome.WON) == (here.score >= 1.0), "a score of 1 is a win, and only that")
+    _require(_raises(lambda: first.step(NONSENSE)), "a step after the end raises GameError")
+
+
+def _check_observation(observation: Observation) -> None:
+    _require(bool(observation.text) and bool(observation.goal), "an observation has a text and a goal")
+    _require(-1.0 <= observation.score <= 1.0, "a score is between -1 and 1")
+    actions = observation.actions
+    if actions is not None:
+        _require(actions == tuple(sorted(set(actions))), "valid actions are sorted, without doubles")
+
+
+def _check_limit(game: Game, task: Task) -> None:
+    """Nonsense costs a step, and the step that reaches the limit ends the episode."""
+    for limit in (1, task.limit):
+        game.reset(replace(task, limit=limit))
+        for step in range(1, limit + 1):
+            _, reward, outcome = game.step(NONSENSE)
+            if outcome is Outcome.LOST:  # games that allow no mistake
+                break
+            _require(reward == 0.0, "an unknown action earns nothing")
+            _require((outcome is Outcome.LIMIT) == (step == limit), f"a limit of {limit} ends at step {limit}")
+
+
+def _check_seeds(game: Game, task: Task) -> None:
+    other = next(seeds for name, seeds in FOLDS.items() if name != task.fold)
+    _require(_raises(lambda: game.reset(replace(task, seed=other[0]))), "a seed outside its fold is refused")
+
+
+def _raises(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except GrueError:
+        return True
+    return False
+
+
+def _require(kept: bool, promise: str) -> None:
+    if not kept:
+        raise GameError(f"the game breaks its contract: {promise}", hint="see grue.games.base.Game")

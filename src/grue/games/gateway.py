@@ -1,0 +1,58 @@
+"""A py4j connection that fails fast and in silence. Imported only when Java is started.
+
+The stock client sends a command once more when the answer was empty, and prints a traceback on the root
+logger. A game step must never be done twice, and what to do about a dead Java is decided in `seat.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any
+
+from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway
+
+
+class _Client(GatewayClient):  # type: ignore[misc]
+    def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:
+        """One attempt on a connection that no other thread uses; a connection that failed is closed."""
+        if binary:
+            return super().send_command(command, retry, binary)
+        connection = self._get_connection()
+        try:
+            answer = connection.send_command(command)
+        except BaseException:
+            connection.close(True)
+            raise
+        self._give_back_connection(connection)
+        return answer
+
+    def abandon(self) -> None:
+        """Close this process's copies of the connections without a word to the other side."""
+        while self.deque:
+            with suppress(OSError):
+                os.close(self.deque.pop().socket.detach())
+
+
+class Gateway(JavaGateway):  # type: ignore[misc]
+    """A JavaGateway with our client."""
+
+    def __init__(self, port: int, token: str, read_timeout: float) -> None:
+        # Without memory management Python's garbage collector never talks to Java: it could block on a hung
+        # process, or free the parent's objects from a forked child. Objects are released by hand.
+        parameters = GatewayParameters(
+            port=port,
+            auth_token=token,
+            read_timeout=read_timeout,
+            auto_field=False,
+            auto_convert=False,
+            enable_memory_management=False,
+        )
+        super().__init__(gateway_parameters=parameters)
+
+    def _create_gateway_client(self) -> _Client:
+        return _Client(gateway_parameters=self.gateway_parameters)
+
+    def abandon(self) -> None:
+        """For a forked child: forget the parent's connections, which stay open for the parent."""
+        self._gateway_client.abandon()

@@ -1,0 +1,163 @@
+"""One Java process per Python process: started when first needed, restarted when it dies or hangs.
+
+Safety: the gateway listens on the loopback interface only and asks for a token; Java never calls back into
+Python; the heap is capped; the Java process ends by itself when Python's end of its input pipe closes, so
+even `kill -9` leaves no orphan. A forked child gets a Java process of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grue.errors import GameError
+from grue.games.java import find_java
+
+
+@dataclass(frozen=True, slots=True)
+class JvmSettings:
+    """What a Java process is started with; equal settings share one process."""
+
+    java: str | None = None  # path of the executable; None: search
+    read_timeout: float = 20.0  # seconds that one call may take before the process counts as hung
+    heap: str = "256m"
+
+
+class Jvm:
+    """A running Java process with a connection to it."""
+
+    def __init__(self, settings: JvmSettings) -> None:
+        from py4j.java_gateway import launch_gateway
+        from py4j.protocol import Py4JError
+
+        from grue.games.gateway import Gateway
+
+        self.lock = threading.RLock()  # held around games whose objects the engine shares (see seat.py)
+        self.owners: dict[tuple[str, str, int], object] = {}  # shared problem -> the seat that generated it last
+        self._retired: list[Any] = []
+        package = engine_folder()
+        java = find_java(settings.java)
+        options = [f"-Xmx{settings.heap}", "-XX:+UseSerialGC"]
+        try:
+            self.port, self.token, self._process = launch_gateway(
+                classpath=str(package / "textworld-express.jar"),
+                cwd=str(package),  # the engine reads its word lists by relative path
+                die_on_exit=True,
+                enable_auth=True,
+                return_proc=True,
+                java_path=java,
+                javaopts=options,
+            )
+        except (OSError, ValueError, Py4JError) as error:
+            raise GameError(
+                f"Java at {java} did not start the game engine: {error}",
+                hint=f"try: {java} {' '.join(options)} -version",
+            ) from error
+        self._gateway = Gateway(self.port, self.token, settings.read_timeout)
+
+    @property
+    def pid(self) -> int:
+        return int(self._process.pid)
+
+    def interface(self) -> Any:
+        """A new TextWorldExpress PythonInterface, to be used by one thread at a time."""
+        while self._retired:
+            self.release(self._retired.pop())
+        return self._gateway.jvm.textworldexpress.runtime.PythonInterface()
+
+    def retire(self, interface: Any) -> None:
+        """Have Java forget an interface when the next one is made. Does no input or output: a finalizer may call it."""
+        self._retired.append(interface)
+
+    def join(self, java_list: Any) -> list[str]:
+        """A Java list of one-line strings as a Python list, in one call; the Java list is released."""
+        text = str(self._gateway.jvm.java.lang.String.join("\n", java_list))
+        self.release(java_list)
+        return text.split("\n") if text else []
+
+    def release(self, java_object: Any) -> None:
+        """Let Java forget an object. A dead process has forgotten it already."""
+        with suppress(Exception):
+            self._gateway.detach(java_object)
+
+    def kill(self) -> None:
+        """End the process at once. It holds nothing that is worth saving."""
+        with suppress(Exception):
+            self._process.kill()
+        with suppress(Exception):
+            self._process.wait(timeout=5)
+        with suppress(Exception):
+            self._gateway.close()
+        with suppress(Exception):
+            self._process.stdin.close()
+
+    def abandon(self) -> None:
+        """For a forked child: let go of the parent's Java without touching it."""
+        with suppress(Exception):
+            self._process.stdin.close()
+        self._gateway.abandon()
+
+
+_running: dict[JvmSettings, Jvm] = {}
+_lock = threading.RLock()
+
+
+def current_jvm(settings: JvmSettings, dead: Jvm | None = None) -> Jvm:
+    """This process's Java for `settings`, started if needed.
+
+    `dead` is a Jvm that the caller found dead or hung: if it is still the current one it is killed and
+    replaced; if another thread has replaced it already, the replacement is returned.
+    """
+    with _lock:
+        jvm = _running.get(settings)
+        if jvm is not None and jvm is dead:
+            jvm.kill()
+            jvm = None
+        if jvm is None:
+            jvm = _running[settings] = Jvm(settings)
+        return jvm
+
+
+def shutdown() -> None:
+    """End every Java process of this Python process. Games that are still open restart it when stepped."""
+    with _lock:
+        while _running:
+            _running.popitem()[1].kill()
+
+
+def is_connection_error(error: BaseException) -> bool:
+    """True when the Java process is dead or hung; False when Java answered with an exception of its own."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    if isinstance(error, Py4JJavaError):
+        return False
+    return isinstance(error, Py4JError | OSError)
+
+
+def engine_folder() -> Path:
+    """Where the engine's JAR and word lists are installed."""
+    from importlib.util import find_spec
+
+    spec = find_spec("textworld_express")
+    if spec is None or spec.origin is None:
+        raise GameError("TextWorldExpress is not installed", hint="pip install textworld-express==1.1.0")
+    return Path(spec.origin).parent
+
+
+def _forget_in_child() -> None:
+    """A forked child must not hold the parent's pipe open, nor speak on the parent's sockets."""
+    global _lock
+    _lock = threading.RLock()
+    for jvm in _running.values():
+        jvm.abandon()
+    _running.clear()
+
+
+atexit.register(shutdown)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

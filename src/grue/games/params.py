@@ -1,0 +1,104 @@
+"""Parameters of the eight TextWorldExpress families, checked before Java sees them.
+
+The engine itself accepts `numLocations=abc` in silence and then serves an error text as an observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+
+from grue.errors import ConfigError
+
+# family -> parameter -> (default, lowest, highest), in the engine's own order
+FAMILIES: dict[str, dict[str, tuple[int, int, int]]] = {
+    "cookingworld": {
+        "numLocations": (11, 1, 11),
+        "numIngredients": (3, 1, 5),
+        "numDistractorItems": (10, 0, 10),
+        "includeDoors": (1, 0, 1),
+        "limitInventorySize": (1, 0, 1),
+    },
+    "twc": {
+        "numLocations": (3, 1, 3),
+        "numItemsToPutAway": (4, 1, 4),
+        "includeDoors": (0, 0, 1),
+        "limitInventorySize": (0, 0, 1),
+    },
+    "coin": {
+        "numLocations": (11, 1, 11),
+        "numDistractorItems": (0, 0, 10),
+        "includeDoors": (1, 0, 1),
+        "limitInventorySize": (1, 0, 1),
+    },
+    "mapreader": {
+        "numLocations": (15, 1, 50),
+        "maxDistanceApart": (4, 1, 8),
+        "maxDistractorItemsPerLocation": (3, 0, 3),
+        "includeDoors": (0, 0, 1),
+        "limitInventorySize": (0, 0, 1),
+    },
+    "arithmetic": {},
+    "sorting": {},
+    "simonsays": {
+        "gameLength": (5, 1, 1000),
+        "numDistractors": (3, 0, 5),
+        "memorization": (0, 0, 1),
+        "verbose": (0, 0, 1),
+    },
+    "peckingorder": {},
+}
+
+Params = Mapping[str, int] | str
+
+
+def check_family(game: str) -> str:
+    """`game` when it is one of the eight families; ConfigError otherwise."""
+    if game not in FAMILIES:
+        raise ConfigError(f"unknown game {game!r}", hint=_nearest(str(game), [*FAMILIES, "toy"]))
+    return game
+
+
+def canonical(game: str, params: Params = "") -> str:
+    """`params` as "key=value,key=value" in the engine's order, holding the keys that were given."""
+    known = FAMILIES[check_family(game)]
+    given = parse(params)
+    for key, value in given.items():
+        if key not in known:
+            hint = _nearest(key, list(known)) if known else f"{game} has no parameters"
+            raise ConfigError(f"unknown parameter {key!r} of game {game!r}", hint=hint)
+        _, low, high = known[key]
+        if not low <= value <= high:
+            raise ConfigError(f"{game}: {key}={value} is out of range", hint=f"{key} is {low} to {high}")
+    return ",".join(f"{key}={given[key]}" for key in known if key in given)
+
+
+def parse(params: Params) -> dict[str, int]:
+    """A dict, or a text "key=value,key=value", as a dict of ints. Booleans count as 0 and 1."""
+    parsed: dict[str, int] = {}
+    for key, value in _pairs(params) if isinstance(params, str) else params.items():
+        if key in parsed:
+            raise ConfigError(f"game parameter {key!r} is given twice")
+        parsed[key] = _integer(key, value)
+    return parsed
+
+
+def _pairs(params: str) -> Iterator[tuple[str, str]]:
+    for part in filter(None, (piece.strip() for piece in params.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ConfigError(f"cannot read game parameter {part!r}", hint="write key=value,key=value")
+        yield key.strip(), value.strip()
+
+
+def _integer(key: str, value: object) -> int:
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str) and value.removeprefix("-").isascii() and value.removeprefix("-").isdigit():
+        return int(value)
+    raise ConfigError(f"game parameter {key}={value!r} is not a whole number", hint=f"for example {key}=1")
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    near = get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"

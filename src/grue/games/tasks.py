@@ -1,0 +1,72 @@
+"""Lists of tasks, with train and dev kept clear of what later folds measure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from grue.errors import ConfigError
+from grue.games.base import check_seed, fold_range
+from grue.games.jvm import JvmSettings
+from grue.games.params import Params, canonical
+from grue.games.recipes import PROTECTED, is_shared
+from grue.types import Task
+
+
+def tasks(
+    game: str,
+    params: Params = "",
+    fold: str = "train",
+    limit: int = 16,
+    count: int | None = None,
+    start: int = 0,
+    *,
+    java: str | None = None,
+) -> list[Task]:
+    """`count` tasks of `fold`, in the order of their seeds, from the `start`-th seed of the fold on.
+
+    count=None means all that are left. The rule that keeps the folds apart: layout seeds are disjoint by
+    definition; recipes of cookingworld are not quite (about ten exist in more than one fold, all of them
+    made of spices that need no preparation), so tasks of train and pretrain whose recipe could occur in dev
+    or test are skipped, and tasks of dev whose recipe could occur in test. The test fold is never thinned:
+    it is always all of its 1000 games. Raises ConfigError when fewer than `count` tasks are left.
+    """
+    seeds = fold_range(fold)
+    if start < 0 or (count is not None and count < 0):
+        raise ConfigError(f"start={start} and count={count} must not be negative")
+    if count is None and fold == "pretrain":
+        raise ConfigError("the pretrain fold has a million games", hint="say how many with count=")
+    known = canonical_params(game, params)
+    every: Iterator[Task] = (Task(game, known, fold, seed, limit) for seed in seeds[start:])
+    if game == "cookingworld" and PROTECTED[fold]:
+        every = _not_shared(every, fold, java)
+    chosen = list(islice(every, count))
+    if chosen:
+        check_seed(chosen[0])
+    if count is not None and len(chosen) < count:
+        raise ConfigError(
+            f"fold {fold!r} of {game} has {len(chosen)} tasks from start={start} on, fewer than count={count}",
+            hint="lower count or start",
+        )
+    return chosen
+
+
+def canonical_params(game: str, params: Params) -> str:
+    """The one spelling of `params` that goes into a Task."""
+    if game == "toy":
+        from grue.games.toy import check_params
+
+        return check_params(params)
+    return canonical(game, params)
+
+
+def _not_shared(every: Iterator[Task], fold: str, java: str | None) -> Iterator[Task]:
+    from grue.games.twx import TwxGame
+
+    reader = TwxGame("cookingworld", settings=JvmSettings(java=java))
+    try:
+        for task in every:
+            if not is_shared(reader.recipe(task), fold):
+                yield task
+    finally:
+        reader.close()

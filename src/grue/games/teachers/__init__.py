@@ -1,0 +1,45 @@
+"""Scripted players: random, gold, gold-pruned, explore, optimal.
+
+| name        | knows                                   | plays                                     |
+|-------------|-----------------------------------------|-------------------------------------------|
+| random      | the valid actions                       | every game                                |
+| gold        | the engine's own solution               | every game                                |
+| gold-pruned | the same, without its idle steps        | every game                                |
+| explore     | what it has read and seen, like a policy | cookingworld                              |
+| optimal     | everything, hidden things too           | cookingworld, from any state not yet lost |
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from grue.errors import ConfigError, GameError
+from grue.games.base import Game
+from grue.games.play import Player
+from grue.games.teachers.explore import Explore
+from grue.games.teachers.optimal import Optimal, SeesAll
+from grue.games.teachers.scripted import CanRehearse, Gold, GoldPruned, HasGold, Random
+
+TEACHERS = ("random", "gold", "gold-pruned", "explore", "optimal")
+
+
+def teacher(name: str, game: Game, seed: int = 0) -> Player:
+    """The player called `name`, for `game`. `seed` is for `random` only."""
+    if name == "random":
+        return Random(seed)
+    if name == "gold" and isinstance(game, HasGold):
+        return Gold(game)
+    if name == "gold-pruned" and isinstance(game, CanRehearse):
+        return GoldPruned(game)
+    if name == "explore":
+        return Explore()
+    if name == "optimal" and isinstance(game, SeesAll):
+        return Optimal(game)
+    if name in TEACHERS:
+        raise GameError(f"teacher {name!r} cannot play a {type(game).__name__}: it does not show what that needs")
+    near = get_close_matches(str(name), TEACHERS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"teachers are {', '.join(TEACHERS)}"
+    raise ConfigError(f"unknown teacher {name!r}", hint=hint)
+
+
+__all__ = ["TEACHERS", "Explore", "Gold", "GoldPruned", "Optimal", "Player", "Random", "teacher"]

@@ -1,0 +1,168 @@
+"""TextWorldExpress: eight families of text games behind the contract of `base.Game`.
+
+One Java process serves all games of a Python process (`jvm.py`); each game has a seat of its own in it and
+makes one round trip a step (`seat.py`). Steps are counted here, because the engine's own limit lets one
+more step pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grue.errors import GameError
+from grue.games.base import check_seed
+from grue.games.guard import clean_action
+from grue.games.jvm import JvmSettings
+from grue.games.params import Params, canonical, check_family
+from grue.games.recipes import read_recipe
+from grue.games.seat import Seat
+from grue.games.state import read_state
+from grue.types import Observation, Outcome, Task
+
+
+class TwxGame:
+    """One seat at a TextWorldExpress family. A task with other parameters reloads it (about 20 ms)."""
+
+    def __init__(self, game: str, params: Params = "", *, settings: JvmSettings | None = None) -> None:
+        self.game = check_family(game)
+        self.params = canonical(game, params)
+        self._settings = settings or JvmSettings()
+        self._seat = Seat(self._settings)
+        self._side: Seat | None = None  # gold paths, recipes and rehearsals happen beside the live game
+        self._task: Task | None = None
+        self._gold: list[str] | None = None
+        self._goal = ""
+        self._score = 0.0
+        self._steps = 0
+        self._outcome: Outcome | None = None
+        self._closed = False
+
+    def reset(self, task: Task, *, gold: bool = False) -> Observation:
+        """Start `task`. With `gold` the same generation also makes the gold path, which `gold()` then returns.
+
+        Raises ConfigError for a task that cannot exist (fold, seed, limit, parameters), GameError when Java or
+        the engine fails.
+        """
+        self._check_open()
+        check_seed(task)
+        check_family(task.game)
+        canonical(task.game, task.params)
+        self._task = self._gold = None
+        answer = self._seat.start(task, gold=gold)
+        self._goal = str(self._seat.ask(lambda _, interface: interface.getTaskDescription())).strip()
+        if gold:
+            self._gold = _gold_of(self._seat)
+        self._task, self._steps, self._outcome = task, 0, None
+        self._score = float(answer["score"])
+        return self._observation(answer)
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        """Do one action. Actions that the engine does not know cost a step and change nothing."""
+        task = self._running_task()
+        answer = self._seat.step(clean_action(action))
+        before, self._score = self._score, float(answer["score"])
+        self._steps += 1
+        self._outcome = self._outcome_of(answer, task)
+        return self._observation(answer), self._score - before, self._outcome
+
+    def gold(self) -> list[str]:
+        """The engine's own solution of the current task, from its start. The live game is not touched.
+
+        Twc and coin make another path at each generation; within a task the first one is kept.
+        """
+        if self._task is None:
+            raise GameError("gold() needs a task", hint="call reset(task) first")
+        if self._gold is None:
+            self._side = self._side or Seat(self._settings)
+            self._side.start(self._task, gold=True)
+            self._gold = _gold_of(self._side)
+        return list(self._gold)
+
+    def rehearse(self, actions: list[str]) -> list[tuple[bool, bool]]:
+        """(the game listed the action, the game was won) for each action, played from the task's start.
+
+        Played beside the live game, which is not touched; no step limit; stops where the game ends.
+        """
+        if self._task is None:
+            raise GameError("rehearse() needs a task", hint="call reset(task) first")
+        self._side = self._side or Seat(self._settings)
+        answer = self._side.start(self._task)
+        played: list[tuple[bool, bool]] = []
+        for action in actions:
+            listed = action in answer["validActions"]
+            answer = self._side.step(clean_action(action))
+            won = bool(answer["tasksuccess"]) or answer["score"] >= 1.0
+            played.append((listed, won))
+            if won or answer["taskfailure"]:
+                break
+        return played
+
+    def recipe(self, task: Task) -> dict[str, tuple[str, str]]:
+        """Food -> (cooking, cutting) of a cookingworld task, read beside the live game (0.3 ms)."""
+        self._check_open()
+        self._side = self._side or Seat(self._settings)
+        self._side.start(task)
+        return read_recipe(self._side.step("read cookbook")["observation"])
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The actions of the current episode so far, as the engine got them."""
+        return self._seat.actions
+
+    def state(self) -> dict[str, Any]:
+        """All of the live cookingworld game, hidden things too.
+
+        {"tree": the engine's objects, recipe and inventory,
+         "map": room -> direction -> (room behind, door: True open, False closed, None no door)}
+        """
+        task = self._running_task()
+        if task.game != "cookingworld":
+            raise GameError(f"the engine shows the full state of cookingworld only, not of {task.game}")
+        return self._seat.ask(read_state)
+
+    def close(self) -> None:
+        """Give the seats back; Java stays for other games and ends with Python."""
+        for seat in (self._seat, self._side):
+            if seat is not None and not self._closed:
+                seat.close()
+        self._closed, self._task = True, None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GameError("this game is closed", hint="make a new one with games.make")
+
+    def _running_task(self) -> Task:
+        self._check_open()
+        if self._task is None:
+            raise GameError("step before reset", hint="call reset(task) first")
+        if self._outcome is not None:
+            raise GameError(f"the episode is over ({self._outcome})", hint="call reset(task) to play again")
+        return self._task
+
+    def _outcome_of(self, answer: dict[str, Any], task: Task) -> Outcome | None:
+        if answer["tasksuccess"] or self._score >= 1.0:
+            return Outcome.WON
+        if answer["taskfailure"]:
+            return Outcome.LOST
+        return Outcome.LIMIT if self._steps >= task.limit else None
+
+    def _observation(self, answer: dict[str, Any]) -> Observation:
+        return Observation(
+            text=_tidy(answer["observation"]),
+            goal=self._goal,
+            inventory=_tidy(answer["inventory"]),
+            actions=tuple(sorted(set(answer["validActions"]) - {""})),
+            score=float(answer["score"]),
+        )
+
+
+def _tidy(text: str) -> str:
+    """`text` without white space at the ends of lines, and without empty lines at its ends."""
+    return "\n".join(line.rstrip() for line in text.strip("\n").split("\n")).rstrip()
+
+
+def _gold_of(seat: Seat) -> list[str]:
+    actions = seat.ask(lambda jvm, interface: jvm.join(interface.getGoldActionSequence()))
+    if not actions or actions[0].startswith("ERROR"):
+        raise GameError(f"the engine has no gold path for this task: {actions[:1]}", hint="skip this seed")
+    return actions

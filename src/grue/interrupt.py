@@ -1,0 +1,71 @@
+"""Stopping when asked: the first Ctrl-C or SIGTERM lets a run save at the next safe point, the second ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Self
+
+
+class Interrupted(BaseException):
+    """Raised by `Interrupt.check` at a safe point. Not an Exception, so no handler of errors swallows it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(number).name}")
+        self.exit_code = 128 + number  # 130 for SIGINT, 143 for SIGTERM, as shells have it
+
+
+class Interrupt:
+    """Catches SIGINT and SIGTERM while it is open.
+
+    with Interrupt() as stop:
+        for step in steps:
+            ...
+            save()
+            stop.check()
+    """
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._before: dict[int, signal._HANDLER] = {}
+
+    @property
+    def requested(self) -> bool:
+        """Has somebody asked to stop?"""
+        return self._number is not None
+
+    def check(self) -> None:
+        """Raise Interrupted if somebody has asked to stop. Call it where everything is saved or can be saved."""
+        if self._number is not None:
+            raise Interrupted(self._number)
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._number is not None:
+            # Not sys.exit: whatever is running would get to clean up, which can take as long as what it was doing.
+            _write("\x1b[?25h\n" if sys.stderr.isatty() else "\n")  # the cursor, which a progress bar hides
+            os._exit(128 + number)
+        self._number = number
+        _write("\nstopping at the next safe point; once more to stop at once\n")
+
+
+def _write(text: str) -> None:
+    """Write to stderr past Python's buffers, which a signal handler must not enter."""
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode())

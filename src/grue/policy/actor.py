@@ -1,0 +1,32 @@
+"""The copy of the trained model that plays: in the number format that is fastest, or the trained model itself."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+
+from grue.models.load import compute_dtype
+from grue.models.policy_model import PolicyModel
+
+
+class Actor:
+    """`model` is what plays. With an adapter or in float32 it is the trained model itself; `sync` then does nothing."""
+
+    def __init__(self, trained: PolicyModel, dtype: str) -> None:
+        self._trained = trained
+        wanted = compute_dtype(dtype, next(trained.parameters()).device.type)
+        if trained.has_adapter or wanted is torch.float32:
+            self.model = trained
+        else:
+            self.model = deepcopy(trained)
+            self.model.lm.to(wanted)  # type: ignore[arg-type]
+        self.model.eval()
+
+    @torch.no_grad()
+    def sync(self) -> None:
+        """Take over the trained weights."""
+        if self.model is not self._trained:
+            for mine, theirs in zip(self.model.parameters(), self._trained.parameters(), strict=True):
+                mine.copy_(theirs)
+        self.model.eval()

@@ -1,0 +1,137 @@
+"""The ragged KV cache: many sequences of different lengths grow together, and only new tokens are ever fed.
+
+One preallocated buffer a layer holds keys and values for all slots. A forward pass takes some rows with the new ids of
+each, right-padded to the longest; keys are written at each row's own length, and the mask lets a token see the
+tokens of its own row up to itself. What a padded column writes lies beyond the row's length and is overwritten later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from grue.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class _Plan:
+    """Where the current forward pass reads and writes; shared by all layers."""
+
+    rows: torch.Tensor | None = None  # None: all rows, so reads are views
+    write_rows: torch.Tensor  # (B*n,)
+    write_columns: torch.Tensor  # (B*n,)
+    length: int = 0  # columns to read
+
+
+class _RaggedLayer(CacheLayerMixin):
+    """Keys and values of one layer, (slots, heads, columns, head_dim), made at the first use."""
+
+    is_sliding = False
+
+    def __init__(self, slots: int, columns: int, plan: _Plan) -> None:
+        super().__init__()
+        self._slots, self._columns, self._plan = slots, columns, plan
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        _, heads, _, dim = key_states.shape
+        self.keys = key_states.new_zeros(self._slots, heads, self._columns, dim)
+        self.values = value_states.new_zeros(self._slots, heads, self._columns, value_states.shape[-1])
+        self.is_initialized = True
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        plan = self._plan
+        # row indexing: one (heads, dim) block a token; scatter_ with an expanded index is several times slower
+        for buffer, states in ((self.keys, key_states), (self.values, value_states)):
+            flat = states.transpose(1, 2).reshape(-1, states.shape[1], states.shape[3])
+            buffer[plan.write_rows, :, plan.write_columns] = flat
+        if plan.rows is None:
+            return self.keys[:, :, : plan.length], self.values[:, :, : plan.length]
+        return self.keys[plan.rows, :, : plan.length], self.values[plan.rows, :, : plan.length]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._plan.length, 0
+
+    def get_seq_length(self) -> int:
+        return 0
+
+    def get_max_length(self) -> int:
+        return self._columns
+
+
+class Engine:
+    """Feeds new tokens of many sequences through a Hugging Face decoder and returns the last hidden state of each.
+
+    `slots` sequences of at most `columns` tokens. The model is used as it is (dtype, device, adapter): the caller decides.
+    """
+
+    def __init__(self, model: PreTrainedModel, slots: int, columns: int) -> None:
+        self.model, self.slots, self.columns = model, slots, columns
+        self.decoder = model.get_decoder()
+        self.device = next(model.parameters()).device
+        self.dtype = next(model.parameters()).dtype
+        self.lengths = [0] * slots
+        self._plan = _Plan()
+        layers = [_RaggedLayer(slots, columns, self._plan) for _ in range(model.config.num_hidden_layers)]
+        self._cache = Cache(layers=layers)  # type: ignore[arg-type]
+
+    def reset(self, row: int) -> None:
+        """Forget the sequence in `row`."""
+        self.lengths[row] = 0
+
+    @torch.inference_mode()
+    def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Append ids[i] (at least one each) to sequence rows[i]; returns (len(rows), hidden), the last token's state."""
+        width = max(map(len, ids))
+        if len(rows) < self.slots <= 2 * len(rows) and width <= 4:
+            return self._feed_among_all(rows, ids)
+        before = [self.lengths[row] for row in rows]
+        longest = max(map(int.__add__, before, map(len, ids)))
+        # padded columns are written too, so they must lie inside the buffer
+        if max(before) + width > self.columns:
+            raise ModelError(
+                f"a sequence of {longest} tokens does not fit the cache of {self.columns}",
+                hint="raise model.context, or shorten the game's limit",
+            )
+        padded = torch.tensor([list(new) + [0] * (width - len(new)) for new in ids], device=self.device)
+        start = torch.tensor(before, device=self.device)
+        positions = start[:, None] + torch.arange(width, device=self.device)
+        plan = self._plan
+        everything = len(rows) == self.slots and list(rows) == list(range(self.slots))
+        index = torch.tensor(rows, device=self.device)
+        plan.rows = None if everything else index
+        plan.write_rows = index.repeat_interleave(width)
+        plan.write_columns = positions.reshape(-1)
+        plan.length = max(before) + width
+        seen = torch.arange(plan.length, device=self.device) <= positions[..., None]
+        mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device).masked_fill_(~seen, float("-inf"))
+        hidden = self.decoder(
+            input_ids=padded,
+            attention_mask=mask[:, None],
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+        ).last_hidden_state
+        for row, old, new in zip(rows, before, ids, strict=True):
+            self.lengths[row] = old + len(new)
+        last = torch.tensor([len(new) - 1 for new in ids], device=self.device)
+        return hidden[torch.arange(len(rows), device=self.device), last]
+
+    def _feed_among_all(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Feed a dummy to the other rows, forgotten at once: reading the whole buffer in place beats copying half of it."""
+        new = dict(zip(rows, ids, strict=True))
+        lengths = self.lengths.copy()
+        # a row that is full has no column to spare for the dummy
+        others = [row for row in range(self.slots) if row not in new]
+        for row in others:
+            self.lengths[row] = min(self.lengths[row], self.columns - 4)
+        hidden = self.feed(range(self.slots), [new.get(row, (0,)) for row in range(self.slots)])
+        for row in others:
+            self.lengths[row] = lengths[row]
+        return hidden[torch.tensor(list(rows), device=self.device)]

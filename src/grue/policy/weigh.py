@@ -1,0 +1,60 @@
+"""pi(a|s) of every valid action, exact, for people to look at: one row for each branching node, read in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from grue.models.policy_model import PolicyModel
+from grue.policy.trie import Node, TrieCache
+from grue.types import Episode
+
+
+def action_probabilities(
+    model: PolicyModel, root: Node, prefix: Sequence[int], temperature: float = 1.0
+) -> list[tuple[str, float]]:
+    """(action, probability) of all actions of the trie after the ids of `prefix`; the probabilities sum to 1."""
+    nodes = list(_branching(root, ()))
+    log_probs = _node_log_probs(model, nodes, prefix, temperature) if nodes else {}
+    found: list[tuple[str, float]] = []
+    pending: list[tuple[Node, tuple[int, ...], float]] = [(root, (), 0.0)]
+    while pending:
+        node, path, log_prob = pending.pop()
+        if node.action is not None:
+            found.append((node.action, float(torch.tensor(log_prob).exp())))
+        steps = log_probs.get(path, [0.0] * len(node.tokens))
+        pending += [(n, (*path, t), log_prob + s) for t, n, s in zip(node.tokens, node.nodes, steps, strict=True)]
+    return sorted(found, key=lambda pair: -pair[1])
+
+
+def weigh_turns(model: PolicyModel, tries: TrieCache, episode: Episode, temperature: float = 1.0) -> list[list[tuple[str, float]]]:
+    """`action_probabilities` at each turn of a played episode."""
+    return [
+        action_probabilities(
+            model, tries(turn.observation.actions or ()), episode.segments[turn.segment].ids[: turn.state_position + 1], temperature
+        )
+        for turn in episode.turns
+    ]
+
+
+def _branching(node: Node, path: tuple[int, ...]) -> list[tuple[tuple[int, ...], Node]]:
+    here = [(path, node)] if len(node.tokens) > 1 else []
+    below = (_branching(child, (*path, token)) for token, child in zip(node.tokens, node.nodes, strict=True))
+    return here + [found for part in below for found in part]
+
+
+@torch.inference_mode()
+def _node_log_probs(
+    model: PolicyModel, nodes: list[tuple[tuple[int, ...], Node]], prefix: Sequence[int], temperature: float
+) -> dict[tuple[int, ...], list[float]]:
+    device = next(model.parameters()).device
+    length = len(prefix) + max(len(path) for path, _ in nodes)
+    widest = max(len(node.tokens) for _, node in nodes)
+    ids = torch.tensor([[*prefix, *path] + [0] * (length - len(prefix) - len(path)) for path, _ in nodes], device=device)
+    children = torch.tensor([[*node.tokens] + [-1] * (widest - len(node.tokens)) for _, node in nodes], device=device)
+    rows = torch.arange(len(nodes), device=device)
+    places = torch.tensor([len(prefix) + len(path) - 1 for path, _ in nodes], device=device)
+    logits = model(ids, rows, places, children, rows[:1], places[:1]).logits_NC
+    log_probs = torch.log_softmax(logits / temperature, -1).tolist()
+    return {path: log_probs[i][: len(node.tokens)] for i, (path, node) in enumerate(nodes)}

@@ -1,0 +1,92 @@
+"""Exchanged and invented food names, so that the base learns to read the recipe instead of remembering pairs.
+
+The game's folds share their foods and differ in (food, preparation) pairs: a model trained on train recipes learns
+those pairs by heart and fails on dev and test. Renaming every food of a transcript consistently makes memory useless
+and copying from the cookbook the only way. A renaming that would produce a (food, preparation) pair of a dev or
+test recipe is drawn again, so no such pair is ever seen.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from functools import cache
+from importlib.resources import files
+from itertools import product
+
+Pair = tuple[str, str, str]  # food, cut, cook ("" where the recipe asks for none)
+
+_CUT = {"chopped": "chop", "sliced": "slice", "diced": "dice", "uncut": ""}
+_COOK = {"fried": "fry", "roasted": "roast", "grilled": "grill", "raw": ""}
+_DIRECTION = re.compile(r"^\s*(chop|slice|dice|fry|roast|grill) the (.+?)\s*$", re.M)
+_INGREDIENTS = re.compile(r"Ingredients:\n(.*?)\n\s*Directions:", re.S)
+INVENTED = tuple(
+    f"{colour} {thing}"
+    for colour, thing in product(
+        ("blue", "silver", "pale", "spotted", "wild", "sweet", "long", "dried"),
+        ("mushroom", "radish", "plum", "lentil", "squash", "turnip", "fennel", "pear"),
+    )
+)
+
+
+@cache
+def game_foods() -> tuple[str, ...]:
+    """Every food name of CookingWorld, all folds (names are shared by the folds; recipes are not)."""
+    splits = _world()["FOODS_SPLITS"]
+    return tuple(sorted({food for foods in splits.values() for food in foods}))
+
+
+@cache
+def held_out_pairs() -> frozenset[Pair]:
+    """(food, cut, cook) of every recipe line that dev or test may draw, less those without any preparation."""
+    preparations = _world()["FOOD_PREPARATIONS_SPLITS"]
+    pairs = {
+        (food, _CUT[cut], _COOK[cook])
+        for fold in ("valid", "test")
+        for food, ways in preparations[fold].items()
+        for cook, cut in ways
+    }
+    # an ingredient that needs nothing done to it says nothing about a recipe; all folds share these
+    return frozenset(pair for pair in pairs if pair[1] or pair[2])
+
+
+@cache
+def _world() -> dict[str, dict]:  # type: ignore[type-arg]
+    return json.loads((files("textworld_express") / "cooking_world.json").read_text(encoding="utf-8"))
+
+
+def recipe_pairs(cookbook: str) -> frozenset[Pair]:
+    """The (food, cut, cook) of a cookbook page; empty where the text is no recipe."""
+    match = _INGREDIENTS.search(cookbook)
+    if match is None:
+        return frozenset()
+    ways = {line.strip(): ["", ""] for line in match.group(1).splitlines() if line.strip()}
+    for verb, food in _DIRECTION.findall(cookbook):
+        if food in ways:
+            ways[food][0 if verb in ("chop", "slice", "dice") else 1] = verb
+    return frozenset((food, cut, cook) for food, (cut, cook) in ways.items())
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    return re.compile(r"\b(" + "|".join(sorted(map(re.escape, game_foods()), key=len, reverse=True)) + r")\b")
+
+
+def rename(text: str, names: dict[str, str]) -> str:
+    """`text` with every food name replaced; names that are not in the mapping stay."""
+    return _pattern().sub(lambda match: names.get(match.group(1), match.group(1)), text)
+
+
+def draw_renaming(recipe: frozenset[Pair], invented: float, rng: random.Random) -> dict[str, str]:
+    """A one-to-one renaming of the foods; `invented` is the share of names drawn from INVENTED (0..1)."""
+    foods = list(game_foods())
+    for _ in range(50):
+        pool = list(foods)
+        if invented > 0:
+            pool = [name for name in pool if rng.random() >= invented] + list(INVENTED)
+        rng.shuffle(pool)
+        names = dict(zip(foods, pool, strict=False))
+        if not any((names[food], cut, cook) in held_out_pairs() for food, cut, cook in recipe):
+            return names
+    return {}

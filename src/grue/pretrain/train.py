@@ -1,0 +1,159 @@
+"""Train the embedded base from scratch on transcripts: next-token loss, actions weighted above observations."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from grue.pretrain.corpus import Transcript, augment
+from grue.prompts.tokens import Encoder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The settings of one pretraining run."""
+
+    passes: float = 3.0  # over the corpus, each with fresh names
+    episodes_per_batch: int = 32
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.05
+    warmup_steps: int = 100
+    observation_weight: float = 0.2  # loss weight of observation tokens; action tokens have 1
+    hidden: int = 256
+    layers: int = 4
+    heads: int = 8
+    key_value_heads: int = 4
+    intermediate: int = 704
+    max_length: int = 4096
+    limits: tuple[int, ...] = (16, 16, 16, 20, 25, 30, 50)  # drawn for the header
+    seed: int = 0
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> PreTrainedModel:
+    """A Llama-shaped decoder with random weights; plain transformers loads it."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.hidden,
+        intermediate_size=recipe.intermediate,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.key_value_heads,
+        max_position_embeddings=recipe.max_length,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    torch.manual_seed(recipe.seed)
+    return LlamaForCausalLM(config)
+
+
+def encode(
+    transcript: Transcript, encoder: Encoder, limit: int, observation_weight: float
+) -> tuple[list[int], list[float]]:
+    """Ids and loss weights (same length) of one transcript; weight i belongs to predicting ids[i]."""
+    ids = list(encoder.task(transcript.goal, limit))
+    weights = [0.0] * len(ids)
+    for i, observation in enumerate(transcript.observations):
+        piece = encoder.observation(observation)
+        ids += piece
+        weights += [observation_weight] * len(piece)
+        if i < len(transcript.actions):
+            piece = encoder.action(transcript.actions[i])
+            ids += piece
+            weights += [1.0 if transcript.valid[i] else 0.0] * len(piece)
+    return ids, weights
+
+
+def batches(
+    transcripts: list[Transcript], encoder: Encoder, recipe: Recipe, rng: random.Random
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(ids_BT, weights_BT) of one pass in random order; similar lengths share a batch."""
+    order = list(range(len(transcripts)))
+    rng.shuffle(order)
+    pool = recipe.episodes_per_batch * 32
+    for start in range(0, len(order), pool):
+        rows = []
+        for index in order[start : start + pool]:
+            renamed = augment(transcripts[index], rng)
+            rows.append(encode(renamed, encoder, rng.choice(recipe.limits), recipe.observation_weight))
+        rows.sort(key=lambda row: len(row[0]))
+        groups = [rows[i : i + recipe.episodes_per_batch] for i in range(0, len(rows), recipe.episodes_per_batch)]
+        rng.shuffle(groups)
+        for group in groups:
+            length = max(len(ids) for ids, _ in group)
+            ids_BT = torch.zeros(len(group), length, dtype=torch.long)
+            weights_BT = torch.zeros(len(group), length)
+            for row, (ids, weights) in enumerate(group):
+                ids_BT[row, : len(ids)] = torch.tensor(ids)
+                weights_BT[row, : len(ids)] = torch.tensor(weights)
+            yield ids_BT, weights_BT
+
+
+def loss_of(
+    model: PreTrainedModel, ids_BT: torch.Tensor, weights_BT: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weighted mean loss, and the plain mean loss on action tokens (nats). Right padding needs no mask: it is causal."""
+    logits = model(input_ids=ids_BT, use_cache=False).logits[:, :-1]
+    targets, weights = ids_BT[:, 1:].reshape(-1), weights_BT[:, 1:].reshape(-1)
+    loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), targets, reduction="none")
+    action = weights == 1.0
+    return (loss * weights).sum() / weights.sum(), loss.detach()[action].mean()
+
+
+def train(
+    transcripts: list[Transcript], tokenizer: PreTrainedTokenizerFast, recipe: Recipe, out: Path, *, say=print
+) -> PreTrainedModel:  # type: ignore[no-untyped-def]
+    """Train and save a base under `out` (safetensors + tokenizer), every 500 steps and at the end."""
+    model, encoder, rng = build_model(tokenizer, recipe), Encoder(tokenizer), random.Random(recipe.seed)
+    decay = [p for p in model.parameters() if p.ndim > 1]
+    plain = [p for p in model.parameters() if p.ndim <= 1]
+    groups = [{"params": decay, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98), fused=True)
+    total = math.ceil(len(transcripts) * recipe.passes / recipe.episodes_per_batch)
+    step, tokens, start = 0, 0, time.monotonic()
+    model.train()
+    while step < total:
+        for ids_BT, weights_BT in batches(transcripts, encoder, recipe, rng):
+            progress = step / total
+            warm = min(1.0, (step + 1) / recipe.warmup_steps)
+            for group in optimiser.param_groups:
+                group["lr"] = recipe.learning_rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss, action_loss = loss_of(model, ids_BT, weights_BT)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+            step += 1
+            tokens += ids_BT.numel()
+            if step % 50 == 0 or step == total:
+                rate = tokens / (time.monotonic() - start)
+                say(f"pretrain {step}/{total} loss {loss:.3f} actions {action_loss:.4f} {rate:,.0f} tokens/s")
+            if step % 500 == 0 or step == total:
+                save(model, tokenizer, out)
+            if step == total:
+                break
+    return model
+
+
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """Weights as bfloat16-rounded float32 would be 13 MB; stored as bfloat16 they are half of it."""
+    from copy import deepcopy
+
+    out.mkdir(parents=True, exist_ok=True)
+    deepcopy(model).to(torch.bfloat16).save_pretrained(out, safe_serialization=True)
+    tokenizer.save_pretrained(out)

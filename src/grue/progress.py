@@ -1,0 +1,193 @@
+"""What a run says while it works: bars with ETA on a terminal, a plain line now and then elsewhere.
+
+Texts of games and models are shown as they are read, not obeyed: control sequences are removed and nothing is markup.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+
+_CONTROL = re.compile(
+    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # operating system commands: titles, links, clipboard
+    r"|\x1b[PX^_][^\x1b]*(?:\x1b\\)?"  # other strings for the terminal
+    r"|\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor, screen
+    r"|\x1b[ -/]*[0-~]?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # all but tab and newline
+    r"|[\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]"  # invisible, or turning the direction of text
+)
+
+
+def clean(text: str) -> str:
+    """`text` without anything that a terminal would obey."""
+    return _CONTROL.sub("", text)
+
+
+def duration(seconds: float) -> str:
+    """ "45s", "3m05s", "2h10m"."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+class Progress:
+    """Where a run says what it does: `say("text")`, `say.table(...)`, `with say.bar("PPO", 60) as bar: bar.advance()`.
+
+    `quiet` leaves warnings only. `stderr` keeps stdout free, for a program that reads it.
+    """
+
+    def __init__(self, *, quiet: bool = False, stderr: bool = False, every_s: float = 5.0) -> None:
+        self.quiet = quiet
+        self.every_s = every_s  # seconds between two plain lines of one bar
+        self._stderr = stderr
+        self._console: Console | None = None
+        self._live: RichProgress | None = None
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr if self._stderr else sys.stdout
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.stream.isatty()
+
+    def __call__(self, text: str = "", *, style: str = "") -> None:
+        """One message. `style` is a style of rich ("bold", "dim", "red"); a file or pipe gets plain text."""
+        if not self.quiet:
+            self._print(text, style)
+
+    def warn(self, text: str) -> None:
+        """A message that is shown even if quiet."""
+        self._print(f"warning: {text}", "yellow")
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "") -> None:
+        """Rows under column names, aligned; numbers to the right."""
+        cells = [[clean(str(cell)).replace("\n", " ") for cell in row] for row in rows]
+        widths = [max(len(line[i]) for line in [list(columns), *cells]) for i in range(len(columns))]
+        right = [all(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
+        if title:
+            self(title, style="bold")
+        self(_aligned(columns, widths, right), style="bold")
+        for line in cells:
+            self(_aligned(line, widths, right))
+
+    @contextmanager
+    def bar(self, label: str, total: int, *, done: int = 0, unit: str = "") -> Iterator[Bar]:
+        """Count to `total` from `done` (what an earlier command did: it does not count for the ETA)."""
+        bar = Bar(self, clean(label), total, done, unit)
+        bar.start()
+        try:
+            yield bar
+        finally:
+            bar.stop()
+
+    def _print(self, text: str, style: str = "") -> None:
+        if self.is_terminal:
+            from rich.text import Text
+
+            self.console.print(Text(clean(text), style=style), soft_wrap=True)
+        else:
+            print(clean(text), file=self.stream, flush=True)
+
+    @property
+    def console(self) -> Console:
+        """The terminal, as rich sees it. A bar and the messages above it must go through the same one."""
+        if self._console is None:
+            from rich.console import Console
+
+            self._console = Console(stderr=self._stderr)
+        return self._console
+
+    def _open_live(self) -> RichProgress:
+        if self._live is None:
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+            from rich.progress import Progress as RichProgress
+
+            self._live = RichProgress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}", markup=False),
+                console=self.console,
+                transient=True,
+            )
+            self._live.start()
+        return self._live
+
+    def _close_live(self) -> None:
+        if self._live is not None and not self._live.tasks:
+            self._live.stop()
+            self._live = None
+
+
+class Bar:
+    """Progress of one piece of work. Made by `Progress.bar`."""
+
+    def __init__(self, say: Progress, label: str, total: int, done: int, unit: str) -> None:
+        self.done = done
+        self.total = total
+        self._say, self._label, self._unit = say, label, unit
+        self._began_at = done
+        self._began = self._shown = time.monotonic()
+        self._note = ""
+        self._task: Any = None
+
+    def start(self) -> None:
+        if self._say.is_terminal and not self._say.quiet:
+            live = self._say._open_live()
+            self._task = live.add_task(self._label, total=self.total, completed=self.done, note="")
+
+    def advance(self, steps: int = 1, *, note: str | None = None) -> None:
+        """`steps` more are done; `note` stands behind the bar until another one replaces it."""
+        self.done += steps
+        if note is not None:
+            self._note = clean(note)
+        if self._task is not None:
+            live = self._say._open_live()
+            live.update(self._task, completed=self.done, note=f"{self._times()}  {self._note}")
+        elif time.monotonic() - self._shown >= self._say.every_s:
+            self._shown = time.monotonic()
+            self._say(f"{self._label}  {self._count()}  {self._times()}  {self._note}".rstrip())
+
+    def stop(self) -> None:
+        """Take the bar away and leave one line that says how far it came."""
+        if self._task is not None:
+            self._say._open_live().remove_task(self._task)
+            self._task = None
+            self._say._close_live()
+        took = duration(time.monotonic() - self._began)
+        self._say(f"{self._label}  {self._count()} in {took}  {self._note}".rstrip())
+
+    def eta_s(self) -> float | None:
+        """Seconds left at the pace so far; None before the first step."""
+        steps = self.done - self._began_at
+        if steps <= 0:
+            return None
+        return (time.monotonic() - self._began) / steps * max(0, self.total - self.done)
+
+    def _count(self) -> str:
+        return f"{self.done}/{self.total} {self._unit}".rstrip()
+
+    def _times(self) -> str:
+        eta = self.eta_s()
+        elapsed = duration(time.monotonic() - self._began)
+        return f"{elapsed} elapsed" + (f", {duration(eta)} left" if eta is not None else "")
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    padded = (
+        cell.rjust(width) if to_right else cell.ljust(width)
+        for cell, width, to_right in zip(cells, widths, right, strict=True)
+    )
+    return "  ".join(padded).rstrip()

@@ -1,0 +1,1 @@
+"""Prompts: text for people (`transcript`), ids for models (`tokens`)."""

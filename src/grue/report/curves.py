@@ -1,0 +1,128 @@
+"""From logged numbers to what is drawn: panels of series with bands. Pure data, no drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+
+from grue.evaluate.stats import wilson
+from grue.report.metrics import DECODINGS, GROUP_TITLES, Group, Metric, lookup, split_name
+from grue.report.runfiles import StageMetrics
+
+Points = list[tuple[float, float]]
+
+SMOOTHED = "running mean and standard deviation"
+
+_SMOOTH_FROM = 16  # points: shorter series are shown as they are
+_MOST_POINTS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line: its points and, where known, the band around it."""
+
+    name: str  # "", "greedy", "sampled"
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    raw_y: tuple[float, ...] = ()  # the values that y smooths, drawn faintly
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One small figure: a metric, its lines, and what the band is."""
+
+    metric: Metric
+    series: tuple[Series, ...]
+    band: str  # what the band shows; empty without one
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A metric without a curve: a counter's last value, or a number that never changed."""
+
+    metric: Metric
+    decoding: str
+    value: float
+
+
+def panels(stage: StageMetrics) -> tuple[dict[Group, list[Panel]], list[Constant]]:
+    """The panels of a stage by group, in the order of the metrics table, and the numbers that need no figure."""
+    by_metric: dict[str, dict[str, dict[str, Points]]] = {}
+    for name, points in stage.series.items():
+        metric, decoding, bound = split_name(name)
+        if bound and name.removesuffix(f"_{bound}") not in stage.series:
+            metric, decoding, bound = name, "", ""  # not the bound of anything: a metric of its own
+        by_metric.setdefault(metric, {}).setdefault(decoding, {})[bound] = points
+    grouped: dict[Group, list[Panel]] = {group: [] for group in GROUP_TITLES}
+    constants: list[Constant] = []
+    games = dict(stage.series.get("games") or stage.series.get("episodes") or [])
+    for name in sorted(by_metric, key=_rank):
+        metric_info, lines = lookup(name), by_metric[name]
+        if metric_info.kind == "counter" or all(_is_constant(parts[""]) for parts in lines.values()):
+            constants += [Constant(metric_info, decoding, parts[""][-1][1]) for decoding, parts in lines.items()]
+            continue
+        grouped[metric_info.group].append(_panel(metric_info, lines, games))
+    return {group: found for group, found in grouped.items() if found}, constants
+
+
+def _rank(name: str) -> tuple[int, str]:
+    from grue.report.metrics import METRICS
+
+    known = list(METRICS)
+    return (known.index(name) if name in METRICS else len(known), name)
+
+
+def _is_constant(points: Points) -> bool:
+    return len({value for _, value in points}) == 1
+
+
+def _panel(metric: Metric, lines: dict[str, dict[str, Points]], games: dict[float, float]) -> Panel:
+    series, bands = [], set()
+    order = ["", *DECODINGS]
+    for decoding in sorted(lines, key=order.index):
+        found, band = _series(metric, decoding, lines[decoding], games)
+        series.append(found)
+        bands.add(band)
+    return Panel(metric, tuple(series), "; ".join(sorted(bands - {""})))
+
+
+def _series(metric: Metric, decoding: str, parts: dict[str, Points], games: dict[float, float]) -> tuple[Series, str]:
+    points = parts[""]
+    x, y = tuple(point[0] for point in points), tuple(point[1] for point in points)
+    low, high = dict(parts.get("lo", ())), dict(parts.get("hi", ()))
+    if low and all(step in low and step in high for step in x):
+        return Series(decoding, x, y, tuple(low[step] for step in x), tuple(high[step] for step in x)), "95% interval"
+    if len(points) < _SMOOTH_FROM:
+        if metric.name == "success" and all(games.get(step, 0) >= 1 for step in x):
+            # a share of a known number of games: the interval follows from them
+            counts = [(round(share * games[step]), int(games[step])) for step, share in points]
+            ends = [wilson(min(max(won, 0), played), played) for won, played in counts]
+            return Series(decoding, x, y, tuple(e.low for e in ends), tuple(e.high for e in ends)), "95% interval"
+        return Series(decoding, x, y), ""
+    x, y = _thinned(x, y)
+    mean, spread = _running(y, max(5, len(y) // 20))
+    lower = tuple(m - s for m, s in zip(mean, spread, strict=True))
+    upper = tuple(m + s for m, s in zip(mean, spread, strict=True))
+    return Series(decoding, x, mean, lower, upper, raw_y=y), SMOOTHED
+
+
+def _running(y: Sequence[float], window: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Centred running mean and standard deviation; at the ends the window is what there is of it."""
+    means, spreads = [], []
+    for index in range(len(y)):
+        near = y[max(0, index - window // 2) : index + window // 2 + 1]
+        means.append(fmean(near))
+        spreads.append(pstdev(near) if len(near) > 1 else 0.0)
+    return tuple(means), tuple(spreads)
+
+
+def _thinned(x: Sequence[float], y: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """At most _MOST_POINTS points, each the mean of its neighbours: more cannot be seen and make the page heavy."""
+    if len(x) <= _MOST_POINTS:
+        return tuple(x), tuple(y)
+    size = -(-len(x) // _MOST_POINTS)
+    starts = range(0, len(x), size)
+    return tuple(fmean(x[i : i + size]) for i in starts), tuple(fmean(y[i : i + size]) for i in starts)

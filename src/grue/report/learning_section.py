@@ -1,0 +1,125 @@
+"""The training part of the page: success on dev games, then every logged number as a small figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from grue.report.curves import SMOOTHED, Constant, Panel, panels
+from grue.report.headline import TRAINED
+from grue.report.markup import Html, join, tag
+from grue.report.metrics import GROUP_TITLES, policy_title
+from grue.report.plots import LARGE, Reference, panel_svg
+from grue.report.runfiles import StageMetrics
+from grue.report.svg import key_line
+from grue.report.tables import rows
+from grue.report.text import duration, number, percent
+
+_STAGE_TITLES = {
+    "demos": "Demonstrations",
+    "sft": "Imitation (SFT)",
+    "ppo": "Reinforcement learning (PPO)",
+    "grpo": "Reinforcement learning (GRPO)",
+    "dagger": "Corrected imitation (DAgger)",
+    "dev": "Games of the dev fold",
+}
+_AXES = {"sft": "optimiser steps", "ppo": "iterations", "grpo": "iterations", "dagger": "rounds", "dev": "iterations"}
+_STAGE_ORDER = ("ppo", "grpo", "dagger", "dev", "sft", "demos")
+
+
+def learning_section(stages: Mapping[str, StageMetrics], results: Mapping[str, Any] | None) -> Html:
+    if not stages:
+        note = tag("p", "Nothing has been logged yet.", class_="absent")
+        return tag("section", tag("h2", "Training"), note, id="training")
+    order = sorted(stages, key=lambda name: (_STAGE_ORDER.index(name) if name in _STAGE_ORDER else 99, name))
+    opened = next((name for name in TRAINED if name in stages), order[0])
+    parts: list[Html | None] = [_main_figure(stages, results)]
+    for position, name in enumerate(order):
+        parts.append(_stage(name, stages[name], position, opened=name == opened))
+    return tag("section", tag("h2", "Training"), *parts, id="training")
+
+
+def _main_figure(stages: Mapping[str, StageMetrics], results: Mapping[str, Any] | None) -> Html | None:
+    """Success over the iterations: on dev where it was measured, on the training games else."""
+    for stage, games in (("dev", "dev"), ("ppo", "training"), ("grpo", "training"), ("dagger", "training")):
+        if stage not in stages:
+            continue
+        drawn = [panel for group in panels(stages[stage])[0].values() for panel in group]
+        found = [panel for panel in drawn if panel.metric.name == "success"]
+        if not found:
+            continue
+        panel = found[0]
+        caption = f"Success on {games} games over the training iterations."
+        if panel.band:
+            caption += f" Bands: {panel.band}."
+        references = _references(results) if stage == "dev" else []
+        if references:
+            caption += " Dotted lines: other players on dev games."
+        figure = panel_svg(panel, "main", LARGE, references)
+        return tag("figure", tag("div", figure, class_="wide"), tag("figcaption", caption), class_="main")
+    return None
+
+
+def _references(results: Mapping[str, Any] | None) -> list[Reference]:
+    """What other players reach on the dev fold; the curve's own policies are the curve."""
+    others = [row for row in rows(results or {}, "dev") if row.policy not in ("ppo", "grpo") and row.decoding != "sampled"]
+    return [Reference(policy_title(row.policy), row.success) for row in others if row.success is not None][:6]
+
+
+def _stage(name: str, stage: StageMetrics, position: int, *, opened: bool) -> Html:
+    grouped, constants = panels(stage)
+    parts: list[Html | None] = []
+    drawn = [panel for members in grouped.values() for panel in members]
+    if drawn:
+        note = f"From left to right: {_AXES.get(name, 'steps')}."
+        if any(panel.band == SMOOTHED for panel in drawn):
+            note += " Faint lines are the logged values, strong lines their running mean, bands one standard deviation."
+        parts.append(tag("p", note, class_="caption"))
+        figures = [_figure(panel, f"s{position}-{index}") for index, panel in enumerate(drawn)]
+        parts.append(tag("div", *figures, class_="grid"))
+    parts.append(_constants(constants))
+    parts.append(_not_finite(stage))
+    lines = f"{stage.lines:,} logged step{'s' if stage.lines != 1 else ''}"
+    # the dev fold is measured between iterations, so its clock is not its own
+    took = f" in {duration(stage.seconds)}" if stage.seconds is not None and name != "dev" else ""
+    title = tag("summary", tag("h3", _STAGE_TITLES.get(name, name)), " ", tag("small", lines + took))
+    return tag("details", title, *parts, open=opened, class_="stage")
+
+
+def _figure(panel: Panel, key: str) -> Html:
+    legend: list[Html] = []
+    if len(panel.series) > 1:
+        legend = [
+            tag("span", key_line(index), " ", series.name or panel.metric.title, class_="legend")
+            for index, series in enumerate(panel.series)
+        ]
+    band = f"Band: {panel.band}." if panel.band not in ("", SMOOTHED) else None
+    caption = tag(
+        "figcaption",
+        tag("span", GROUP_TITLES[panel.metric.group], class_="group"),
+        tag("b", panel.metric.title),
+        tag("small", f" {panel.metric.unit}") if panel.metric.unit in ("nats", "seconds") else None,
+        tag("span", join(legend, " "), class_="legends") if legend else None,
+        tag("span", panel.metric.meaning, class_="meaning") if panel.metric.meaning else None,
+        tag("span", band, class_="band") if band else None,
+    )
+    return tag("figure", caption, panel_svg(panel, key))
+
+
+def _constants(constants: list[Constant]) -> Html | None:
+    """Numbers without a curve, as a sentence."""
+    if not constants:
+        return None
+    words = []
+    for constant in constants:
+        value = percent(constant.value) if constant.metric.unit == "share" else number(constant.value)
+        title = constant.metric.title[:1].lower() + constant.metric.title[1:]
+        words.append(f"{title}{f' ({constant.decoding})' if constant.decoding else ''} {value}")
+    return tag("p", f"At the last step: {', '.join(words)}.", class_="caption")
+
+
+def _not_finite(stage: StageMetrics) -> Html | None:
+    if not stage.not_finite:
+        return None
+    words = ", ".join(f"{name} {count} time{'s' if count != 1 else ''}" for name, count in stage.not_finite.items())
+    return tag("p", tag("b", "Not finite: "), f"{words}. These points are missing from the figures.", class_="warning")

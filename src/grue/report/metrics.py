@@ -1,0 +1,161 @@
+"""What each number in metrics.jsonl means, in one sentence. The report explains its curves from this table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Group = Literal["games", "policy", "critic", "imitation", "optimiser", "health", "other"]
+Kind = Literal["curve", "counter"]
+
+GROUP_TITLES: dict[Group, str] = {
+    "games": "Games",
+    "policy": "Policy",
+    "critic": "Critic",
+    "imitation": "Imitation",
+    "optimiser": "Optimiser",
+    "health": "Speed and health",
+    "other": "Other",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number that a stage logs."""
+
+    name: str
+    title: str
+    meaning: str  # one sentence
+    group: Group
+    unit: Literal["share", "nats", "seconds", ""] = ""
+    kind: Kind = "curve"  # a counter only grows or stays: it is stated, not plotted
+
+
+_ALL = (
+    # games
+    Metric("success", "Success", "Share of finished games that were won.", "games", "share"),
+    Metric("score", "Score", "Mean final score of a game; 1 is a win.", "games"),
+    Metric("return_mean", "Return", "Mean sum of rewards of a game, without discount.", "games"),
+    Metric("steps_mean", "Steps", "Mean number of actions until a game ended.", "games"),
+    Metric("limit", "At the limit", "Share of games that ran into the step limit.", "games", "share"),
+    Metric("lost", "Lost", "Share of games that ended in a loss, such as a wrongly cut ingredient.", "games", "share"),
+    Metric("invalid", "Invalid actions", "Share of actions that the game did not list as valid.", "games", "share"),
+    Metric("failed", "Failed games", "Games whose engine crashed; they are left out of every loss and mean.", "games"),
+    Metric("games", "Games", "Number of games that the line's means are over.", "games", kind="counter"),
+    # policy
+    Metric("entropy", "Entropy", "Mean entropy of the action distribution at a turn; near 0 the policy has stopped "
+           "to explore.", "policy", "nats"),
+    Metric("kl_ref", "KL to the reference", "How far the policy has moved from the one that reinforcement learning "
+           "started with, per turn.", "policy", "nats"),
+    Metric("kl_old", "KL of the update", "How far the updates of one iteration moved the policy from the one that "
+           "played its games, per turn.", "policy", "nats"),
+    Metric("clip_fraction", "Clipped", "Share of turns whose probability ratio left the PPO clip range and gave no "
+           "gradient.", "policy", "share"),
+    Metric("policy_loss", "Policy loss", "The clipped surrogate objective, negated; its level means little, a jump "
+           "means trouble.", "policy"),
+    Metric("ratio_mean", "Ratio", "Mean ratio of new to old action probability; 1 before the first update.", "policy"),
+    Metric("ratio_max", "Largest ratio", "Largest ratio of new to old action probability in the batch.", "policy"),
+    Metric("advantage_std", "Spread of advantages", "Standard deviation of the advantages before they are "
+           "normalised.", "policy"),
+    Metric("entropy_coef", "Weight of the entropy", "Weight of the entropy bonus in the loss.", "policy"),
+    Metric("imitation_loss", "Imitation loss", "Cross-entropy of the best episodes so far, per turn.", "policy", "nats"),
+    Metric("loss", "Loss", "The total loss that was minimised.", "policy"),
+    # critic
+    Metric("value_loss", "Value loss", "Squared error of the critic's estimate of the return.", "critic"),
+    Metric("explained_variance", "Explained variance", "Share of the variation of returns that the critic predicts; "
+           "1 is perfect, 0 no better than the mean.", "critic"),
+    Metric("value_mean", "Mean value", "Mean of the critic's estimates; it should follow the mean return.", "critic"),
+    # imitation
+    Metric("loss_action", "Loss on actions", "Cross-entropy of the teacher's actions, per token.", "imitation",
+           "nats"),
+    Metric("loss_observation", "Loss on observations", "Cross-entropy of the game's texts, per token.",
+           "imitation", "nats"),
+    Metric("nll", "Loss without smoothing", "Cross-entropy of the teacher's choices where valid actions part.",
+           "imitation", "nats"),
+    Metric("accuracy", "Accuracy", "Share of the places where valid actions part at which the model ranks the teacher's "
+           "choice first.", "imitation", "share"),
+    Metric("node_entropy", "Entropy", "Mean entropy of the model where valid actions part; what is left to explore with.",
+           "imitation", "nats"),
+    Metric("token_accuracy", "Token accuracy", "Share of action tokens that the model ranks first.", "imitation",
+           "share"),
+    Metric("action_accuracy", "Action accuracy", "Share of turns at which the model ranks the teacher's whole action "
+           "first.", "imitation", "share"),
+    Metric("demos", "Demonstrations", "Number of teacher games learnt from.", "imitation", kind="counter"),
+    Metric("epoch", "Passes", "Passes over the demonstrations so far.", "imitation", kind="counter"),
+    Metric("tokens", "Tokens", "Tokens read in training so far.", "imitation", kind="counter"),
+    # optimiser
+    Metric("grad_norm", "Gradient norm", "Length of the gradient before it is clipped.", "optimiser"),
+    Metric("learning_rate", "Learning rate", "Step size of the optimiser.", "optimiser"),
+    # health
+    Metric("engine_gap", "Engine gap", "Mean difference of log-probs between the engine that played and the pass that "
+           "trained, in absolute value; it should stay near 0.", "health", "nats"),
+    Metric("env_steps_per_s", "Steps per second", "Environment steps per second while games are collected.",
+           "health"),
+    Metric("turns_per_s", "Turns per second", "Turns trained on per second of updating.", "health"),
+    Metric("tokens_per_s", "Tokens per second", "Tokens trained on per second.", "health"),
+    Metric("updates", "Updates", "Optimiser steps of the iteration.", "optimiser"),
+    Metric("passes", "Passes", "Times that the iteration's games were gone through before the KL limit stopped it.",
+           "optimiser"),
+    Metric("rollout_s", "Playing", "Wall time of playing the iteration's games.", "health", "seconds"),
+    Metric("update_s", "Updating", "Wall time of learning from them.", "health", "seconds"),
+    Metric("seconds", "In all", "Wall time of the step.", "health", "seconds"),
+    Metric("memory_mb", "Memory", "Largest memory in use, in megabytes.", "health"),
+    Metric("episodes", "Episodes", "Games played in the iteration.", "health", kind="counter"),
+    Metric("env_steps_trained", "Environment steps trained", "Turns that training has used so far.", "health",
+           kind="counter"),
+)  # fmt: skip
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+
+DECODINGS = ("greedy", "sampled", "scripted")
+
+# Columns of the results table, in its order.
+COLUMNS: dict[str, str] = {
+    "success": "Share of finished games that were won, with its 95% Wilson interval.",
+    "score": "Mean final score of a game, with its 95% bootstrap interval; 1 is a win.",
+    "steps": "Mean number of actions until a game ended.",
+    "limit": "Share of games that ran into the step limit.",
+    "lost": "Share of games that ended in a loss.",
+    "failed": "Games whose engine crashed: counted here and nowhere else.",
+    "invalid": "Share of actions that the game did not list as valid.",
+}
+
+POLICY_MEANINGS: dict[str, str] = {
+    "random": "picks a valid action with equal chances",
+    "explore": "searches the house and follows the recipe, without hidden knowledge",
+    "gold": "the game's own walkthrough",
+    "gold-pruned": "the walkthrough without the steps that change nothing",
+    "optimal": "sees the hidden state and plays the shortest way: a ceiling",
+    "base": "the language model before any training on this game",
+    "sft": "after imitation of the teacher (supervised fine-tuning)",
+    "dagger": "after imitation with the teacher's corrections of its own games",
+    "grpo": "after group-relative policy optimisation",
+    "ppo": "after proximal policy optimisation",
+}
+
+POLICY_TITLES: dict[str, str] = {"sft": "SFT", "dagger": "DAgger", "grpo": "GRPO", "ppo": "PPO"}
+
+# Rows of every table: what needs no learning, then the stages of learning.
+POLICY_ORDER = ("random", "explore", "gold", "gold-pruned", "optimal", "base", "sft", "dagger", "grpo", "ppo")
+
+
+def policy_title(name: str) -> str:
+    return POLICY_TITLES.get(name, name)
+
+
+def policy_rank(name: str) -> tuple[int, str]:
+    """Sort key: the known ones in their order, others after them by name."""
+    return (POLICY_ORDER.index(name) if name in POLICY_ORDER else len(POLICY_ORDER), name)
+
+
+def split_name(name: str) -> tuple[str, str, str]:
+    """(metric, decoding, bound): "success_greedy_lo" is ("success", "greedy", "lo"); absent parts are empty."""
+    bound = next((end for end in ("lo", "hi") if name.endswith(f"_{end}")), "")
+    core = name.removesuffix(f"_{bound}") if bound else name
+    decoding = next((end for end in DECODINGS if core.endswith(f"_{end}")), "")
+    return (core.removesuffix(f"_{decoding}") if decoding else core), decoding, bound
+
+
+def lookup(name: str) -> Metric:
+    """The metric of this name; one that nobody described is plotted under its own name."""
+    return METRICS.get(name) or Metric(name, name.replace("_", " "), "", "other")

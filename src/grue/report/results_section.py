@@ -1,0 +1,235 @@
+"""The results part of the page: the main table, the folds side by side, paired differences, and what to make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from grue.errors import DataError
+from grue.evaluate.stats import smallest_detectable_difference
+from grue.report.markup import Html, tag
+from grue.report.metrics import COLUMNS, policy_title
+from grue.report.svg import interval_mark
+from grue.report.tables import FOLDS, Row, folds, interval, rows
+from grue.report.text import as_number, interval_text, number, percent, signed
+
+_HEADS = (
+    ("policy", "Policy"),
+    ("decoding", "Decoding"),
+    ("success", "Success"),
+    ("", ""),
+    ("score", "Score"),
+    ("steps", "Steps"),
+    ("limit", "Limit"),
+    ("lost", "Lost"),
+    ("failed", "Failed"),
+    ("invalid", "Invalid"),
+)
+
+_SCALE = tag("th", tag("span", "0%"), tag("span", "100%"), class_="scale", aria_hidden="true")
+
+
+def results_section(results: Mapping[str, Any] | None) -> Html:
+    found = rows(results) if results is not None else []
+    if results is None or not (found or folds(results)):
+        note = tag("p", "There are no results yet: the evaluation is the last stage of a run.", class_="absent")
+        return tag("section", tag("h2", "Results"), note, id="results")
+    return tag(
+        "section",
+        tag("h2", "Results"),
+        _main_table(found) if found else tag("p", "The test fold has not been played yet.", class_="absent"),
+        _notes(found) if found else None,
+        _folds(results),
+        _paired(results),
+        _verbs(found),
+        id="results",
+    )
+
+
+def _main_table(found: list[Row]) -> Html:
+    head = tag("tr", *(tag("th", title, scope="col", title=COLUMNS.get(key)) if key else _SCALE for key, title in _HEADS))
+    body = [_table_row(row, first=index == 0 or found[index - 1].policy != row.policy) for index, row in enumerate(found)]
+    table = tag("table", tag("thead", head), tag("tbody", *body), class_="results")
+    return tag("div", table, class_="wide", role="region", aria_label="Results on the test fold", tabindex="0")
+
+
+def _table_row(row: Row, *, first: bool) -> Html:
+    trained = row.policy in ("sft", "dagger", "grpo", "ppo")
+    name = tag("th", policy_title(row.policy) if first else "", scope="row")
+    success = percent(row.success)
+    mark = None
+    if row.success is not None:
+        label = f"{policy_title(row.policy)} {row.decoding}: {success}, 95% interval {interval_text(row.success_ci95)}"
+        mark = interval_mark(row.success, row.success_ci95, width=160, label=label)
+    crashed = _crashed(row)
+    return tag(
+        "tr",
+        name,
+        tag("td", row.decoding, class_="word"),
+        tag("td", tag("b", success), " ", tag("small", interval_text(row.success_ci95)), class_="num"),
+        tag("td", mark, class_="marked"),
+        tag("td", _three(row.score), " ", tag("small", interval_text(row.score_ci95, scale=1, decimals=3)), class_="num"),
+        tag("td", "–" if row.steps_mean is None else f"{row.steps_mean:.1f}", class_="num"),
+        tag("td", percent(row.limit), class_="num"),
+        tag("td", percent(row.lost), class_="num"),
+        tag("td", number(row.failed), class_="num crashed" if row.failed else "num", title=crashed),
+        tag("td", percent(row.invalid), class_="num"),
+        class_=" ".join(name for name, on in (("first", first), ("trained", trained), ("hero", row.policy == "ppo")) if on)
+        or None,
+    )
+
+
+def _crashed(row: Row) -> str | None:
+    if not row.failed or row.success_failed_as_loss is None:
+        return None
+    return f"counted as losses, success would be {percent(row.success_failed_as_loss)}"
+
+
+def _three(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _notes(found: list[Row]) -> Html:
+    """What was played, and how far the numbers can be trusted."""
+    sentences = [_what_was_played(found)]
+    games = [row.games for row in found if row.games]
+    hero = next((row for row in reversed(found) if row.games and row.success is not None), None)
+    if games and hero is not None and hero.games and hero.success is not None:
+        try:
+            gap = smallest_detectable_difference(hero.games, hero.success)
+            sentences.append(
+                f"With {number(hero.games)} games each, two policies near {percent(hero.success, 0)} must differ by"
+                f" about {100 * gap:.1f} points to be told apart four times out of five; on the same games less is enough."
+            )
+        except DataError:
+            pass
+    sentences.append(
+        "The intervals say how much would change with other games. They say nothing about another training seed:"
+        " that takes several runs."
+    )
+    failed = [row for row in found if row.failed]
+    if failed:
+        words = [f"{policy_title(row.policy)} {row.decoding} {_crashed(row)}" for row in failed if _crashed(row)]
+        sentences.append("Failed games are left out of every mean" + (f" ({'; '.join(words)})." if words else "."))
+    return tag("p", " ".join(sentence for sentence in sentences if sentence), class_="caption")
+
+
+def _what_was_played(found: list[Row]) -> str:
+    seeds = {row.seeds for row in found if row.seeds is not None}
+    limits = {row.step_limit for row in found if row.step_limit is not None}
+    games = sorted({row.games + (row.failed or 0) for row in found if row.games is not None})
+    count = number(games[0]) if len(games) == 1 else f"{number(games[0])} to {number(games[-1])}" if games else "some"
+    text = f"Every policy played {count} games of the test fold" if games else "Games of the test fold"
+    if len(seeds) == 1:
+        first, last = seeds.pop()
+        text += f" (seeds {first:.0f} to {last:.0f})"
+    if len(limits) == 1:
+        text += f" with at most {number(limits.pop())} steps"
+    return text + "."
+
+
+def _folds(results: Mapping[str, Any]) -> Html | None:
+    """Success on train, dev and test side by side: the distance between them is what was memorised."""
+    present = folds(results)
+    if len(present) < 2:
+        return None
+    by_key: dict[tuple[str, str], dict[str, Row]] = {}
+    for fold in FOLDS:
+        for row in rows(results, fold):
+            by_key.setdefault((row.policy, row.decoding), {})[fold] = row
+    order = [(row.policy, row.decoding) for row in rows(results)]
+    keys = [key for key in [*order, *(key for key in by_key if key not in order)] if len(by_key[key]) > 1]
+    if not keys:
+        return None
+    head = tag("tr", tag("th", "Policy", scope="col"), tag("th", "Decoding", scope="col"),
+               *(tag("th", f"{fold} fold", scope="col", colspan="2") for fold in present))  # fmt: skip
+    body, previous = [], ""
+    for policy, decoding in keys:
+        cells = [cell for fold in present for cell in _fold_cells(by_key[policy, decoding].get(fold))]
+        name = tag("th", policy_title(policy) if policy != previous else "", scope="row")
+        body.append(tag("tr", name, tag("td", decoding, class_="word"), *cells, class_="first" if policy != previous else None))
+        previous = policy
+    table = tag("table", tag("thead", head), tag("tbody", *body), class_="results folds")
+    caption = (
+        "Success on games whose layouts and recipes were trained on, on those that checkpoints were chosen by, and on"
+        " those kept for the end. A fall from left to right is what did not generalise."
+    )
+    return tag("div", tag("h3", "Train, dev and test side by side"), tag("div", table, class_="wide"),
+               tag("p", caption, class_="caption"))  # fmt: skip
+
+
+def _fold_cells(row: Row | None) -> tuple[Html, Html]:
+    if row is None or row.success is None:
+        return tag("td", "–", class_="num"), tag("td")
+    label = f"{row.fold}: {percent(row.success)}"
+    title = f"{number(row.games)} games"
+    text = tag("td", tag("b", percent(row.success)), " ", tag("small", interval_text(row.success_ci95)), class_="num",
+               title=title)  # fmt: skip
+    return text, tag("td", interval_mark(row.success, row.success_ci95, label=label), class_="marked")
+
+
+def _paired(results: Mapping[str, Any]) -> Html | None:
+    """Differences on the same games."""
+    listed = results.get("paired")
+    body = []
+    for entry in listed if isinstance(listed, list) else []:
+        if not isinstance(entry, dict):
+            continue
+        difference, ends = as_number(entry.get("difference")), interval(entry.get("ci95"))
+        if difference is None:
+            continue
+        names = f"{policy_title(str(entry.get('a')))} − {policy_title(str(entry.get('b')))}"
+        points = signed(100 * difference)
+        reach = max(abs(number) for number in (1e-9, difference, *(ends or ())))
+        mark = interval_mark(difference, ends, scale=(-max(1.0, reach), max(1.0, reach)), label=f"{names}: {points} points")
+        body.append(
+            tag(
+                "tr",
+                tag("th", names, scope="row"),
+                tag("td", str(entry.get("decoding") or ""), class_="word"),
+                tag("td", tag("b", points), " ", tag("small", interval_text(ends)), class_="num"),
+                tag("td", mark, class_="marked"),
+                tag("td", _verdict(ends), class_="word"),
+                class_="first",
+            )
+        )
+    if not body:
+        return None
+    head = tag("tr", *(tag("th", title, scope="col") for title in ("Difference", "Decoding", "Points", "", "")))
+    table = tag("table", tag("thead", head), tag("tbody", *body), class_="results paired")
+    caption = "Difference of success in percentage points on the same games, with its 95% bootstrap interval over games."
+    return tag("div", tag("h3", "On the same games"), tag("div", table, class_="wide"), tag("p", caption, class_="caption"))
+
+
+def _verdict(ends: tuple[float, float] | None) -> str:
+    if ends is None:
+        return ""
+    if ends[0] > 0:
+        return "better"
+    return "worse" if ends[1] < 0 else "not told apart"
+
+
+def _verbs(found: list[Row]) -> Html | None:
+    """How often each policy uses each verb, in a game."""
+    counted = [row for row in found if row.verbs and row.games and row.steps_mean]
+    if not counted:
+        return None
+    totals: dict[str, float] = {}
+    for row in counted:
+        for verb, count in row.verbs:
+            totals[verb] = totals.get(verb, 0.0) + count / (row.games or 1)
+    verbs = sorted(totals, key=lambda verb: (-totals[verb], verb))[:10]
+    head = tag("tr", tag("th", "Policy", scope="col"), tag("th", "Decoding", scope="col"),
+               *(tag("th", verb, scope="col") for verb in verbs))  # fmt: skip
+    body, previous = [], ""
+    for row in counted:
+        per_game = {verb: count / (row.games or 1) for verb, count in row.verbs}
+        cells = [tag("td", f"{per_game[verb]:.2f}" if verb in per_game else "·", class_="num") for verb in verbs]
+        first = row.policy != previous
+        name = tag("th", policy_title(row.policy) if first else "", scope="row")
+        body.append(tag("tr", name, tag("td", row.decoding, class_="word"), *cells, class_="first" if first else None))
+        previous = row.policy
+    table = tag("table", tag("thead", head), tag("tbody", *body), class_="results verbs")
+    caption = "How often a game sees each verb, the first word of the action, on average. A policy that looks around for ever shows here."
+    return tag("details", tag("summary", "What the policies do: actions by verb"), tag("div", table, class_="wide"),
+               tag("p", caption, class_="caption"))  # fmt: skip

@@ -1,0 +1,194 @@
+"""Read a run directory for the report: bounded, tolerant, and never through a link that leaves the directory.
+
+A run directory may come from somebody else or from a run that was killed, so whatever is wrong in it becomes a
+sentence in `problems`, not an exception.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grue.errors import DataError
+from grue.report.shown import ShownEpisode, read_shown
+from grue.report.text import as_number
+
+_MAX_CONFIG = 256 * 2**10
+_MAX_RESULTS = 16 * 2**20
+_MAX_METRICS = 128 * 2**20
+_MOST_EPISODES = 40
+_MOST_METRICS = 300  # names in one stage: more are not metrics
+
+
+@dataclass(frozen=True, slots=True)
+class StageMetrics:
+    """What one stage logged: for each metric its steps and values, in the order of the steps."""
+
+    series: dict[str, list[tuple[float, float]]]
+    not_finite: dict[str, int]  # how often a value was null, NaN or infinite
+    seconds: float | None  # time_s of the last line
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """Everything that the page is made of. None and empty mean that the file is absent or unreadable."""
+
+    name: str
+    config: dict[str, Any] | None = None
+    stages: dict[str, StageMetrics] = field(default_factory=dict)
+    results: dict[str, Any] | None = None
+    episodes: list[ShownEpisode] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)  # of the stages that are done or have begun
+    problems: list[str] = field(default_factory=list)
+
+
+def read_run(run_dir: Path) -> RunFiles:
+    """The files of a run. Raises DataError when `run_dir` is no folder or holds none of them."""
+    if not run_dir.is_dir():
+        raise DataError(f"no run directory at {run_dir}", hint="give the folder that --out named")
+    names = ("config.yaml", "metrics.jsonl", "results.json", "episodes")
+    if not any((run_dir / name).exists() for name in names):
+        raise DataError(f"{run_dir} holds no run: none of {', '.join(names)}", hint="start one with `grue run`")
+    problems: list[str] = []
+    return RunFiles(
+        name=run_dir.resolve().name,
+        config=_read_config(run_dir / "config.yaml", problems),
+        stages=_read_metrics(run_dir / "metrics.jsonl", problems),
+        results=_read_object(run_dir / "results.json", problems),
+        episodes=_read_episodes(run_dir / "episodes", problems),
+        seconds=_stage_seconds(_read_object(run_dir / "stages.json", problems)),
+        problems=problems,
+    )
+
+
+def _read_bytes(path: Path, most: int, problems: list[str]) -> bytes | None:
+    if not path.exists() and not path.is_symlink():
+        return None
+    if path.is_symlink() or not path.is_file():
+        problems.append(f"{path.name} is not an ordinary file and was not read")
+        return None
+    if path.stat().st_size > most:
+        problems.append(f"{path.name} is larger than {most // 2**10:,} KiB and was not read")
+        return None
+    return path.read_bytes()
+
+
+def _read_config(path: Path, problems: list[str]) -> dict[str, Any] | None:
+    data = _read_bytes(path, _MAX_CONFIG, problems)
+    if data is None:
+        return None
+    try:
+        text = data.decode()
+        # an alias can make a small file unfold into gigabytes, and grue writes none
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+            raise DataError("it uses YAML aliases")
+        config = yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        problems.append(f"config.yaml could not be read: {_reason(error)}")
+        return None
+    if not isinstance(config, dict):
+        problems.append("config.yaml holds no settings")
+        return None
+    return {str(key): value for key, value in config.items()}
+
+
+def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
+    data = _read_bytes(path, _MAX_RESULTS, problems)
+    if data is None:
+        return None
+    try:
+        results = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        problems.append(f"{path.name} could not be read: {_reason(error)}")
+        return None
+    if not isinstance(results, dict):
+        problems.append(f"{path.name} holds no object")
+        return None
+    if results.get("schema", 1) != 1:
+        problems.append(f"{path.name} has a schema that this version does not know; some of it may be missing here")
+    return results
+
+
+def _stage_seconds(stages: dict[str, Any] | None) -> dict[str, float]:
+    """Seconds of each stage from stages.json, for runs that have no results yet."""
+    found = {name: as_number(entry.get("seconds")) for name, entry in (stages or {}).items() if isinstance(entry, dict)}
+    return {name: seconds for name, seconds in found.items() if seconds is not None}
+
+
+def _read_metrics(path: Path, problems: list[str]) -> dict[str, StageMetrics]:
+    data = _read_bytes(path, _MAX_METRICS, problems)
+    rows: dict[str, dict[float, dict[str, Any]]] = {}
+    unreadable = repeated = 0
+    for line in (data or b"").splitlines():
+        if not line.strip():
+            continue
+        row = _metrics_row(line)
+        if row is None:
+            unreadable += 1
+            continue
+        stage = rows.setdefault(str(row.get("stage", "metrics")), {})
+        step = as_number(row.get("step"))
+        key = float(len(stage)) if step is None else step
+        repeated += key in stage
+        stage[key] = row  # a resumed run writes its last steps again: the later line is the true one
+    if unreadable:
+        problems.append(f"metrics.jsonl: {unreadable} unreadable line(s) were left out")
+    if repeated:
+        problems.append(f"metrics.jsonl: {repeated} step(s) were logged more than once; the last line of each counts")
+    return {name: _stage(steps) for name, steps in rows.items()}
+
+
+def _metrics_row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _stage(steps: dict[float, dict[str, Any]]) -> StageMetrics:
+    series: dict[str, list[tuple[float, float]]] = {}
+    not_finite: dict[str, int] = {}
+    seconds: float | None = None
+    for step in sorted(steps):
+        row = steps[step]
+        time_s = as_number(row.get("time_s"))
+        seconds = time_s if time_s is not None and (seconds is None or time_s > seconds) else seconds
+        for name, value in row.items():
+            if name in ("stage", "step", "time_s") or (name not in series and len(series) >= _MOST_METRICS):
+                continue
+            number = as_number(value)
+            if number is not None:
+                series.setdefault(name, []).append((step, number))
+            elif value is None or isinstance(value, float):
+                not_finite[name] = not_finite.get(name, 0) + 1
+    return StageMetrics(series, not_finite, seconds, len(steps))
+
+
+def _read_episodes(folder: Path, problems: list[str]) -> list[ShownEpisode]:
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    shown = folder / "shown.jsonl"
+    if shown.exists():
+        episodes, found = read_shown(shown, most=_MOST_EPISODES)
+        problems.extend(found)
+        if episodes:
+            # a stage that was done over shows its game again: the later one counts
+            latest = {(episode.policy, episode.decoding, episode.title, episode.task): episode for episode in episodes}
+            return list(latest.values())
+    # a run that chose none to be shown: two games from every file are better than none
+    episodes = []
+    for path in sorted(folder.glob("*.jsonl"))[:20]:
+        if path != shown:
+            some, _ = read_shown(path, most=2)
+            episodes.extend(episode for episode in some if episode.turns)
+    return episodes[:_MOST_EPISODES]
+
+
+def _reason(error: BaseException) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

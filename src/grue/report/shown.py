@@ -1,0 +1,215 @@
+"""Played episodes as the report shows them: episodes/shown.jsonl, one JSON object a line.
+
+    {"policy": "ppo", "decoding": "greedy", "title": "after PPO", "task": {"game": ..., "params": ..., "fold": ...,
+     "seed": 3, "limit": 16}, "outcome": "won", "score": 1.0, "task_text": "You are hungry! ...",
+     "turns": [{"observation": "You are in the kitchen. ...", "action": "open fridge", "reward": 0.0,
+                "value": 0.61, "log_prob": -0.02, "considered": [["open fridge", 0.98], ["look around", 0.01]]}],
+     "final": "You eat the meal. ...", "tokens": [["You", "read"], [" open", "branch"], [" fridge", "forced"]]}
+
+`considered` is sorted by probability, the most probable first. `value`, `log_prob`, `considered` and `tokens` may
+be null, empty or absent (scripted players have none). Reading is tolerant: a line that is torn or wrong is left
+out and named; unknown keys are ignored; lines of the ordinary episode files are understood as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from grue.errors import DataError
+from grue.report.text import as_number
+from grue.storage import jsonl
+from grue.types import Episode, Observation, Task
+
+CONSIDERED = 8  # actions shown for each turn
+_MAX_LINE = 8 * 2**20
+_MAX_TEXT = 20_000
+_MAX_TURNS = 500
+_MAX_TOKENS = 20_000
+_OUTCOMES = ("won", "lost", "limit", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTurn:
+    """One decision: what the model saw, what it did, and what it thought of the alternatives."""
+
+    observation: str
+    action: str
+    reward: float = 0.0
+    value: float | None = None  # the critic's estimate before the action
+    log_prob: float | None = None  # nats
+    considered: tuple[tuple[str, float], ...] = ()  # (action, probability), most probable first
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEpisode:
+    """One episode for a reader."""
+
+    policy: str  # "ppo", "gold", ...
+    decoding: str  # "greedy", "sampled", "scripted"
+    title: str
+    task: Task
+    outcome: str
+    score: float
+    task_text: str
+    turns: tuple[ShownTurn, ...]
+    final: str
+    tokens: tuple[tuple[str, str], ...] = ()  # (piece, role); roles: read, forced, branch
+
+
+def from_episode(
+    episode: Episode,
+    *,
+    policy: str,
+    decoding: str,
+    title: str,
+    task_text: str | None = None,
+    observations: Sequence[str] | None = None,
+    considered: Sequence[Sequence[tuple[str, float]]] | None = None,
+    tokens: Sequence[tuple[str, str]] = (),
+) -> ShownEpisode:
+    """A played episode, ready to be shown.
+
+    `considered[t]` holds (action, probability) of turn t in any order; with it come the critic's values and the
+    log-probs. `observations[t]` and `task_text` replace the raw text by what the model read.
+    """
+    for name, given in (("considered", considered), ("observations", observations)):
+        if given is not None and len(given) != episode.steps:
+            raise DataError(f"{name} covers {len(given)} turns of an episode with {episode.steps}")
+    turns = []
+    for t, turn in enumerate(episode.turns):
+        weighed = sorted(considered[t], key=lambda pair: -pair[1])[:CONSIDERED] if considered is not None else []
+        turns.append(
+            ShownTurn(
+                observation=observations[t] if observations is not None else turn.observation.text,
+                action=turn.action,
+                reward=turn.reward,
+                value=turn.value if considered is not None else None,
+                log_prob=turn.log_prob if considered is not None else None,
+                considered=tuple((action, float(probability)) for action, probability in weighed),
+            )
+        )
+    shown_first: Observation | None = episode.turns[0].observation if episode.turns else episode.final
+    return ShownEpisode(
+        policy=policy,
+        decoding=decoding,
+        title=title,
+        task=episode.task,
+        outcome=str(episode.outcome),
+        score=episode.score,
+        task_text=task_text if task_text is not None else (shown_first.goal if shown_first else ""),
+        turns=tuple(turns),
+        final=episode.final.text if episode.final is not None else episode.error,
+        tokens=tuple(tokens),
+    )
+
+
+def append_shown(path: Path, episode: ShownEpisode) -> None:
+    """Add one line. Values that are not finite become null."""
+    jsonl.append(path, [asdict(episode)])
+
+
+def read_shown(path: Path, most: int = 100) -> tuple[list[ShownEpisode], list[str]]:
+    """(episodes, problems): at most `most` episodes, and a sentence for every line that was left out."""
+    if path.is_symlink() or not path.is_file():
+        return [], [f"{path.name} is not an ordinary file and was not read"]
+    episodes: list[ShownEpisode] = []
+    problems: list[str] = []
+    with path.open("rb") as file:
+        for number in itertools.count(1):
+            line = file.readline(_MAX_LINE)
+            if not line:
+                break
+            if len(line) == _MAX_LINE and not line.endswith(b"\n"):
+                problems.append(f"{path.name} line {number} is longer than {_MAX_LINE // 2**20} MiB: reading stopped")
+                break
+            if len(episodes) == most:
+                problems.append(f"{path.name}: only the first {most} episodes are shown")
+                break
+            try:
+                if line.strip():
+                    episodes.append(parse_shown(json.loads(line)))
+            except (ValueError, RecursionError) as error:  # DataError, JSON and UTF-8 errors are ValueErrors
+                problems.append(f"{path.name} line {number} was left out: {_first_line(error)}")
+    return episodes, problems
+
+
+def parse_shown(data: object) -> ShownEpisode:
+    """One decoded line. Raises DataError when it is no episode at all."""
+    if not isinstance(data, dict) or not isinstance(data.get("turns"), list):
+        raise DataError("no episode: an object with a list of turns is needed")
+    turns = tuple(_turn(turn) for turn in data["turns"][:_MAX_TURNS])
+    final = data.get("final")
+    score = as_number(data.get("score"))
+    if score is None:  # an ordinary episode file: the score stands in the final observation
+        score = as_number(final.get("score")) if isinstance(final, dict) else None
+    outcome = _text(data.get("outcome"))
+    return ShownEpisode(
+        policy=_text(data.get("policy") or data.get("player")) or "unnamed",
+        decoding=_text(data.get("decoding")) or "scripted",
+        title=_text(data.get("title")),
+        task=_task(data.get("task")),
+        outcome=outcome if outcome in _OUTCOMES else "unknown",
+        score=score or 0.0,
+        task_text=_text(data.get("task_text") or data.get("goal")),
+        turns=turns,
+        final=_observation(final) or _text(data.get("error")),
+        tokens=_pairs_of_text(data.get("tokens")),
+    )
+
+
+def _turn(data: object) -> ShownTurn:
+    if not isinstance(data, dict):
+        raise DataError(f"a turn is {type(data).__name__}, not an object")
+    considered = []
+    seen = data["observation"] if "observation" in data else data  # ordinary episode files keep the text in the turn
+    for pair in _list(data.get("considered"))[:CONSIDERED]:
+        if isinstance(pair, list) and len(pair) == 2 and (probability := as_number(pair[1])) is not None:
+            considered.append((_text(pair[0]), min(max(probability, 0.0), 1.0)))
+    return ShownTurn(
+        observation=_observation(seen),
+        action=_text(data.get("action")),
+        reward=as_number(data.get("reward")) or 0.0,
+        value=as_number(data.get("value")),
+        log_prob=as_number(data.get("log_prob")),
+        considered=tuple(considered),
+    )
+
+
+def _task(data: object) -> Task:
+    task = data if isinstance(data, dict) else {}
+    seed, limit = as_number(task.get("seed")), as_number(task.get("limit"))
+    return Task(
+        game=_text(task.get("game")),
+        params=_text(task.get("params")),
+        fold=_text(task.get("fold")),
+        seed=int(seed or 0),
+        limit=int(limit or 0),
+    )
+
+
+def _observation(data: object) -> str:
+    return _text(data.get("text")) if isinstance(data, dict) else _text(data)
+
+
+def _pairs_of_text(data: object) -> tuple[tuple[str, str], ...]:
+    pairs = (pair for pair in _list(data)[:_MAX_TOKENS] if isinstance(pair, list) and len(pair) == 2)
+    return tuple((_text(piece), _text(role)) for piece, role in pairs)
+
+
+def _list(data: object) -> list[Any]:
+    return data if isinstance(data, list) else []
+
+
+def _text(data: object) -> str:
+    if not isinstance(data, str):
+        return "" if data is None or isinstance(data, (dict, list)) else str(data)[:_MAX_TEXT]
+    return data if len(data) <= _MAX_TEXT else data[:_MAX_TEXT] + " …"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

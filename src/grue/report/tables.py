@@ -1,0 +1,168 @@
+"""results.json as rows, and rows as a table for Markdown or for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from grue.report.metrics import policy_rank, policy_title
+from grue.report.text import as_number, interval_text, number, one_line, percent
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+FOLDS = ("train", "dev", "test")
+_HEADINGS = ("policy", "decoding", "success", "95% interval", "score", "steps", "limit", "lost", "failed", "games")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One policy, one decoding, one fold. None where results.json does not say."""
+
+    policy: str
+    decoding: str
+    fold: str
+    games: int | None
+    failed: int | None
+    success: float | None
+    success_ci95: tuple[float, float] | None
+    score: float | None
+    score_ci95: tuple[float, float] | None
+    steps_mean: float | None
+    limit: float | None
+    lost: float | None
+    invalid: float | None
+    success_failed_as_loss: float | None
+    seeds: tuple[float, float] | None
+    step_limit: float | None
+    env_steps_trained: float | None
+    verbs: tuple[tuple[str, float], ...]
+
+
+def main_fold(results: Mapping[str, Any]) -> str:
+    """The fold that "policies" was measured on; test where nothing says otherwise."""
+    policies = results.get("policies")
+    for entry in policies.values() if isinstance(policies, dict) else ():
+        decodings = entry.get("decoding") if isinstance(entry, dict) else None
+        for result in decodings.values() if isinstance(decodings, dict) else ():
+            if isinstance(result, dict) and result.get("fold") in FOLDS:
+                return str(result["fold"])
+    return "test"
+
+
+def rows(results: Mapping[str, Any], fold: str = "") -> list[Row]:
+    """The rows of one fold, scripted players first. The main fold stands under "policies", others under their name."""
+    found = []
+    fold = fold or main_fold(results)
+    for policy, entry in _policies(results, fold).items():
+        decodings = entry.get("decoding") if isinstance(entry, dict) else None
+        for decoding, result in (decodings if isinstance(decodings, dict) else {}).items():
+            if isinstance(result, dict):
+                found.append(_row(str(policy), str(decoding), fold, result))
+    order = {"scripted": 0, "greedy": 1, "sampled": 2}
+    return sorted(found, key=lambda row: (*policy_rank(row.policy), order.get(row.decoding, 3), row.decoding))
+
+
+def folds(results: Mapping[str, Any]) -> list[str]:
+    """The folds that have rows, in the order train, dev, test."""
+    return [fold for fold in FOLDS if rows(results, fold)]
+
+
+def markdown_table(results: Mapping[str, Any], fold: str = "") -> str:
+    """A Markdown table for a README; names are escaped, so that no cell can end the table or hold HTML."""
+    lines = [_markdown_line(_HEADINGS), "|---|---|" + "---:|" * (len(_HEADINGS) - 2)]
+    lines += [_markdown_line(_cells(row)) for row in rows(results, fold)]
+    return "\n".join(lines) + "\n"
+
+
+def terminal_table(results: Mapping[str, Any], fold: str = "") -> Table:
+    """A rich table; cells are Text, so no name can hold markup or control codes."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"{fold or main_fold(results)} fold", title_justify="left")
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="left" if heading in _HEADINGS[:2] else "right", no_wrap=True)
+    previous = ""
+    for row in rows(results, fold):
+        cells = list(_cells(row))
+        if row.policy == previous:
+            cells[0] = ""  # a policy's name stands once, at its first decoding
+        previous = row.policy
+        table.add_row(*(Text(cell) for cell in cells), style="bold" if row.policy in ("ppo", "grpo") else "")
+    return table
+
+
+def _policies(results: Mapping[str, Any], fold: str) -> dict[str, Any]:
+    found = results.get("policies" if fold == main_fold(results) else fold)
+    if isinstance(found, dict) and isinstance(found.get("policies"), dict):
+        found = found["policies"]
+    return found if isinstance(found, dict) else {}
+
+
+def _row(policy: str, decoding: str, fold: str, result: Mapping[str, Any]) -> Row:
+    games, failed = as_number(result.get("games")), as_number(result.get("failed"))
+    verbs = result.get("verbs")
+    counted = [(str(verb), as_number(count)) for verb, count in verbs.items()] if isinstance(verbs, dict) else []
+    return Row(
+        policy=policy,
+        decoding=decoding,
+        fold=str(result.get("fold", fold)),
+        games=None if games is None else int(games),
+        failed=None if failed is None else int(failed),
+        success=_share(result.get("success")),
+        success_ci95=interval(result.get("success_ci95")),
+        score=as_number(result.get("score")),
+        score_ci95=interval(result.get("score_ci95")),
+        steps_mean=as_number(result.get("steps_mean")),
+        limit=_share(result.get("limit")),
+        lost=_share(result.get("lost")),
+        invalid=_share(result.get("invalid")),
+        success_failed_as_loss=_share(result.get("success_failed_as_loss")),
+        seeds=interval(result.get("seeds")),
+        step_limit=as_number(result.get("step_limit")),
+        env_steps_trained=as_number(result.get("env_steps_trained")),
+        verbs=tuple((verb, count) for verb, count in counted if count is not None and count > 0),
+    )
+
+
+def interval(data: object) -> tuple[float, float] | None:
+    """[low, high] as a pair, or None for anything else."""
+    if not isinstance(data, (list, tuple)) or len(data) != 2:
+        return None
+    low, high = as_number(data[0]), as_number(data[1])
+    return None if low is None or high is None else (min(low, high), max(low, high))
+
+
+def _share(data: object) -> float | None:
+    value = as_number(data)
+    return None if value is None else min(max(value, 0.0), 1.0)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        one_line(policy_title(row.policy), 40),
+        one_line(row.decoding, 40),
+        percent(row.success),
+        interval_text(row.success_ci95),
+        "–" if row.score is None else f"{row.score:.3f}",
+        "–" if row.steps_mean is None else f"{row.steps_mean:.1f}",
+        percent(row.limit),
+        percent(row.lost),
+        number(row.failed),
+        number(row.games),
+    )
+
+
+def _markdown_line(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(_markdown(cell) for cell in cells) + " |"
+
+
+def _markdown(text: str) -> str:
+    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\\", "\\\\"), ("|", "\\|"), ("`", "\\`")):
+        text = text.replace(sign, safe)
+    for sign in "*_[]":
+        text = text.replace(sign, f"\\{sign}")
+    return text

@@ -1,0 +1,104 @@
+"""What the stages of one run share: the games, the model in memory, and where its weights come from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from grue.config import Config
+from grue.errors import CheckpointError
+from grue.games import Game, make, tasks
+from grue.hardware import physical_cores
+from grue.interrupt import Interrupt
+from grue.models.load import load_model
+from grue.models.policy_model import PolicyModel
+from grue.policy.actor import Actor
+from grue.policy.choose import ChoosePolicy
+from grue.progress import Progress
+from grue.prompts.tokens import Encoder
+from grue.storage import checkpoint
+from grue.storage.run import Run
+from grue.train.learner import load_weights
+from grue.types import Task
+
+
+@dataclass
+class Session:
+    """Everything that is made at most once in a command. Use as `with open_session(...) as session`."""
+
+    run: Run
+    config: Config
+    say: Progress
+    interrupt: Interrupt
+    _games: list[Game] = field(default_factory=list)
+
+    def games(self, count: int) -> list[Game]:
+        """At least `count` games that can be played at once; kept open for the next stage."""
+        game = self.config.game
+        while len(self._games) < count:
+            self._games.append(make(game.name, game.params, game.java, read_timeout=game.read_timeout_s))
+        return self._games[:count]
+
+    def tasks(self, fold: str, count: int | None = None) -> list[Task]:
+        """`count` tasks of a fold, spread evenly over it (neighbouring seeds are no easier, but whole stretches are)."""
+        game = self.config.game
+        every = tasks(game.name, game.params, fold, game.limit, java=game.java)
+        if count is None or count >= len(every):
+            return every
+        return [every[i * len(every) // count] for i in range(count)]
+
+    @cached_property
+    def _loaded(self) -> tuple[PolicyModel, Encoder]:
+        torch.manual_seed(self.config.seed)
+        lm, tokenizer = load_model(self.config.model)
+        return PolicyModel(lm, value_shares_trunk=self.config.ppo.value_shares_trunk), Encoder(tokenizer)
+
+    @property
+    def model(self) -> PolicyModel:
+        return self._loaded[0]
+
+    @property
+    def encoder(self) -> Encoder:
+        return self._loaded[1]
+
+    @cached_property
+    def _base_weights(self) -> dict[str, torch.Tensor]:
+        return {name: p.detach().clone() for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def load(self, policy: str) -> None:
+        """Give the model the weights of "base", "sft" or "ppo". CheckpointError where that stage has left none."""
+        _ = self._base_weights  # before anything overwrites them
+        if policy == "base":
+            load_weights(self.model, self._base_weights)
+            return
+        folder = self.run.checkpoints(policy)
+        path = checkpoint.best_valid(folder) or checkpoint.latest_valid(folder)
+        if path is None:
+            raise CheckpointError(f"{folder} holds no checkpoint", hint=f"run the stage first: grue {policy} {self.run.out}")
+        load_weights(self.model, checkpoint.load(path).tensors["model"])
+
+    def player(self) -> ChoosePolicy:
+        """A policy that plays with the weights the model has now."""
+        return ChoosePolicy(Actor(self.model, self.config.model.dtype).model, self.encoder)
+
+
+@contextmanager
+def open_session(run: Run, config: Config, say: Progress) -> Iterator[Session]:
+    """A session whose games are closed at the end, whatever happens."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    torch.set_num_threads(config.threads or physical_cores())
+    with Interrupt() as interrupt:
+        session = Session(run, config, say, interrupt)
+        try:
+            yield session
+        finally:
+            for game in session._games:
+                game.close()
+
+
+Stage = Callable[[Session], None]

@@ -1,0 +1,201 @@
+"""The stages of a run, in the order in which one builds on the other: demos, sft, ppo, eval, report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from grue.config import Config
+from grue.errors import DataError
+from grue.evaluate.final import final_results, measure
+from grue.evaluate.show import print_episode, shown_episode
+from grue.games.play import demo_report, play
+from grue.games.teachers import teacher
+from grue.policy.trie import TrieCache
+from grue.progress import Progress
+from grue.report import html
+from grue.report.shown import append_shown
+from grue.rollout.pack import samples, tokenise
+from grue.session import Session, open_session
+from grue.storage import checkpoint, episodes
+from grue.storage.run import Run, read_run_config
+from grue.train.learner import Learner
+from grue.train.ppo import train_ppo
+from grue.train.sft import train_sft
+
+StageName = Literal["demos", "sft", "ppo", "eval"]
+
+
+def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) -> dict[str, Any]:
+    """Every stage that is not done yet, then the report. Returns the results."""
+    start = time.monotonic()
+    run = Run(out, config, again="demos" if again else "")
+    say(plan(config, out))
+    with open_session(run, config, say) as session:
+        for name in STAGES:
+            if not run.is_done(name):
+                _do(session, name)
+        results = final_results(session, wall_s=time.monotonic() - start, command=command())
+    page = html.render(out)
+    say(f"report: {page}")
+    return results
+
+
+def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, again: bool = False) -> dict[str, Any]:
+    """One stage on a run directory. A finished stage is only repeated with `again`."""
+    run = Run(out, config, again=name if again else "")
+    if run.is_done(name):
+        say(f"{name} is done in {out}; --again does it over")
+        return run.facts(name)
+    with open_session(run, config, say) as session:
+        _do(session, name)
+        if name == "eval":
+            return final_results(session, wall_s=None, command=command())
+    return run.facts(name)
+
+
+def plan(config: Config, out: Path) -> str:
+    """What is about to happen, in a few lines."""
+    game = config.game
+    params = ",".join(f"{key}={value}" for key, value in game.params.items())
+    return "\n".join(
+        [
+            f"{config.preset}: {game.name} {params}, {game.limit} steps; model {config.model.name}; seed {config.seed}",
+            f"  demos  {config.demos.games} train games played by {config.demos.teacher}",
+            f"  sft    {config.sft.epochs} passes",
+            f"  ppo    {config.ppo.iterations} iterations of {config.ppo.episodes_per_iteration} train games",
+            f"  eval   {config.eval.games} {config.eval.fold} games for each policy, {' and '.join(config.eval.decodings)}",
+            f"  into   {out}; Ctrl-C saves, and the same command goes on",
+        ]
+    )
+
+
+def command() -> str:
+    """The command line that was given, without the folder of the program."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def _do(session: Session, name: str) -> None:
+    start = time.monotonic()
+    session.run.begin(name)
+    try:
+        facts = STAGES[name](session)
+    finally:
+        session.run.add_seconds(name, time.monotonic() - start)
+    session.run.done(name, **(facts or {}))
+
+
+def _demos(session: Session) -> dict[str, Any]:
+    cfg, config, say = session.config.demos, session.config, session.say
+    file = session.run.episodes("demos")
+    known = len(list(episodes.read(file))) if file.exists() else 0
+    (game,) = session.games(1)
+    player = teacher(cfg.teacher, game)
+    train = session.tasks("train", cfg.games)
+    with say.bar("demos", len(train), done=known, unit="games") as bar:
+        for task in train[known:]:
+            episodes.append(file, [play(game, task, player, record_limit=cfg.record_limit)])
+            bar.advance()
+            session.interrupt.check()
+    facts = demo_report(episodes.read(file), getattr(player, "pruned_steps", 0))
+    say(
+        f"{cfg.teacher} won {facts['won']} of {facts['episodes']} train games within {config.game.limit} steps and "
+        f"{facts['won_past_limit']} later; {facts['invalid_steps']} invalid and {facts['pruned_steps']} pruned steps"
+    )
+    return facts
+
+
+def _sft(session: Session) -> dict[str, Any]:
+    cfg, config = session.config.sft, session.config
+    file = session.run.episodes("demos")
+    if not file.exists():
+        raise DataError(f"there are no demonstrations in {file}", hint=f"grue demos {session.run.out}")
+    session.load("base")
+    _show(session, "base", "before training")
+    tries = TrieCache(session.encoder.action)
+    items = samples([tokenise(episode, session.encoder, tries) for episode in episodes.read(file)])
+    learner = Learner(
+        session.model,
+        learning_rate=cfg.learning_rate,
+        value_learning_rate=config.ppo.value_learning_rate,
+        weight_decay=cfg.weight_decay,
+        max_grad_norm=cfg.max_grad_norm,
+        micro_tokens=cfg.micro_tokens,
+        dtype=config.model.dtype,
+    )
+    train_sft(session.run, config, learner, items, session.say, session.interrupt)
+    _show(session, "sft", "after SFT")
+    return {"samples": len(items), "optimiser_steps": learner.step_count}
+
+
+def _ppo(session: Session) -> dict[str, Any]:
+    cfg, config = session.config.ppo, session.config
+    session.load("sft")
+    learner = Learner(
+        session.model,
+        learning_rate=cfg.learning_rate,
+        value_learning_rate=cfg.value_learning_rate,
+        weight_decay=cfg.weight_decay,
+        max_grad_norm=cfg.max_grad_norm,
+        micro_tokens=cfg.micro_tokens,
+        dtype=config.model.dtype,
+    )
+    facts = train_ppo(
+        session.run,
+        config,
+        learner,
+        session.encoder,
+        session.games(cfg.slots),
+        session.tasks("train"),
+        session.tasks("dev", cfg.dev_games),
+        session.say,
+        session.interrupt,
+    )
+    _show(session, "ppo", "after PPO")
+    return dict(facts)
+
+
+def _eval(session: Session) -> dict[str, Any]:
+    measure(session)
+    return {}
+
+
+def _show(session: Session, policy: str, title: str) -> None:
+    """Play one dev game, print it, and keep it for the report."""
+    shown = shown_episode(session, policy, title, session.tasks("dev", 1)[0])
+    append_shown(session.run.episodes("shown"), shown)
+    print_episode(session.say, shown)
+
+
+def watch(
+    out: Path, *, policy: str | None, decoding: str, seed: int | None, delay_s: float, say: Progress
+) -> dict[str, Any]:
+    """Show a trained policy of a run play one game."""
+    from dataclasses import asdict, replace
+
+    config = read_run_config(out)
+    run = Run(out, config)
+    done = [name for name in ("ppo", "sft") if checkpoint.latest_valid(run.checkpoints(name)) is not None]
+    with open_session(run, config, say) as session:
+        name = policy or (done[0] if done else "base")
+        session.load(name)
+        task = session.tasks("test", 1)[0]
+        if seed is not None:
+            fold = next((f for f in ("train", "dev", "test") if seed in _range(f)), "test")
+            task = replace(task, fold=fold, seed=seed)
+        shown = shown_episode(session, name, f"{name}, {decoding}", task, greedy=decoding == "greedy")
+        print_episode(say, shown, delay_s=delay_s)
+    return asdict(shown)
+
+
+def _range(fold: str) -> range:
+    from grue.games import FOLDS
+
+    return FOLDS[fold]
+
+
+STAGES: dict[str, Callable[[Session], dict[str, Any] | None]] = {"demos": _demos, "sft": _sft, "ppo": _ppo, "eval": _eval}

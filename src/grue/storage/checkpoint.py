@@ -1,0 +1,245 @@
+"""Checkpoints: a folder with one safetensors file per group of tensors, state.json, and a manifest with their hashes.
+
+    checkpoints/step-00000040/{model,optimizer,rng}.safetensors  state.json  manifest.json
+    checkpoints/best-00000030/...
+
+A checkpoint is written under a temporary name, synced, and renamed when whole; the manifest is its last file. So a kill
+at any moment leaves the earlier checkpoints and at most a temporary folder, which the next save removes. An older
+checkpoint is deleted only after a newer one stands. Nothing is pickled: a stranger's checkpoint can hold no code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from grue.errors import CheckpointError
+from grue.storage.files import explained, sync_file, sync_folder
+
+SCHEMA = 1
+STATE, MANIFEST = "state.json", "manifest.json"
+MAX_JSON_BYTES = 256_000_000
+
+_NAME = re.compile(r"(step|best)-(\d{8})(\.old)?")
+_GROUP = re.compile(r"[a-z][a-z0-9_]*")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What `save` was given. Tensors are on the CPU."""
+
+    path: Path
+    step: int
+    tensors: dict[str, dict[str, Tensor]]  # group -> name -> tensor
+    state: dict[str, Any]
+
+
+def save(
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    state: Mapping[str, Any],
+    *,
+    keep: int = 2,
+    best: bool = False,
+) -> Path:
+    """Write a checkpoint below `folder` and return its path; then delete all but the newest `keep` of its kind.
+
+    `best` ones are a kind of their own, of which only the newest is kept. CheckpointError if it cannot be written; the
+    earlier checkpoints are then as they were.
+    """
+    kind = "best" if best else "step"
+    temporary = folder / f"tmp-{uuid.uuid4().hex}"
+    try:
+        with explained(f"write a checkpoint in {folder}", CheckpointError):
+            folder.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(folder)
+            temporary.mkdir()
+            _write(temporary, step, tensors, state)
+            target = folder / f"{kind}-{step:08d}"
+            _move_into_place(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    _prune(folder, kind, step, 1 if best else keep)
+    return target
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint, checking every byte against its manifest first. CheckpointError names the file at fault."""
+    manifest = verify(path)
+    state = json.loads(_read_small(path / STATE))
+    groups = [Path(name).stem for name in manifest["files"] if name != STATE]
+    try:
+        tensors = {group: load_file(path / f"{group}.safetensors", device="cpu") for group in groups}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot read the tensors of {path}: {error}") from error
+    return Checkpoint(path=path, step=manifest["step"], tensors=tensors, state=state)
+
+
+def latest_valid(folder: Path) -> Path | None:
+    """The newest whole checkpoint below `folder`, None if there is none. Warns of each broken one it passes over."""
+    return _newest_valid(folder, "step")
+
+
+def best_valid(folder: Path) -> Path | None:
+    """The whole checkpoint that was last saved as the best one."""
+    return _newest_valid(folder, "best")
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint whose files all have the size and hash it states. CheckpointError otherwise."""
+    try:
+        manifest: dict[str, Any] = json.loads(_read_small(path / MANIFEST))
+        digest = manifest.pop("sha256")
+        schema, files = manifest["schema"], dict(manifest["files"])
+        stated = {name: (int(entry["bytes"]), str(entry["sha256"])) for name, entry in files.items()}
+        whole = digest == _digest(manifest) and isinstance(manifest["step"], int) and STATE in files
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path / MANIFEST} is damaged: {error!r}", hint=_HINT) from error
+    if not whole:
+        raise CheckpointError(f"{path / MANIFEST} is damaged: its hash does not match", hint=_HINT)
+    if schema != SCHEMA:
+        raise CheckpointError(
+            f"{path} has checkpoint format {schema}; this version of grue reads {SCHEMA}",
+            hint="use the version of grue that wrote it",
+        )
+    for name, (size, sha256) in stated.items():
+        _verify_file(path, name, size, sha256)
+    return manifest
+
+
+_HINT = "resume from an older checkpoint: delete this folder and run the same command again"
+
+
+def _verify_file(path: Path, name: str, size: int, sha256: str) -> None:
+    file = path / name
+    # A manifest of a stranger must not lead out of its folder, nor to a device.
+    if name != Path(name).name or file.is_symlink() or not file.is_file():
+        raise CheckpointError(f"{file} is missing, or is not a file of this checkpoint", hint=_HINT)
+    with explained(f"read {file}", CheckpointError):
+        found = file.stat().st_size
+        if found != size:
+            raise CheckpointError(f"{file} has {found} bytes, not {size}", hint=_HINT)
+        if _hash_file(file) != sha256:
+            raise CheckpointError(f"{file} has changed since it was written (sha256 differs)", hint=_HINT)
+
+
+def _write(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
+    """Write all files of a checkpoint and sync them, the manifest last."""
+    for group, named in tensors.items():
+        if not _GROUP.fullmatch(group):
+            raise CheckpointError(f"{group!r} is not a name for a group of tensors")
+        try:
+            save_file(_storable(named), folder / f"{group}.safetensors")
+        except SafetensorError as error:
+            code = re.search(r"os error (\d+)", str(error))  # it wraps what the system said, such as a full disk
+            raise OSError(int(code[1]) if code else 0, str(error)) from error
+    try:
+        # The standard module writes integers of any size (states of random generators) and refuses NaN.
+        text = json.dumps(state, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"the state of step {step} has no form in JSON: {error}") from error
+    (folder / STATE).write_text(text, encoding="utf-8")
+    files = {}
+    for file in sorted(folder.iterdir()):
+        sync_file(file)
+        files[file.name] = {"bytes": file.stat().st_size, "sha256": _hash_file(file)}
+    manifest: dict[str, Any] = {"schema": SCHEMA, "step": step, "files": files}
+    manifest["sha256"] = _digest(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    sync_file(folder / MANIFEST)
+    sync_folder(folder)
+
+
+def _storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as safetensors wants them: on the CPU, contiguous, and none sharing memory with another."""
+    stored: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().to("cpu").contiguous()
+        if plain.untyped_storage().data_ptr() in seen and plain.numel():
+            plain = plain.clone()
+        seen.add(plain.untyped_storage().data_ptr())
+        stored[name] = plain
+    return stored
+
+
+def _move_into_place(temporary: Path, target: Path) -> None:
+    """Rename; a checkpoint of the same step steps aside first, and is still found there after a kill in between."""
+    aside = target.with_name(target.name + ".old")
+    if target.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        target.rename(aside)
+    temporary.rename(target)
+    sync_folder(target.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    for leftover in folder.glob("tmp-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _prune(folder: Path, kind: str, step: int, keep: int) -> None:
+    """Delete all of a kind but the newest `keep` up to `step`; later ones are of a future that was given up.
+
+    One that cannot be deleted is left where it is: that is no reason to stop a training.
+    """
+    past = [path for path in _candidates(folder, kind) if _step(path) <= step]
+    for path in set(_candidates(folder, kind)) - set(past[: max(1, keep)]):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _candidates(folder: Path, kind: str) -> Iterator[Path]:
+    """Folders named like checkpoints of a kind, newest first."""
+    if not folder.is_dir():
+        return
+    paths = [path for path in folder.iterdir() if path.name.startswith(f"{kind}-") and _NAME.fullmatch(path.name)]
+    # Of two with one step, the one that stepped aside (".old") comes second.
+    yield from sorted(paths, key=lambda path: (_step(path), path.suffix != ".old"), reverse=True)
+
+
+def _step(path: Path) -> int:
+    return int(path.stem.partition("-")[2])
+
+
+def _newest_valid(folder: Path, kind: str) -> Path | None:
+    for path in _candidates(folder, kind):
+        try:
+            verify(path)
+        except CheckpointError as error:
+            _log.warning("passing over a broken checkpoint: %s", error.message)
+        else:
+            return path
+    return None
+
+
+def _read_small(file: Path) -> bytes:
+    if file.is_symlink() or not file.is_file():
+        raise CheckpointError(f"{file} is missing", hint=_HINT)
+    with explained(f"read {file}", CheckpointError):
+        if file.stat().st_size > MAX_JSON_BYTES:
+            raise CheckpointError(f"{file} has more than {MAX_JSON_BYTES} bytes")
+        return file.read_bytes()
+
+
+def _hash_file(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,67 @@
+"""Writing files so that a kill, a full disk or a lost power line never leaves half of one under its final name."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from grue.errors import DataError, GrueError
+
+_HINTS = {
+    errno.ENOSPC: "the disk is full: free some space, then run the same command again",
+    errno.EDQUOT: "the disk quota is used up: free some space, then run the same command again",
+    errno.EFBIG: "a file size limit was reached (ulimit -f)",
+    errno.EACCES: "choose a folder you may write to with --out",
+    errno.EPERM: "choose a folder you may write to with --out",
+    errno.EROFS: "the disk is read-only: choose another folder with --out",
+    errno.ENOTDIR: "a file stands where a folder is needed: choose another --out",
+    errno.EEXIST: "a file stands where a folder is needed: choose another --out",
+    errno.ENOENT: "has the folder been moved or deleted?",
+}
+
+
+@contextmanager
+def explained(doing: str, kind: type[GrueError] = DataError) -> Iterator[None]:
+    """Turn an OSError into `kind`: what was being done, why it failed, what to try."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise kind(f"cannot {doing}: {reason}", hint=_HINTS.get(error.errno or 0, "")) from error
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write `data` beside `path`, sync it, and rename it over `path`: readers see the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Have the system write a file's content to the disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the system write a folder's list of names to the disk, where it can (Windows cannot)."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

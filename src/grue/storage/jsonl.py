@@ -1,0 +1,98 @@
+"""Files of one JSON object per line. A process killed while writing can tear the last line: only that one is dropped.
+
+Lines are appended whole and flushed. Numbers that are not finite become null (they have no form in JSON).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from grue.errors import DataError
+from grue.storage.files import explained, write_atomic
+
+MAX_LINE_BYTES = 64_000_000
+
+
+def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append `rows`, after mending a last line that a kill has torn."""
+    data = b"".join(_encode(row, path) + b"\n" for row in rows)
+    with explained(f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            _mend(path, file.tell())
+            file.write(data)
+            file.flush()
+
+
+def read(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield ("file:line", object) for each line; nothing if there is no file. DataError for anything but a torn end."""
+    if not path.exists():
+        return
+    with explained(f"read {path}"), path.open("rb") as file:
+        number = 0
+        while line := file.readline(MAX_LINE_BYTES):
+            number += 1
+            where = f"{path}:{number}"
+            whole = line.endswith(b"\n")
+            if not whole and len(line) == MAX_LINE_BYTES:
+                raise DataError(f"{where} is longer than {MAX_LINE_BYTES} bytes", hint="this is not a file of grue")
+            row = _decode(line)
+            if row is not None:
+                yield where, row
+            elif whole:
+                raise DataError(
+                    f"{where} is not a JSON object: {line[:60]!r}", hint="delete that line, or the file to make it anew"
+                )
+
+
+def keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Rewrite the file with only the rows that are `wanted`; atomic, and nothing is written if none goes."""
+    rows = [row for _, row in read(path)]
+    kept = [row for row in rows if wanted(row)]
+    if len(kept) < len(rows):
+        with explained(f"write {path}"):
+            write_atomic(path, b"".join(_encode(row, path) + b"\n" for row in kept))
+
+
+def keep_first(path: Path, count: int) -> None:
+    """Rewrite the file with only its first `count` rows."""
+    left = iter(range(count))
+    keep(path, lambda _: next(left, None) is not None)
+
+
+def _encode(row: Mapping[str, Any], path: Path) -> bytes:
+    try:
+        return orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as error:  # a lone surrogate, a type that JSON has not, an integer above 64 bits
+        raise DataError(f"a row for {path} cannot be written as JSON: {error}") from error
+
+
+def _decode(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _mend(path: Path, size: int) -> None:
+    """End the file with a newline: add one behind a whole object, else cut the torn line off."""
+    if size == 0:
+        return
+    with path.open("rb+") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) == b"\n":
+            return
+        start = max(0, size - MAX_LINE_BYTES)
+        file.seek(start)
+        tail = file.read()
+        begin = tail.rfind(b"\n") + 1
+        if _decode(tail[begin:]) is not None:
+            file.write(b"\n")
+        else:
+            file.truncate(start + begin)

@@ -1,0 +1,230 @@
+"""A run directory: what a run was asked, what it has done, what came out.
+
+    config.yaml     every setting            metrics.jsonl   one row per logged step
+    stages.json     which stages are done    episodes/       games played, JSONL
+    checkpoints/    one folder per stage     results.json    the final table, atomic; report.html beside it
+
+`Run` is for the one process that writes; whoever only looks uses the `read_*` functions.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from grue.config import Config, differences, dump_config, read_config
+from grue.errors import ConfigError, DataError
+from grue.storage import jsonl
+from grue.storage.files import explained, write_atomic
+
+STAGES = ("demos", "sft", "ppo", "eval")  # in the order in which one builds on the other
+_locks: dict[Path, int] = {}  # run directory -> descriptor of its lock, held until this process ends
+
+
+def default_out(config: Config) -> Path:
+    """Where a run goes if nobody says."""
+    return Path("runs") / f"{config.preset}-seed{config.seed}"
+
+
+class Run:
+    """A run directory, created or taken up again, and locked against other processes.
+
+    A setting may change between two commands until the stage that it belongs to has begun; those of game, model and
+    seed until any stage has; those of the machine (threads, java) always. `again` names a stage that starts over, and
+    with it those behind it: what they left is deleted.
+    """
+
+    def __init__(self, out: Path, config: Config, *, again: str = "") -> None:
+        self.out = out
+        self.config = config
+        self.config_file = out / "config.yaml"
+        self.metrics_file = out / "metrics.jsonl"
+        self.results_file = out / "results.json"
+        self.report_file = out / "report.html"
+        self._stages_file = out / "stages.json"
+        self._clocks: dict[str, float] = {}  # stage -> when it would have begun, had it run without a break
+        self.resumed = self.config_file.exists()
+        with explained(f"open the run directory {out}", ConfigError):
+            if not self.resumed and out.is_dir() and any(path.name != ".lock" for path in out.iterdir()):
+                raise ConfigError(
+                    f"{out} holds other files, and no run", hint="choose a new or empty folder with --out"
+                )
+            out.mkdir(parents=True, exist_ok=True)
+            _lock(out)
+        self._stages = _read_json(self._stages_file) or {}
+        if again:
+            self._start_over(again)
+        if self.resumed:
+            self._check_same(read_config(self.config_file))
+        self._write(self.config_file, dump_config(config).encode())
+
+    def begin(self, stage: str) -> None:
+        """Mark a stage as begun: from here on its settings are fixed, and its time runs."""
+        self._start_clock(stage)
+        if stage not in self._stages:
+            self._mark(stage, {"state": "begun"})
+
+    def done(self, stage: str, **facts: Any) -> None:
+        """Mark a stage as done, with facts about it that `facts` gives back."""
+        self._mark(stage, {"seconds": self.seconds(stage), **facts, "state": "done"})
+
+    def is_done(self, stage: str) -> bool:
+        """Has the stage been finished, in this or an earlier command?"""
+        return bool(self._stages.get(stage, {}).get("state") == "done")
+
+    def facts(self, stage: str) -> dict[str, Any]:
+        """What `done` was told about a stage; empty if it is not done."""
+        return {key: value for key, value in self._stages.get(stage, {}).items() if key != "state"}
+
+    def seconds(self, stage: str) -> float:
+        """Seconds that all commands so far have spent in a stage."""
+        return float(self._stages.get(stage, {}).get("seconds", 0.0))
+
+    def add_seconds(self, stage: str, seconds: float) -> None:
+        """Count `seconds` more of a stage that has begun."""
+        self._mark(stage, {**self._stages[stage], "seconds": round(self.seconds(stage) + seconds, 2)})
+
+    def checkpoints(self, stage: str) -> Path:
+        """Folder of a stage's checkpoints."""
+        return checkpoints(self.out, stage)
+
+    def episodes(self, name: str) -> Path:
+        """JSONL file of the episodes called `name`."""
+        return episodes(self.out, name)
+
+    def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
+        """Append a row to metrics.jsonl: `metrics`, and the seconds spent on the stage, in all commands together.
+
+        Numbers that are not finite become null.
+        """
+        if stage not in self._clocks:
+            self._start_clock(stage)
+        time_s = round(time.monotonic() - self._clocks[stage], 3)
+        jsonl.append(self.metrics_file, [{"stage": stage, "step": step, "time_s": time_s, **metrics}])
+
+    def rewind(self, stage: str, step: int) -> None:
+        """Forget the rows of a stage beyond `step`: they were logged after the checkpoint that was restored."""
+        jsonl.keep(self.metrics_file, lambda row: row.get("stage") != stage or row.get("step", 0) <= step)
+        self._start_clock(stage)
+
+    def write_results(self, results: Mapping[str, Any]) -> None:
+        """Replace results.json."""
+        self._write(self.results_file, _pretty(results))
+
+    def _start_clock(self, stage: str) -> None:
+        spent = max((row.get("time_s", 0.0) for row in read_metrics(self.out, stage)), default=0.0)
+        self._clocks[stage] = time.monotonic() - spent
+
+    def _mark(self, stage: str, entry: dict[str, Any]) -> None:
+        if stage not in STAGES:
+            raise ValueError(f"{stage!r} is not one of {STAGES}")
+        self._stages[stage] = entry
+        self._write(self._stages_file, _pretty(self._stages))
+
+    def _start_over(self, stage: str) -> None:
+        over = STAGES[STAGES.index(stage) :]
+        self._stages = {name: entry for name, entry in self._stages.items() if name not in over}
+        self._write(self._stages_file, _pretty(self._stages))
+        jsonl.keep(self.metrics_file, lambda row: row.get("stage") not in over)
+        for name in over:
+            shutil.rmtree(self.checkpoints(name), ignore_errors=True)
+
+    def _check_same(self, stored: Config) -> None:
+        changed = {
+            key: values
+            for key, values in differences(stored, self.config).items()
+            if (section := key.partition(".")[0]) in self._stages or (section not in STAGES and self._stages)
+        }
+        if changed:
+            listing = ", ".join(f"{key} ({old} there, {new} now)" for key, (old, new) in changed.items())
+            raise ConfigError(
+                f"{self.out} has begun with other settings: {listing}",
+                hint="give the same settings to resume it, or another --out to begin anew",
+            )
+
+    def _write(self, file: Path, data: bytes) -> None:
+        with explained(f"write {file}"):
+            write_atomic(file, data)
+
+
+def checkpoints(out: Path, stage: str) -> Path:
+    """Folder of a stage's checkpoints in a run directory."""
+    return out / "checkpoints" / _plain(stage)
+
+
+def episodes(out: Path, name: str) -> Path:
+    """File of a run's episodes called `name`."""
+    return out / "episodes" / f"{_plain(name)}.jsonl"
+
+
+def read_run_config(out: Path) -> Config:
+    """The configuration of an existing run."""
+    file = out / "config.yaml"
+    if not file.exists():
+        raise ConfigError(f"{out} is not a run directory: it has no config.yaml", hint="grue run --out DIR makes one")
+    return read_config(file)
+
+
+def read_metrics(out: Path, stage: str = "") -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl, those of one stage if it is named."""
+    return [row for _, row in jsonl.read(out / "metrics.jsonl") if not stage or row.get("stage") == stage]
+
+
+def read_results(out: Path) -> dict[str, Any] | None:
+    """results.json, None before there is one."""
+    return _read_json(out / "results.json")
+
+
+def read_stages(out: Path) -> dict[str, dict[str, Any]]:
+    """Stage -> {"state": "begun" or "done", ...facts}."""
+    return _read_json(out / "stages.json") or {}
+
+
+def _read_json(file: Path) -> dict[str, Any] | None:
+    if not file.exists():
+        return None
+    try:
+        with explained(f"read {file}"):
+            data = orjson.loads(file.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise DataError(f"{file} is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise DataError(f"{file} holds {type(data).__name__}, not an object")
+    return data
+
+
+def _pretty(data: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+
+
+def _plain(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ValueError(f"{name!r} cannot be the name of a file")
+    return name
+
+
+def _lock(out: Path) -> None:
+    """Refuse a directory that another process is writing to. The system frees the lock when the process ends."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    path = out.resolve()
+    if path in _locks:
+        return
+    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise ConfigError(
+            f"another process is working on {out}", hint="wait for it, or choose another folder with --out"
+        ) from error
+    _locks[path] = descriptor

@@ -1,0 +1,1 @@
+"""Training: the shared optimiser step (`learner`), supervised fine-tuning (`sft`), PPO (`ppo`)."""

@@ -1,0 +1,130 @@
+"""Proximal policy optimisation on whole games, with credit per turn (Schulman et al. 2017; GAE: Schulman et al. 2016)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+from grue.config import Config
+from grue.evaluate.evaluate import evaluate
+from grue.evaluate.summary import summarise
+from grue.games import Game
+from grue.interrupt import Interrupt
+from grue.policy.actor import Actor
+from grue.policy.choose import ChoosePolicy, Decoding
+from grue.progress import Progress
+from grue.prompts.tokens import Encoder
+from grue.rollout.collect import collect
+from grue.storage import checkpoint
+from grue.storage.run import Run
+from grue.train.learner import Learner, learning_rate_factor, load_weights
+from grue.train.ppo_update import Updater, rollout_metrics
+from grue.train.reference import Reference
+from grue.types import Task
+
+SAVE_EVERY_S = 60.0
+
+
+def train_ppo(
+    run: Run,
+    config: Config,
+    learner: Learner,
+    encoder: Encoder,
+    games: Sequence[Game],
+    train_tasks: Sequence[Task],
+    dev_tasks: Sequence[Task],
+    say: Progress,
+    interrupt: Interrupt,
+) -> dict[str, float]:
+    """Play, learn, hand over the weights; again. The learner ends with the weights that did best on the dev fold."""
+    cfg = config.ppo
+    reference = Reference(learner.policy_model)
+    updater = Updater(config, learner, cfg.entropy_coef)
+    progress = _resume(run, learner, updater)
+    actor = Actor(learner.policy_model, config.model.dtype)
+    policy = ChoosePolicy(actor.model, encoder)
+    saved = time.monotonic()
+    with say.bar("PPO", cfg.iterations, done=progress["iteration"], unit="iterations") as bar:
+        for iteration in range(progress["iteration"], cfg.iterations):
+            start = time.monotonic()
+            actor.sync()
+            tasks = draw(train_tasks, cfg.episodes_per_iteration, cfg.plays_per_game, f"{config.seed}/ppo/{iteration}/tasks")
+            seed = f"{config.seed}/ppo/{iteration}/play"
+            decoding = Decoding(temperature=cfg.temperature)
+            episodes = collect(policy, games[: cfg.slots], tasks, decoding, seed=seed, columns=config.model.context)
+            played = time.monotonic()
+            metrics = rollout_metrics(episodes, played - start, cfg.gamma)
+            progress["env_steps"] += sum(episode.steps for episode in episodes)
+            # the critic's warm-up does not use up the policy's schedule
+            rate = learning_rate_factor(cfg.schedule, max(0, iteration - cfg.warmup_iterations), cfg.iterations, 0)
+            metrics |= updater.update(episodes, iteration, rate, reference)
+            update_s = time.monotonic() - played
+            turns = sum(episode.steps for episode in episodes) * metrics["passes"]
+            metrics |= {"update_s": update_s, "turns_per_s": turns / update_s, "learning_rate": rate * cfg.learning_rate}
+            progress["iteration"] = iteration + 1
+            metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
+            run.log("ppo", iteration + 1, metrics)
+            bar.advance(note=f"success {metrics['success']:.2f} entropy {metrics['entropy']:.2f}")
+            last = iteration + 1 == cfg.iterations
+            if cfg.dev_every and ((iteration + 1) % cfg.dev_every == 0 or last):
+                actor.sync()
+                _watch_dev(run, config, learner, policy, games, dev_tasks, progress, say)
+            if last or interrupt.requested or time.monotonic() - saved > SAVE_EVERY_S:
+                tensors, state = learner.state()
+                checkpoint.save(run.checkpoints("ppo"), iteration + 1, tensors, {**state, **updater.state(), "progress": progress})
+                saved = time.monotonic()
+                if not last:
+                    interrupt.check()
+    best = checkpoint.best_valid(run.checkpoints("ppo"))
+    if best is not None:
+        load_weights(learner.policy_model, checkpoint.load(best).tensors["model"])
+    return progress
+
+
+def draw(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list[Task]:
+    """`count` plays of `count / plays` different games, drawn by `seed`. All of them, again, where there are too few."""
+    rng, different, chosen = random.Random(seed), max(1, count // plays), []
+    while len(chosen) < different:
+        chosen += rng.sample(list(tasks), min(len(tasks), different - len(chosen)))
+    return [task for task in chosen for _ in range(plays)]
+
+
+def _watch_dev(
+    run: Run,
+    config: Config,
+    learner: Learner,
+    policy: ChoosePolicy,
+    games: Sequence[Game],
+    tasks: Sequence[Task],
+    progress: dict[str, float],
+    say: Progress,
+) -> None:
+    """Measure on the dev fold, greedy; keep the weights where they are the best so far."""
+    iteration = int(progress["iteration"])
+    start = time.monotonic()
+    episodes = evaluate(policy, games, tasks, Decoding(greedy=True), columns=config.model.context)
+    found = summarise(episodes, fold="dev", bootstrap=200)
+    low, high = found["success_ci95"]
+    row = {"success_greedy": found["success"], "success_greedy_lo": low, "success_greedy_hi": high, "games": found["games"]}
+    run.log("dev", iteration, {**row, "score_greedy": found["score"], "seconds": time.monotonic() - start})
+    say(f"iteration {iteration}: dev success {found['success']:.3f} [{low:.3f}, {high:.3f}] greedy, {found['games']} games")
+    # a tie goes to the higher score: at the beginning no game may be won
+    merit = found["success"] + 0.01 * found["score"]
+    if merit > progress["best_merit"]:
+        progress |= {"best_merit": merit, "best_iteration": iteration}
+        checkpoint.save(run.checkpoints("ppo"), iteration, {"model": learner.state()[0]["model"]}, row, best=True)
+
+
+def _resume(run: Run, learner: Learner, updater: Updater) -> dict[str, float]:
+    """Counters of the run: from the last checkpoint if there is one, whose state everything then has."""
+    path = checkpoint.latest_valid(run.checkpoints("ppo"))
+    if path is None:
+        return {"iteration": 0, "env_steps": 0, "best_merit": -1.0, "best_iteration": 0}
+    stored = checkpoint.load(path)
+    learner.load_state(stored.tensors, stored.state)
+    updater.load_state(stored.state)
+    run.rewind("ppo", stored.step)
+    run.rewind("dev", stored.step)
+    progress: dict[str, float] = stored.state["progress"]
+    return progress

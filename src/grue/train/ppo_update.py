@@ -1,0 +1,245 @@
+"""What PPO does with one iteration's episodes: credit per turn, the loss, a few clipped passes, and its metrics."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from grue.algos.advantages import discounted_returns, turn_gae
+from grue.algos.losses import branch_log_probs, clipped_surrogate, clipped_value_loss, node_entropies, node_kl
+from grue.config import Config, PPOConfig
+from grue.errors import TrainingError
+from grue.models.policy_model import Reading
+from grue.rollout.pack import Batch, Sample, minibatches, sample_from_dict, sample_to_dict, samples
+from grue.train.learner import Learner
+from grue.train.reference import Reference
+from grue.types import Episode, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the means of one minibatch are divided by, so that its cut into micro-batches changes nothing."""
+
+    turns: int
+    imitated: int
+
+
+def ppo_loss(
+    reading: Reading, batch: Batch, cfg: PPOConfig, sizes: Sizes, entropy_coef: float, *, policy: bool
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """A micro-batch's share of the PPO loss. policy=False trains the critic alone (its warm-up)."""
+    turns = len(batch.turn_row_T)
+    log_probs_NC = branch_log_probs(reading.logits_NC, cfg.temperature)
+    chosen_N = log_probs_NC.gather(1, batch.chosen_N[:, None]).squeeze(1)
+    log_probs_T = _per_turn(chosen_N, batch, turns)
+    entropy_T = _per_turn(node_entropies(log_probs_NC), batch, turns)
+    played_T = (~batch.imitate_T).float() / max(1, sizes.turns)
+    value_T = clipped_value_loss(reading.values_T, batch.old_values_T, batch.returns_T, cfg.value_clip)
+    value_loss = (value_T * played_T).sum()
+    policy_loss = (clipped_surrogate(log_probs_T, batch.old_log_probs_T, batch.advantages_T, cfg.clip) * played_T).sum()
+    entropy = (entropy_T * played_T).sum()
+    loss = cfg.value_coef * value_loss
+    metrics = {"value_loss": value_loss, "policy_loss": policy_loss, "entropy": entropy}
+    if batch.reference_NC is not None:
+        metrics["kl_ref"] = (_per_turn(node_kl(log_probs_NC, batch.reference_NC), batch, turns) * played_T).sum()
+    if policy:
+        loss = loss + policy_loss - entropy_coef * entropy
+        if cfg.kl_coef > 0:
+            loss = loss + cfg.kl_coef * metrics["kl_ref"]
+        if sizes.imitated:
+            imitation = -(log_probs_T * batch.imitate_T.float()).sum() / sizes.imitated
+            loss = loss + cfg.imitation_coef * imitation
+            metrics["imitation_loss"] = imitation
+    with torch.no_grad():
+        gap_T = log_probs_T - batch.old_log_probs_T
+        metrics["clip_fraction"] = (((gap_T.exp() - 1).abs() > cfg.clip).float() * played_T).sum()
+        # Schulman's k3 estimator of KL(old || new): unbiased, never negative
+        metrics["kl_old"] = ((gap_T.exp() - 1 - gap_T) * played_T).sum()
+        metrics["engine_gap"] = (gap_T.abs() * played_T).sum()
+    return loss, {name: value.detach() for name, value in metrics.items()}
+
+
+def _per_turn(values_N: torch.Tensor, batch: Batch, turns: int) -> torch.Tensor:
+    return torch.zeros(turns, device=values_N.device).index_add(0, batch.node_turn_N, values_N)
+
+
+@dataclass(slots=True)
+class RunningScale:
+    """Running standard deviation of returns, for reward normalisation."""
+
+    count: float = 0.0
+    mean: float = 0.0
+    m2: float = 0.0
+
+    def add(self, values: np.ndarray) -> None:
+        for value in values:
+            self.count += 1
+            delta = value - self.mean
+            self.mean += delta / self.count
+            self.m2 += delta * (value - self.mean)
+
+    @property
+    def deviation(self) -> float:
+        return float(np.sqrt(self.m2 / self.count)) if self.count > 1 and self.m2 > 0 else 1.0
+
+
+@dataclass(slots=True)
+class Best:
+    """Self-imitation (after Oh et al. 2018): of each game the shortest win so far, as samples to learn from again."""
+
+    samples_of: dict[int, tuple[int, list[Sample]]] = field(default_factory=dict)  # seed -> (steps, samples)
+
+    def add(self, episodes: Sequence[Episode]) -> None:
+        for episode in episodes:
+            seed = episode.task.seed
+            if episode.won and (seed not in self.samples_of or episode.steps < self.samples_of[seed][0]):
+                self.samples_of[seed] = (episode.steps, samples([episode], imitate=True))
+
+    def draw(self, count: int, rng: random.Random) -> list[Sample]:
+        seeds = sorted(self.samples_of)
+        return [s for seed in rng.sample(seeds, min(count, len(seeds))) for s in self.samples_of[seed][1]]
+
+
+def credit(episodes: Sequence[Episode], cfg: PPOConfig, scale: RunningScale) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """(advantages, returns) per turn of each episode; failed episodes get zeros and are left out later."""
+    advantages, returns = [], []
+    if cfg.normalise_rewards:
+        for episode in episodes:
+            scale.add(discounted_returns(np.array([t.reward for t in episode.turns]), cfg.gamma)[:1])
+    divisor = scale.deviation if cfg.normalise_rewards else 1.0
+    for episode in episodes:
+        rewards_T = np.array([turn.reward for turn in episode.turns], dtype=np.float64) / divisor
+        values_T = np.array([turn.value for turn in episode.turns], dtype=np.float64)
+        cut = cfg.bootstrap_at_limit and episode.outcome is Outcome.LIMIT
+        last = float(values_T[-1]) if cut and len(values_T) else 0.0
+        advantage, target = turn_gae(rewards_T, values_T, last, cfg.gamma, cfg.lam)
+        advantages.append(advantage)
+        returns.append(target)
+    if cfg.group_baseline:
+        advantages = _against_group(episodes, cfg)
+    if cfg.normalise_advantages:
+        kept = [a for a, e in zip(advantages, episodes, strict=True) if e.outcome is not Outcome.FAILED and len(a)]
+        if kept:
+            flat = np.concatenate(kept)
+            advantages = [(a - flat.mean()) / (flat.std() + 1e-8) for a in advantages]
+    return advantages, returns
+
+
+def _against_group(episodes: Sequence[Episode], cfg: PPOConfig) -> list[np.ndarray]:
+    """Discounted return of the whole episode less the mean over the plays of the same game, the same for every turn."""
+    totals: dict[int, list[float]] = {}
+    whole = [discounted_returns(np.array([t.reward for t in e.turns]), cfg.gamma)[0] if e.turns else 0.0 for e in episodes]
+    for episode, total in zip(episodes, whole, strict=True):
+        totals.setdefault(episode.task.seed, []).append(float(total))
+    return [
+        np.full(len(episode.turns), total - float(np.mean(totals[episode.task.seed])))
+        for episode, total in zip(episodes, whole, strict=True)
+    ]
+
+
+def with_reference(items: Sequence[Sample], logits: Sequence[torch.Tensor], temperature: float) -> list[Sample]:
+    """The samples with the reference policy's log-probabilities at every branching node."""
+    return [
+        replace(item, reference=branch_log_probs(found, temperature).cpu())
+        for item, found in zip(items, logits, strict=True)
+    ]
+
+
+@dataclass(slots=True)
+class Updater:
+    """The update of one iteration, and what it carries from one to the next."""
+
+    config: Config
+    learner: Learner
+    entropy_coef: float
+    scale: RunningScale = field(default_factory=RunningScale)
+    best: Best = field(default_factory=Best)
+
+    def update(self, episodes: Sequence[Episode], iteration: int, rate: float, reference: Reference) -> dict[str, float]:
+        """Learn from one iteration's episodes; returns metrics, most of them means over the steps."""
+        cfg = self.config.ppo
+        usable = [e for e in episodes if e.outcome is not Outcome.FAILED]
+        if len(usable) < len(episodes) / 2:
+            raise TrainingError(
+                f"{len(episodes) - len(usable)} of {len(episodes)} games failed in iteration {iteration}: "
+                f"{next(e.error for e in episodes if e.error)}",
+                hint="grue doctor checks Java and memory",
+            )
+        items = samples(usable, *credit(usable, cfg, self.scale))
+        # the KL costs a forward pass; where it is not in the loss it is only watched
+        if cfg.kl_coef > 0 or iteration % 5 == 0:
+            with reference.in_place():
+                items = with_reference(items, self.learner.read(items), cfg.temperature)
+        policy = iteration >= cfg.warmup_iterations
+        rng = random.Random(f"{self.config.seed}/ppo/{iteration}/order")
+        self.best.add(usable if cfg.imitation_coef > 0 else ())
+        rows: list[dict[str, float]] = []
+        for epoch in range(cfg.epochs):
+            for part in minibatches(items, cfg.minibatches, rng):
+                imitated = self.best.draw(len(part) // 4, rng) if policy and cfg.imitation_coef > 0 else []
+                rows.append(self._step([*part, *imitated], rate, policy))
+            if cfg.target_kl > 0 and rows[-1]["kl_old"] > cfg.target_kl:
+                break
+        mean = {name: float(np.mean([row[name] for row in rows if name in row])) for name in rows[-1]}
+        # before the first step of an iteration the trained weights are those that played
+        mean["engine_gap"] = rows[0]["engine_gap"]
+        self._steer_entropy(mean["entropy"])
+        done = {"updates": len(rows), "passes": epoch + 1, "entropy_coef": self.entropy_coef}
+        return {**mean, **done, "kl_old": rows[-1]["kl_old"]}
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint stores of this; the learner stores itself."""
+        scale = self.scale
+        best = {str(seed): [steps, [sample_to_dict(s) for s in found]] for seed, (steps, found) in self.best.samples_of.items()}
+        return {"entropy_coef": self.entropy_coef, "scale": [scale.count, scale.mean, scale.m2], "best": best}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state`."""
+        self.entropy_coef, self.scale = state["entropy_coef"], RunningScale(*state["scale"])
+        self.best = Best({int(seed): (steps, [sample_from_dict(s) for s in found]) for seed, (steps, found) in state["best"].items()})
+
+    def _step(self, items: list[Sample], rate: float, policy: bool) -> dict[str, float]:
+        turns = sum(len(item.turns) for item in items if not item.imitate)
+        sizes = Sizes(turns, sum(len(item.turns) for item in items) - turns)
+        cfg, coef = self.config.ppo, self.entropy_coef
+        return self.learner.step(items, lambda r, b: ppo_loss(r, b, cfg, sizes, coef, policy=policy), rate)
+
+    def _steer_entropy(self, entropy: float) -> None:
+        target = self.config.ppo.entropy_target
+        if target > 0:
+            factor = 1.1 if entropy < target else 1 / 1.1
+            self.entropy_coef = float(np.clip(self.entropy_coef * factor, 1e-4, 0.1))
+
+
+def explained_variance(episodes: Sequence[Episode], gamma: float) -> float:
+    """1 - Var(G - V) / Var(G) over all turns: 1 is a perfect critic, 0 is no better than a constant."""
+    pairs = [
+        (discounted_returns(np.array([t.reward for t in e.turns]), gamma), np.array([t.value for t in e.turns]))
+        for e in episodes
+        if e.turns and e.outcome is not Outcome.FAILED
+    ]
+    returns, values = np.concatenate([g for g, _ in pairs]), np.concatenate([v for _, v in pairs])
+    return float(1 - np.var(returns - values) / (np.var(returns) + 1e-12))
+
+
+def rollout_metrics(episodes: Sequence[Episode], seconds: float, gamma: float) -> dict[str, float]:
+    """What one iteration's play looked like. Failed games are counted, and left out of the means."""
+    kept = [e for e in episodes if e.outcome is not Outcome.FAILED]
+    steps = sum(e.steps for e in episodes)
+    return {
+        "success": float(np.mean([e.won for e in kept])),
+        "score": float(np.mean([e.score for e in kept])),
+        "steps_mean": float(np.mean([e.steps for e in kept])),
+        "lost": float(np.mean([e.outcome is Outcome.LOST for e in kept])),
+        "limit": float(np.mean([e.outcome is Outcome.LIMIT for e in kept])),
+        "failed": len(episodes) - len(kept),
+        "episodes": len(episodes),
+        "explained_variance": explained_variance(kept, gamma),
+        "rollout_s": seconds,
+        "env_steps_per_s": steps / max(seconds, 1e-9),
+    }

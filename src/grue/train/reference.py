@@ -1,0 +1,36 @@
+"""The reference policy: what the trained weights were when PPO began, swapped in for a forward pass.
+
+Only weights that learn are kept, so with an adapter the reference costs a copy of the adapter, not a second model. An
+adapter that has not been trained before PPO adds nothing, and the reference is then the base with its adapter off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+class Reference:
+    """A copy of the parameters of `model` that learn."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._kept = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The model has the reference's weights inside this block."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        with torch.no_grad():
+            for name, parameter in self._model.named_parameters():
+                if name in self._kept:
+                    parameter.data, self._kept[name] = self._kept[name], parameter.data

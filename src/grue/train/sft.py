@@ -1,0 +1,66 @@
+"""Supervised fine-tuning: make the policy's own distribution over valid actions likely to do what the teacher did."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+import torch
+
+from grue.algos.losses import branch_log_probs, node_entropies, smoothed_nll
+from grue.config import Config
+from grue.errors import TrainingError
+from grue.interrupt import Interrupt
+from grue.models.policy_model import Reading
+from grue.progress import Progress
+from grue.rollout.pack import Batch, Sample, minibatches
+from grue.storage import checkpoint
+from grue.storage.run import Run
+from grue.train.learner import Learner, learning_rate_factor
+
+SAVE_EVERY_S = 60.0
+
+
+def sft_loss(reading: Reading, batch: Batch, *, smoothing: float, nodes: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """A micro-batch's share of the mean loss over the `nodes` branching nodes of the whole batch."""
+    log_probs_NC = branch_log_probs(reading.logits_NC, 1.0)
+    loss = smoothed_nll(log_probs_NC, batch.chosen_N, smoothing).sum() / nodes
+    with torch.no_grad():
+        right = (log_probs_NC.argmax(-1) == batch.chosen_N).float().sum() / nodes
+        nll = smoothed_nll(log_probs_NC, batch.chosen_N, 0.0).sum() / nodes
+        entropy = node_entropies(log_probs_NC).sum() / nodes
+    return loss, {"nll": nll, "accuracy": right, "node_entropy": entropy}
+
+
+def train_sft(run: Run, config: Config, learner: Learner, items: Sequence[Sample], say: Progress, interrupt: Interrupt) -> None:
+    """`config.sft.epochs` passes over `items`, from the last checkpoint on if there is one. Saves as it goes and at the end."""
+    cfg, folder = config.sft, run.checkpoints("sft")
+    if not items:
+        raise TrainingError("there are no demonstrations to learn from", hint="record some with: grue demos")
+    per_epoch = max(1, len(items) // cfg.episodes_per_batch)
+    total = per_epoch * cfg.epochs
+    resume = checkpoint.latest_valid(folder)
+    if resume is not None:
+        stored = checkpoint.load(resume)
+        learner.load_state(stored.tensors, stored.state)
+        run.rewind("sft", learner.step_count)
+    saved = time.monotonic()
+    with say.bar("SFT", total, done=learner.step_count, unit="steps") as bar:
+        while learner.step_count < total:
+            epoch, place = divmod(learner.step_count, per_epoch)
+            # the order of an epoch comes from its number alone, so a resumed run goes on in the same order
+            parts = list(minibatches(items, per_epoch, random.Random(f"{config.seed}/sft/{epoch}")))
+            for part in parts[place:]:
+                nodes = sum(len(turn.branches) for item in part for turn in item.turns)
+                rate = learning_rate_factor(cfg.schedule, learner.step_count, total, cfg.warmup_steps)
+                metrics = learner.step(
+                    part, lambda r, b, n=nodes: sft_loss(r, b, smoothing=cfg.smoothing, nodes=n), rate  # type: ignore[misc]
+                )
+                run.log("sft", learner.step_count, {**metrics, "learning_rate": rate * cfg.learning_rate})
+                bar.advance(note=f"loss {metrics['loss']:.3f} accuracy {metrics['accuracy']:.3f}")
+                if interrupt.requested or time.monotonic() - saved > SAVE_EVERY_S:
+                    checkpoint.save(folder, learner.step_count, *learner.state())
+                    saved = time.monotonic()
+                    interrupt.check()
+    checkpoint.save(folder, learner.step_count, *learner.state(), keep=1)

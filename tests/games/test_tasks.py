@@ -1,0 +1,80 @@
+"""Folds do not leak: seeds by definition, recipes by the rule of `games.tasks`."""
+
+from __future__ import annotations
+
+import pytest
+
+from grue import games
+from grue.errors import ConfigError
+from grue.games.recipes import can_occur, is_shared, read_recipe
+from grue.games.twx import TwxGame
+
+CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"
+COOKBOOK = """Gather all following ingredients and follow the directions to prepare this tasty meal.
+
+Ingredients:
+  white onion
+  salt
+
+Directions:
+  dice the white onion
+  roast the white onion
+  prepare meal
+"""
+
+
+def recipes(fold: str, count: int | None) -> list[frozenset[tuple[str, tuple[str, str]]]]:
+    game = TwxGame("cookingworld", CW16)
+    found = [frozenset(game.recipe(task).items()) for task in games.tasks("cookingworld", CW16, fold, 16, count)]
+    game.close()
+    return found
+
+
+def test_seed_ranges_are_disjoint() -> None:
+    folds = list(games.FOLDS.values())
+    assert sum(len(fold) for fold in folds) == len(set().union(*(range(f.start, f.stop) for f in folds)))
+
+
+def test_no_recipe_of_training_occurs_in_dev_or_test() -> None:
+    train, dev, test = set(recipes("train", None)), set(recipes("dev", None)), set(recipes("test", None))
+    pretrain = set(recipes("pretrain", 300))
+    assert not (train | pretrain) & (dev | test)
+    assert not dev & test
+    assert min(len(train), len(dev), len(test)) > 400
+
+
+def test_the_test_fold_is_never_thinned_and_the_others_a_little() -> None:
+    assert len(games.tasks("cookingworld", CW16, "test", 16)) == 1000
+    seeds = [task.seed for task in games.tasks("cookingworld", CW16, "train", 16)]
+    assert 900 < len(seeds) < 1000
+    assert seeds == sorted(set(seeds))
+
+
+def test_count_and_start_choose_a_stretch_of_seeds() -> None:
+    chosen = games.tasks("coin", "numLocations=3", "dev", 16, count=3, start=5)
+    assert [task.seed for task in chosen] == [10_005, 10_006, 10_007]
+    assert {(task.params, task.fold, task.limit) for task in chosen} == {("numLocations=3", "dev", 16)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("coin", "", "train", 16, 1001), "fewer than count"),
+        (("coin", "", "pretrain", 16), "million"),
+        (("coin", "", "validation", 16), "unknown fold"),
+        (("coin", "", "train", 0), "limit"),
+        (("coin", "", "train", 16, -1), "negative"),
+    ],
+)
+def test_impossible_requests_are_refused(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        games.tasks(*arguments)  # type: ignore[arg-type]
+
+
+def test_recipes_are_read_and_placed() -> None:
+    recipe = read_recipe(COOKBOOK)
+    assert recipe == {"white onion": ("roasted", "diced"), "salt": ("raw", "uncut")}
+    assert can_occur(recipe, "train")
+    assert not is_shared(recipe, "train")
+    spices = {"salt": ("raw", "uncut"), "flour": ("raw", "uncut")}
+    assert [fold for fold in games.FOLDS if is_shared(spices, fold)] == ["train", "dev", "pretrain"]

@@ -1,0 +1,186 @@
+"""Teachers solve what they promise to solve, in test games that nobody tuned them on."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from grue import games
+from grue.errors import ConfigError, GameError
+from grue.games.play import demo_report, play
+from grue.games.teachers import TEACHERS, teacher
+from grue.games.teachers.atlas import Atlas
+from grue.games.teachers.kitchen import capacity, read_inventory
+from grue.games.teachers.scripted import prune
+from grue.games.twx import TwxGame
+from grue.types import Episode, Observation, Outcome
+
+CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"
+
+
+def play_many(
+    name: str, count: int, record_limit: int | None = None, params: str = CW16, limit: int = 16
+) -> list[Episode]:
+    game = TwxGame("cookingworld", params)
+    player = teacher(name, game)
+    tasks = games.tasks("cookingworld", params, "test", limit, count=count, start=500)
+    episodes = [play(game, task, player, record_limit=record_limit) for task in tasks]
+    game.close()
+    assert [episode.error for episode in episodes if episode.error] == []
+    assert {episode.player for episode in episodes} == {name}
+    return episodes
+
+
+def success(episodes: list[Episode]) -> float:
+    return sum(episode.won for episode in episodes) / len(episodes)
+
+
+@pytest.mark.parametrize(
+    ("name", "lowest", "highest"),
+    [
+        ("random", 0.0, 0.05),
+        ("gold", 0.15, 0.55),
+        ("gold-pruned", 0.5, 0.9),
+        ("explore", 0.95, 1.0),
+        ("optimal", 1.0, 1.0),
+    ],
+)
+def test_success_within_sixteen_steps(name: str, lowest: float, highest: float) -> None:
+    assert lowest <= success(play_many(name, 60)) <= highest
+
+
+def test_optimal_is_never_longer_than_explore() -> None:
+    pairs = zip(play_many("optimal", 40, 50), play_many("explore", 40, 50), strict=True)
+    assert all(best.steps <= fair.steps for best, fair in pairs)
+
+
+@pytest.mark.parametrize("params", ["", "numLocations=1,numIngredients=5", "numLocations=4,limitInventorySize=0"])
+def test_both_cooks_solve_other_houses(params: str) -> None:
+    for name in ("explore", "optimal"):
+        assert success(play_many(name, 8, params=params, limit=80)) == 1.0
+
+
+def test_optimal_goes_on_from_any_state_that_is_not_lost() -> None:
+    game = TwxGame("cookingworld", CW16)
+    player = teacher("optimal", game)
+    draw = random.Random(0)
+    rescued = 0
+    for task in games.tasks("cookingworld", CW16, "dev", 80, count=25):
+        observation, outcome = game.reset(task), None
+        player.start(task, observation)
+        for step in range(60):
+            harmless = [
+                a for a in observation.actions or () if not a.startswith(("eat", "cook", "chop", "slice", "dice"))
+            ]
+            action = draw.choice(harmless) if step < 12 else player.act(observation)
+            observation, _, outcome = game.step(action)
+            if outcome is not None:
+                break
+        rescued += outcome is Outcome.WON
+    game.close()
+    assert rescued == 25
+
+
+def test_optimal_says_when_a_game_is_lost() -> None:
+    game = TwxGame("cookingworld", CW16)
+    player = teacher("optimal", game)
+    task = games.tasks("cookingworld", CW16, "train", 50, count=1)[0]
+    observation = game.reset(task)
+    player.start(task, observation)
+    recipe = game.recipe(task)
+    while not any(f"eat {food}" in (observation.actions or ()) for food in recipe):
+        observation, _, _ = game.step(player.act(observation))
+    spoiled = next(f"eat {food}" for food in recipe if f"eat {food}" in (observation.actions or ()))
+    _, _, outcome = game.step(spoiled)
+    game.close()
+    assert outcome is Outcome.LOST
+
+
+def test_gold_is_recorded_past_the_limit_and_reported() -> None:
+    episodes = play_many("gold", 60, record_limit=60)
+    report = demo_report(episodes)
+    assert success(episodes) == 1.0
+    assert report["episodes"] == 60 == report["won"] + report["won_past_limit"]
+    assert report["won_past_limit"] == sum(episode.steps > 16 for episode in episodes) > 10
+    assert report["steps"] == sum(episode.steps for episode in episodes)
+    assert report["invalid_steps"] == sum(not turn.valid for e in episodes for turn in e.turns) > 0
+    assert {episode.task.limit for episode in episodes} == {16}
+
+
+def test_pruned_gold_still_wins_with_fewer_steps_all_of_them_valid() -> None:
+    full, pruned = play_many("gold", 60, 60), play_many("gold-pruned", 60, 60)
+    assert success(pruned) == 1.0
+    assert all(short.steps < long.steps for short, long in zip(pruned, full, strict=True))
+    assert demo_report(pruned)["invalid_steps"] == 0
+    game = TwxGame("cookingworld", CW16)
+    player = teacher("gold-pruned", game)
+    for episode in full:
+        play(game, episode.task, player, record_limit=60)
+    game.close()
+    assert player.pruned_steps == sum(e.steps for e in full) - sum(e.steps for e in pruned)  # type: ignore[attr-defined]
+
+
+def test_pruning_keeps_a_path_that_needs_its_idle_steps() -> None:
+    class Ritual:
+        """Won by looking around, which pruning would drop."""
+
+        def gold(self) -> list[str]:
+            return ["look around"]
+
+        def rehearse(self, actions: list[str]) -> list[tuple[bool, bool]]:
+            return [(True, action == "look around") for action in actions]
+
+    assert prune(Ritual(), ["look around"]) == ["look around"]
+
+
+@pytest.mark.parametrize("name", ["explore", "optimal"])
+def test_cooks_refuse_other_games(name: str) -> None:
+    game = TwxGame("coin")
+    episode = play(game, games.tasks("coin", "", "train", 16, count=1)[0], teacher(name, game))
+    game.close()
+    assert episode.outcome is Outcome.FAILED
+    assert "cooks only" in episode.error
+
+
+def test_teacher_names_are_checked() -> None:
+    toy = games.make("toy")
+    with pytest.raises(ConfigError, match="did you mean 'optimal'"):
+        teacher("optimum", toy)
+    with pytest.raises(GameError, match="'optimal' cannot play a ToyGame"):
+        teacher("optimal", toy)
+    assert [teacher(name, games.make("cookingworld")).name for name in TEACHERS] == list(TEACHERS)
+
+
+def test_random_plays_the_same_whatever_was_played_before() -> None:
+    game = games.make("toy")
+    first, second = games.tasks("toy", "", "train", 16, count=2)
+    player = teacher("random", game, seed=5)
+    alone = play(game, second, player)
+    play(game, first, player)
+    assert play(game, second, player) == alone
+    assert play(game, second, teacher("random", game, seed=6)) != alone
+
+
+def test_reading_an_inventory() -> None:
+    text = "Inventory (maximum capacity is 4 items):\n  a knife\n  a raw diced red onion\n  some water\n  an egg"
+    held = read_inventory(text)
+    assert list(held) == ["knife", "red onion", "water", "egg"]
+    assert held["red onion"] == {"raw", "diced"}
+    assert capacity(text) == 4
+    assert read_inventory("Inventory (maximum capacity is 4 items):\n  Your inventory is currently empty.") == {}
+    assert capacity("Inventory:\n  a map") > 100
+
+
+def test_the_atlas_remembers_ways_and_finds_them() -> None:
+    exits = "To the North you see a closed plain door. To the East you see the hall."
+    kitchen = f"You are in the kitchen. There is an oven.\n{exits}"
+    atlas = Atlas()
+    atlas.update("", Observation(kitchen, "", "", ("open fridge", "open door to north", "take knife"), 0.0))
+    assert atlas.closed["kitchen"] == {"fridge"}
+    assert atlas.seen == {"knife": "kitchen"}
+    assert [(steps, way) for steps, _, way, _ in atlas.unknown_exits()] == [(1, "east"), (2, "north")]
+    opened = Observation("You open the plain door, revealing the pantry.", "", "", (), 0.0)
+    atlas.update("open door to north", opened)
+    assert atlas.distances() == {"kitchen": 0, "pantry": 1, "hall": 1}
+    assert atlas.towards("pantry") == "north"

@@ -1,0 +1,222 @@
+"""The command line: fast, clear about mistakes, and with the exit codes it promises."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+
+from grue import __version__
+from grue.cli import common
+from grue.errors import ConfigError, GrueError, TrainingError
+from grue.interrupt import Interrupted
+
+VERBS = ["run", "demos", "sft", "ppo", "eval", "report", "watch", "play", "doctor", "pretrain", "bench"]
+
+
+def grue(
+    *arguments: str, cwd: Path | None = None, stdin: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "grue", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        input=stdin,
+        env={**os.environ, **environment},
+    )
+
+
+def test_help_is_fast_and_names_every_verb() -> None:
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        done = grue("--help")
+        times.append(time.perf_counter() - began)
+    assert done.returncode == 0
+    assert min(times) < 0.5  # the best of five: the others may have met a busy machine
+    for verb in VERBS:
+        assert f"\n  {verb} " in done.stdout
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(verb: str) -> None:
+    done = grue(verb, "-h")
+    assert done.returncode == 0
+    assert "Usage:" in done.stdout
+
+
+def test_version() -> None:
+    assert grue("--version").stdout == f"grue {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "Usage"),
+        (("nosuch",), "No such command"),
+        (("run", "--nosuch"), "No such option"),
+        (("run", "--seed", "x"), "--seed"),
+        (("run", "cooking61"), "did you mean cooking16?"),
+        (("run", "toy", "smoke"), "neither a setting nor a preset"),
+        (("run", "toy", "ppo.iteration=3"), "did you mean ppo.iterations?"),
+        (("run", "toy", "ppo.gamma=7"), "less than or equal to 1"),
+        (("run", "toy", "--config", "none.yaml"), "cannot read none.yaml"),
+        (("run", "toy", "--seed", "-3"), "greater than or equal to 0"),
+        (("sft", "smoke"), "--preset smoke"),
+        (("ppo", "a", "b"), "neither a setting nor a run directory"),
+        (("eval", "a", "--out", "b"), "two run directories"),
+        (("report",), "there is no run in runs/"),
+        (("report", "none"), "there is no run directory none"),
+        (("watch", "none"), "there is no run directory none"),
+        (("watch", "--decoding", "best"), "--decoding"),
+        (("play", "coinn"), "neither a preset nor a game"),
+        (("play", "toy", "--seed", "5000"), "seed 5000 is in no fold"),
+        (("play", "coin", "game.params.numLocations=99"), "numLocations=99"),
+        (("bench",), "name"),
+    ],
+)
+def test_mistakes_in_arguments_exit_with_2_and_say_which(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    done = grue(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_errors_are_for_machines(tmp_path: Path) -> None:
+    done = grue("run", "toy", "ppo.iteration=3", "--json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert json.loads(done.stdout) == {
+        "error": "unknown setting ppo.iteration",
+        "hint": "did you mean ppo.iterations?",
+        "exit_code": 2,
+    }
+
+
+def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
+    assert "Traceback" in grue("run", "cooking61", cwd=tmp_path, GRUE_DEBUG="1").stderr
+
+
+def _exit_code(error: BaseException) -> int:
+    def work(_: object) -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as caught:
+        common.perform(work)
+    return caught.value.exit_code
+
+
+def test_each_end_has_its_exit_code(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/usr/bin/grue", "run", "toy", "model.name=a b"])
+    assert _exit_code(TrainingError("the loss is nan", hint="lower the rate")) == 1
+    assert capsys.readouterr().err == "error: the loss is nan\nhint: lower the rate\n"
+    assert _exit_code(common.UsageError(ConfigError("what?"))) == 2
+    assert _exit_code(Interrupted(2)) == 130
+    assert "To go on:\n  grue run toy 'model.name=a b'\n" in capsys.readouterr().err
+    assert _exit_code(Interrupted(15)) == 143
+    assert _exit_code(KeyboardInterrupt()) == 130
+    assert _exit_code(MemoryError("cannot allocate 7 GiB")) == 1
+    assert "micro_tokens" in capsys.readouterr().err
+    with pytest.raises(ZeroDivisionError):  # our own mistakes keep their traceback
+        common.perform(lambda _: 1 // 0)
+
+
+def test_results_go_to_stdout_and_messages_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(say) -> dict[str, object]:
+        say("working")
+        return {"path": Path("a"), "value": 1.5}
+
+    common.perform(work, as_json=True)
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"path": "a", "value": 1.5}
+    assert printed.err == "working\n"
+    common.perform(work, quiet=True)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_errors_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _exit_code(GrueError("bad \x1b]52;c;cGF5bG9hZA==\x07text \x1b[2Jhere")) == 1
+    assert capsys.readouterr().err == "error: bad text here\n"
+
+
+def test_a_run_is_taken_up_by_its_folder(tmp_path: Path) -> None:
+    from grue.config import load_config
+    from grue.storage.run import Run
+
+    first = load_config("toy", ["ppo.gamma=0.5"], seed=9)
+    Run(tmp_path, first)
+    assert common.settle(None, [], None, None, tmp_path) == (first, tmp_path)
+    assert common.settle(None, ["ppo.lam=0.5"], None, None, tmp_path)[0].ppo.lam == 0.5
+    assert common.settle("smoke", [], None, 3, tmp_path)[0] == load_config("smoke", seed=3)
+    assert common.settle("toy", [], None, 9, None)[1] == Path("runs/toy-seed9")
+
+
+def test_the_newest_run_is_the_one_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for age, name in ((50, "old"), (10, "new"), (90, "older")):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").touch()
+        os.utime(folder / "config.yaml", (time.time() - age, time.time() - age))
+    assert common.existing_run(None) == Path("runs/new")
+    (tmp_path / "runs" / "old" / "metrics.jsonl").touch()
+    assert common.existing_run(None) == Path("runs/old")
+
+
+def test_a_person_plays_the_toy_game_and_leaves(tmp_path: Path) -> None:
+    done = grue("play", "toy", stdin="99\n\n1\n", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "there is no action 99" in done.stdout
+    assert "15 steps left" in done.stdout
+    assert done.stdout.endswith("Good bye.\n")
+
+
+def test_a_game_that_a_person_plays_can_be_recorded(tmp_path: Path) -> None:
+    from grue.storage import episodes
+
+    done = grue(
+        "play", "toy", "game.limit=2", "--seed", "10000", "--record", "me.jsonl", stdin="look\nlook\n", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "No steps are left" in done.stdout
+    (episode,) = episodes.read(tmp_path / "me.jsonl")
+    assert (episode.player, episode.task.fold, [turn.action for turn in episode.turns]) == (
+        "human",
+        "dev",
+        ["look"] * 2,
+    )
+
+
+def test_doctor_finds_what_is_there(tmp_path: Path) -> None:
+    done = grue("doctor", "--json", "--out", str(tmp_path / "runs"))
+    findings = json.loads(done.stdout)
+    assert done.returncode == (0 if findings["ok"] else 1)
+    checks = {check["name"]: check for check in findings["checks"]}
+    assert checks["grue"]["value"] == __version__
+    assert checks["games"]["status"] == "ok", checks["games"]
+    assert checks["writing"]["status"] == "ok"
+    assert {"cores", "memory", "gpu", "python", "embedded base"} <= set(checks)
+    assert "qlora" in {extra["name"] for extra in findings["extras"]}
+    assert all(check["hint"] for check in checks.values() if check["status"] == "bad")
+
+
+def test_doctor_sees_a_java_that_does_not_start_and_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text("#!/bin/sh\necho broken >&2; exit 3\n")
+    java.chmod(0o755)
+    (tmp_path / "blocked").write_text("a file")
+    done = grue("doctor", "--json", "--out", str(tmp_path / "blocked"), JAVA_HOME=str(tmp_path))
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["java (JAVA_HOME)"]["status"] == "note"
+    assert "exit code 3" in checks["java (JAVA_HOME)"]["value"]
+    assert checks["writing"]["status"] == "bad"
+    assert done.returncode == 1

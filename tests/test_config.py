@@ -1,0 +1,237 @@
+"""Settings: where values come from, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from grue.config import (
+    PRESETS,
+    Config,
+    config_hash,
+    differences,
+    dump_config,
+    known_keys,
+    load_config,
+    override,
+    read_config,
+)
+from grue.errors import ConfigError
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def _write(text: str) -> Path:
+        file = tmp_path / "settings.yaml"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return _write
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_named_after_its_function_and_survives_its_file(name: str, tmp_path: Path) -> None:
+    config = load_config(name)
+    assert config.preset == name
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_config(config), encoding="utf-8")
+    assert read_config(file) == config
+    assert config_hash(read_config(file)) == config_hash(config)
+
+
+def test_cooking16_is_the_default_and_has_the_settings_of_its_name() -> None:
+    game = load_config().game
+    assert game.name == "cookingworld"
+    assert game.params == {"numLocations": 3, "includeDoors": 1, "numDistractorItems": 2, "numIngredients": 2}
+    assert game.limit == 16
+
+
+def test_every_setting_says_what_it_means() -> None:
+    written = dump_config(load_config()).splitlines()
+    lines = {line.split(":")[0].strip(): line for line in written if line.startswith("  ") or line[:1].isalpha()}
+    for key in known_keys():
+        assert "  # " in lines[key.rpartition(".")[2]], key
+
+
+def test_later_sources_win(write) -> None:
+    file = write("preset: smoke\nppo: {iterations: 7, epochs: 3}\nseed: 4\n")
+    config = load_config(None, ["ppo.iterations=9"], file, seed=5)
+    assert (config.preset, config.ppo.iterations, config.ppo.epochs, config.seed) == ("smoke", 9, 3, 5)
+    assert config.ppo.slots == PRESETS["smoke"]().ppo.slots
+
+
+def test_overrides_are_read_by_the_type_of_their_setting() -> None:
+    config = load_config(
+        overrides=[
+            "ppo.learning_rate=1e-4",
+            "ppo.normalise_advantages=false",
+            "eval.decodings=sampled",
+            "game.params.numLocations=5",
+            "game.java=null",
+            "model.name=Qwen/Qwen3-0.6B",
+        ]
+    )
+    assert config.ppo.learning_rate == 1e-4
+    assert config.ppo.normalise_advantages is False
+    assert config.eval.decodings == ("sampled",)
+    assert config.game.params["numLocations"] == 5
+    assert config.game.params["numIngredients"] == 2
+    assert config.game.java is None
+    assert config.model.name == "Qwen/Qwen3-0.6B"
+
+
+def test_whole_parameters_replace_and_another_game_drops_the_old_ones(write) -> None:
+    assert load_config(overrides=["game.params=numLocations=2"]).game.params == {"numLocations": 2}
+    assert load_config(overrides=["game.name=coin"]).game.params == {}
+    assert load_config(overrides=["game.params.numLocations=4", "game.name=coin"]).game.params == {"numLocations": 4}
+    assert load_config(file=write("game: {name: coin}")).game.params == {}
+    assert load_config(file=write("game: {name: cookingworld}")).game.params != {}
+
+
+def test_quantised_weights_bring_adapters() -> None:
+    assert load_config(overrides=["model.quantize=nf4"]).model.adapter == "lora"
+    with pytest.raises(ConfigError, match="needs adapter=lora"):
+        load_config(overrides=["model.quantize=nf4", "model.adapter=none"])
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("ppo.iteration", "ppo.iterations"),
+        ("iterations", "ppo.iterations"),
+        ("pp.iterations", "ppo.iterations"),
+        ("PPO.gamma", "ppo.gamma"),
+        ("learning_rate", "sft.learning_rate or ppo.learning_rate"),
+        ("model.quantise", "model.quantize"),
+        ("sed", "seed"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_known_one(key: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(overrides=[f"{key}=1"])
+    assert caught.value.message == f"unknown setting {key}"
+    assert caught.value.hint == f"did you mean {meant}?"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("ppo.iterations=many", "ppo.iterations='many'"),
+        ("ppo.gamma=1.5", "less than or equal to 1"),
+        ("ppo.gamma=nan", "finite"),
+        ("ppo.clip=inf", "finite"),
+        ("seed=-1", "greater than or equal to 0"),
+        ("eval.decodings=best", "'greedy' or 'sampled'"),
+        ("eval.decodings=", "at least 1 item"),
+        ("demos.teacher=silver", "'gold'"),
+        ("game.params.numLocations=three", "game.params.numLocations='three'"),
+        ("ppo.plays_per_game=3", "not a multiple of plays_per_game=3"),
+        ("ppo.group_baseline=true", "set plays_per_game to 2 or more"),
+        ("ppo.minibatches=1000", "more than episodes_per_iteration=128"),
+        ("ppo=3", "ppo='3'"),
+        ("seed.x=3", "seed="),
+        ("iterations", "not of the form key=value"),
+        ("preset=smoke", "preset is not a setting"),
+        ("=3", "not of the form key=value"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_setting(setting: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
+        load_config(overrides=[setting])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ppo: {iterations: 3, iterations: 4}", "given twice"),
+        ("seed: 1\nseed: 2", "given twice"),
+        ("a: &a [1]\nb: *a", "anchors"),
+        ("game: !!python/object/apply:os.system ['true']", "not a YAML file of settings"),
+        ("game: {_target_: os.system}", "unknown setting game._target_"),
+        ("[1, 2]", "list"),
+        ("just words", "str"),
+        ("ppo: {iterations: yes}", "a number, not a switch"),
+        ("ppo: [3]", "ppo="),
+        ("ppo: {iteration: 3}", "ppo.iteration in .*settings.yaml"),
+        ("1: 2", "key 1 is not a name"),
+        ("? [1, 2]\n: 3", "is not a name"),
+        ("seed: 1\n---\nseed: 2", "not a YAML file"),
+        ("seed: 2024-01-01", "seed="),
+        ("ppo: {gamma: .nan}", "finite"),
+        ("{" * 5000, "not a YAML file"),
+        ("preset: nosuch", "there is no preset 'nosuch'"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name(text: str, said: str, write) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_config(file=write(text))
+
+
+def test_an_empty_file_changes_nothing(write) -> None:
+    assert load_config(file=write("")) == load_config()
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_config(file=tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_config(file=tmp_path)
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not a YAML file"):
+        load_config(file=binary)
+    binary.write_bytes(b"a" * 1_000_001)
+    with pytest.raises(ConfigError, match="too many"):
+        load_config(file=binary)
+
+
+def test_presets_are_found_by_name(write) -> None:
+    with pytest.raises(ConfigError, match="no preset 'cooking61'") as caught:
+        load_config("cooking61")
+    assert caught.value.hint == "did you mean cooking16?"
+    with pytest.raises(ConfigError, match="is of preset smoke, not toy"):
+        load_config("toy", file=write("preset: smoke"))
+
+
+def test_configurations_are_frozen() -> None:
+    config = load_config()
+    with pytest.raises(ValidationError):
+        config.seed = 3  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        Config(unknown=3)  # type: ignore[call-arg]
+
+
+def test_the_hash_follows_what_can_change_a_result() -> None:
+    config = load_config()
+    for setting in ("threads=3", "game.java=/opt/java", "game.read_timeout_s=5"):
+        assert config_hash(override(config, [setting])) == config_hash(config), setting
+    for setting in ("seed=1", "ppo.gamma=0.9", "game.params.numLocations=2", "eval.decodings=greedy"):
+        assert config_hash(override(config, [setting])) != config_hash(config), setting
+
+
+def test_differences_name_the_settings_and_both_values() -> None:
+    config = load_config()
+    assert differences(config, override(config, ["ppo.gamma=0.9", "threads=7"])) == {"ppo.gamma": (0.97, 0.9)}
+    assert differences(config, config) == {}
+
+
+def _settled(text: str) -> Config | None:
+    try:
+        return load_config("toy", [text])
+    except ConfigError:
+        return None
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_no_override_ends_in_anything_but_a_config_or_a_config_error(key: str, value: str) -> None:
+    assert _settled(f"{key}={value}") is None or key.strip() in known_keys()
+
+
+@given(st.sampled_from(known_keys()), st.text(max_size=12))
+def test_no_value_ends_in_anything_but_a_config_or_a_config_error(key: str, value: str) -> None:
+    config = _settled(f"{key}={value}")
+    assert config is None or override(config, []) == config

@@ -1,0 +1,177 @@
+"""What is said while working, and stopping when asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grue.interrupt import Interrupt, Interrupted
+from grue.progress import Progress, clean, duration
+
+
+def test_a_pipe_gets_plain_lines_with_times(capsys: pytest.CaptureFixture[str]) -> None:
+    say = Progress(every_s=0)
+    with say.bar("PPO", 4, done=2, unit="iterations") as bar:
+        assert bar.eta_s() is None
+        bar.advance(note="success 0.25")
+        bar.advance()
+    assert capsys.readouterr().out.splitlines() == [
+        "PPO  3/4 iterations  0s elapsed, 0s left  success 0.25",
+        "PPO  4/4 iterations  0s elapsed, 0s left  success 0.25",
+        "PPO  4/4 iterations in 0s  success 0.25",
+    ]
+
+
+def test_lines_of_a_bar_are_rare(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress().bar("SFT", 1000) as bar:
+        for _ in range(1000):
+            bar.advance()
+    assert capsys.readouterr().out == "SFT  1000/1000 in 0s\n"
+
+
+def test_the_eta_counts_only_what_this_command_did() -> None:
+    with Progress(quiet=True).bar("PPO", 100, done=90) as bar:
+        bar._began -= 10  # as if ten seconds had passed
+        bar.advance(5)
+        assert bar.eta_s() == pytest.approx(10, abs=0.5)
+
+
+def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    Progress().table(["policy", "success"], [["base", 0.1], ["ppo\x1b[2J", 12.25]], title="Results")
+    assert capsys.readouterr().out.splitlines() == ["Results", "policy  success", "base        0.1", "ppo       12.25"]
+
+
+def test_quiet_leaves_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    say = Progress(quiet=True)
+    say("nothing")
+    say.table(["a"], [[1]])
+    with say.bar("x", 1) as bar:
+        bar.advance()
+    say.warn("something")
+    assert capsys.readouterr().out == "warning: something\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]52;c;ZXZpbA==\x07clip", "clip"),
+        ("\x1b]0;title\x1b\\x", "x"),
+        ("\x1b]8;;http://example.org\x07link\x1b]8;;\x07", "link"),
+        ("\x1b[2J\x1bc\x9b31m", "31m"),
+        ("\x1bPq#0\x1b\\sixel", "sixel"),
+        ("a\rb\x08c\x00d\x7f", "abcd"),
+        ("right \u202eto left", "right to left"),
+        ("lines\n\tand tabs stay", "lines\n\tand tabs stay"),
+        ("[bold]not markup[/bold] :smile:", "[bold]not markup[/bold] :smile:"),
+        ("half a sequence \x1b", "half a sequence "),
+    ],
+)
+def test_text_cannot_drive_the_terminal(text: str, shown: str) -> None:
+    assert clean(text) == shown
+
+
+@given(st.text())
+def test_cleaned_text_has_no_control_characters(text: str) -> None:
+    assert not [sign for sign in clean(text) if sign not in "\n\t" and (ord(sign) < 32 or 127 <= ord(sign) < 160)]
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(-1, "0s"), (59.4, "59s"), (61, "1m01s"), (7265, "2h01m")])
+def test_durations(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+TERMINAL = """
+    from grue.progress import Progress
+    say = Progress()
+    with say.bar("outer [bold]", 2) as outer:
+        with say.bar("inner", 3) as inner:
+            for _ in range(3):
+                inner.advance(note="[red]x[/red] \\x1b]0;owned\\x07")
+                say("message [link=x]y[/link] \\x1b]0;owned\\x07 end", style="bold")
+        outer.advance()
+    say("last")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_terminal_gets_bars_and_texts_stay_texts() -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(TERMINAL)],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the other side is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    assert child.stderr is not None
+    errors = child.stderr.read()
+    child.stderr.close()
+    assert child.wait(60) == 0, errors
+    text = shown.decode()
+    assert "owned" not in text
+    assert "message [link=x]y[/link]  end" in text
+    assert "[red]x[/red]" in text
+    assert "outer [bold]  1/2 in " in text
+    assert text.rstrip().endswith("last")
+
+
+def test_a_signal_is_kept_for_the_next_safe_point() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Interrupt() as stop:
+        stop.check()
+        assert not stop.requested
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.requested
+        with pytest.raises(Interrupted) as caught:
+            stop.check()
+    assert caught.value.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+STUBBORN = """
+    import sys, time
+    from grue.interrupt import Interrupt
+    with Interrupt() as stop:
+        print("ready", flush=True)
+        while not stop.requested:
+            time.sleep(0.01)
+        print("asked", flush=True)
+        time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_ends_it_at_once(number: signal.Signals, code: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(STUBBORN)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(number)
+        assert child.stdout.readline() == "asked\n"
+        began = time.monotonic()
+        child.send_signal(number)
+        assert child.wait(20) == code
+        assert time.monotonic() - began < 10

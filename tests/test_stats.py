@@ -1,0 +1,257 @@
+"""Intervals against scipy, numbers worked by hand, and properties that must hold for any data."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grue.errors import DataError
+from grue.evaluate.stats import (
+    bootstrap_iqm,
+    bootstrap_mean,
+    iqm,
+    paired_difference,
+    smallest_detectable_difference,
+    wilson,
+)
+
+# no deadlines: the first example pays for imports, and machines are shared
+relaxed = settings(deadline=None, max_examples=50)
+scores = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=40)
+counts = st.integers(0, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+
+
+# Wilson
+
+
+def test_wilson_by_hand() -> None:
+    # k = 5, n = 10, z = 1.959964: centre (0.5 + z^2/20) / (1 + z^2/10) = 0.5,
+    # half z sqrt(0.025 + z^2/400) / (1 + z^2/10) = 1.959964 * sqrt(0.0346036) / 1.384146 = 0.263407
+    low, high = wilson(5, 10)
+    assert low == pytest.approx(0.236593, abs=1e-6)
+    assert high == pytest.approx(0.763407, abs=1e-6)
+
+
+def test_wilson_at_the_ends() -> None:
+    z2 = 1.959963984540054**2
+    assert wilson(0, 50) == pytest.approx((0.0, z2 / (50 + z2)), abs=1e-12)  # closed form of the formula at k = 0
+    assert wilson(50, 50) == pytest.approx((50 / (50 + z2), 1.0), abs=1e-12)
+    assert wilson(0, 50).low == 0.0 and wilson(50, 50).high == 1.0
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+@relaxed
+@given(counts, st.sampled_from([0.5, 0.9, 0.95, 0.99]))
+def test_wilson_equals_scipy(case: tuple[int, int], level: float) -> None:
+    scipy_stats = pytest.importorskip("scipy.stats")
+    successes, n = case
+    if n == 0:
+        return
+    expected = scipy_stats.binomtest(successes, n).proportion_ci(level, method="wilson")
+    assert wilson(successes, n, level) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+@relaxed
+@given(counts)
+def test_wilson_holds_the_rate_and_mirrors(case: tuple[int, int]) -> None:
+    successes, n = case
+    low, high = wilson(successes, n)
+    assert 0.0 <= low <= high <= 1.0
+    if n:
+        assert low <= successes / n <= high
+    mirrored = wilson(n - successes, n)
+    assert (low, high) == pytest.approx((1 - mirrored.high, 1 - mirrored.low), abs=1e-12)
+
+
+@pytest.mark.parametrize(("successes", "n", "level"), [(3, 2, 0.95), (-1, 2, 0.95), (1, 2, 1.0), (1, 2, 0.0)])
+def test_wilson_refuses_the_impossible(successes: int, n: int, level: float) -> None:
+    with pytest.raises(DataError):
+        wilson(successes, n, level)
+
+
+# Bootstrap
+
+
+def test_bootstrap_mean_is_close_to_the_normal_interval() -> None:
+    x = np.random.default_rng(1).normal(size=400)
+    low, high = bootstrap_mean(x, 4000)
+    half = 1.96 * x.std(ddof=1) / sqrt(400)
+    assert low == pytest.approx(x.mean() - half, abs=0.01)
+    assert high == pytest.approx(x.mean() + half, abs=0.01)
+
+
+def test_bootstrap_covers_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(2)
+    intervals = [bootstrap_mean(rng.random(60), 400, rng) for _ in range(300)]
+    covered = np.mean([low <= 0.5 <= high for low, high in intervals])
+    assert 0.90 <= covered <= 0.985  # 0.95 with three standard errors of 0.0126
+
+
+@relaxed
+@given(scores)
+def test_bootstrap_mean_stays_inside_the_data_and_repeats(x: list[float]) -> None:
+    low, high = bootstrap_mean(x, 200)
+    assert min(x) - 1e-9 <= low <= high <= max(x) + 1e-9
+    assert (low, high) == bootstrap_mean(x, 200)
+
+
+def test_a_constant_has_no_width() -> None:
+    assert bootstrap_mean([0.25] * 7, 100) == (0.25, 0.25)
+
+
+def test_chunks_do_not_change_the_number_of_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grue.evaluate.stats._CHUNK", 10)  # one resample a chunk
+    low, high = bootstrap_mean(np.arange(100.0), 500)
+    assert low < 49.5 < high
+
+
+def test_clusters_widen_the_interval_by_the_root_of_their_size() -> None:
+    # 50 games, each played 4 times with the same score: 200 values that are worth 50
+    games = np.random.default_rng(3).random(50)
+    x, names = np.repeat(games, 4), np.repeat(np.arange(50), 4).tolist()
+    apart, together = bootstrap_mean(x, 4000), bootstrap_mean(x, 4000, clusters=names)
+    ratio = (together.high - together.low) / (apart.high - apart.low)
+    assert ratio == pytest.approx(2.0, rel=0.1)
+
+
+def test_clusters_of_one_change_nothing() -> None:
+    x = np.random.default_rng(4).random(30)
+    assert bootstrap_mean(x, 500) == pytest.approx(bootstrap_mean(x, 500, clusters=list(range(30))))
+
+
+@pytest.mark.parametrize("x", [[], [[1.0]], [float("nan")], [float("inf"), 1.0]])
+def test_bad_data_is_refused(x: list[float]) -> None:
+    with pytest.raises(DataError):
+        bootstrap_mean(x)
+
+
+def test_bad_settings_are_refused() -> None:
+    with pytest.raises(DataError):
+        bootstrap_mean([1.0], 0)
+    with pytest.raises(DataError):
+        bootstrap_mean([1.0], level=1.5)
+    with pytest.raises(DataError):
+        bootstrap_mean([1.0, 2.0], clusters=["a"])
+
+
+# Paired differences
+
+
+def test_paired_difference_by_hand() -> None:
+    # a - b = 1, 0, 0, 1, -1, 0, 1, 0 -> mean 2/8
+    found = paired_difference([1, 1, 0, 1, 0, 0, 1, 1], [0, 1, 0, 0, 1, 0, 0, 1])
+    assert found.value == 0.25
+    # sample sd of the differences is sqrt((4 - 8/16) / 8) with n = 8 in the bootstrap: 0.661438 / sqrt(8) = 0.233854
+    assert found.standard_error == pytest.approx(0.2339, abs=0.01)
+    assert found.low < 0.25 < found.high
+
+
+def test_pairing_removes_what_the_games_share() -> None:
+    rng = np.random.default_rng(5)
+    difficulty = rng.random(500)
+    a, b = difficulty + 0.02 + rng.normal(0, 0.02, 500), difficulty + rng.normal(0, 0.02, 500)
+    paired = paired_difference(a, b)
+    unpaired = sqrt(a.var() / 500 + b.var() / 500)
+    assert paired.low > 0.0
+    assert paired.standard_error < unpaired / 5
+
+
+@relaxed
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30))
+def test_paired_difference_is_antisymmetric(pairs: list[tuple[float, float]]) -> None:
+    a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    forth, back = paired_difference(a, b, 200), paired_difference(b, a, 200)
+    assert forth.value == pytest.approx(-back.value)
+    assert (forth.low, forth.high) == pytest.approx((-back.high, -back.low))
+
+
+def test_unequal_lengths_are_refused() -> None:
+    with pytest.raises(DataError, match="3 and 2"):
+        paired_difference([1, 2, 3], [1, 2])
+
+
+# Interquartile mean
+
+
+def test_iqm_by_hand() -> None:
+    # n = 8: cut 2 at each end of 0 1 2 3 4 5 6 100 -> (2 + 3 + 4 + 5) / 4
+    assert iqm([100, 0, 1, 2, 3, 4, 5, 6]) == 3.5
+    assert iqm([1, 2, 30]) == 11.0  # n = 3 cuts nothing
+
+
+@relaxed
+@given(st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=60))
+def test_iqm_equals_scipy(x: list[float]) -> None:
+    scipy_stats = pytest.importorskip("scipy.stats")
+    assert iqm(x) == pytest.approx(float(scipy_stats.trim_mean(x, 0.25)), abs=1e-9)
+
+
+def test_stratified_bootstrap_keeps_the_mix_of_settings() -> None:
+    # an easy and a hard setting without noise inside: drawn inside the settings, nothing can vary
+    found = bootstrap_iqm([[0.0] * 4, [1.0] * 4], 300)
+    assert found == (0.5, 0.5, 0.5, 0.0)
+
+
+def test_stratified_bootstrap_of_one_setting_is_the_ordinary_one() -> None:
+    x = np.random.default_rng(6).random(40)
+    found = bootstrap_iqm([x], 1000)
+    rng = np.random.default_rng(0)
+    drawn = x[rng.integers(0, 40, size=(1000, 40))]
+    expected = np.percentile([iqm(row) for row in drawn], [2.5, 97.5])
+    assert (found.low, found.high) == pytest.approx(tuple(expected))
+    assert found.value == iqm(x)
+
+
+def test_no_settings_are_refused() -> None:
+    with pytest.raises(DataError):
+        bootstrap_iqm([])
+
+
+# Smallest detectable difference
+
+
+def test_detectable_difference_by_hand() -> None:
+    # textbook: 0.50 against 0.65, 95 %, power 80 %:
+    # n = (1.95996 sqrt(2 * 0.575 * 0.425) + 0.84162 sqrt(0.25 + 0.2275))^2 / 0.15^2 = 169.3
+    assert smallest_detectable_difference(169, 0.5) == pytest.approx(0.15, abs=2e-4)
+
+
+def test_detectable_difference_with_a_thousand_games() -> None:
+    # unpaired 1,000 games at 50 %: 2.80 sqrt(2 * 0.25 / 1000) = 0.0626
+    assert smallest_detectable_difference(1000, 0.5) == pytest.approx(0.0626, abs=2e-4)
+    # correlation 0.75 halves it: about the 3 points for 1,000 questions of Miller (2024)
+    assert smallest_detectable_difference(1000, 0.5, correlation=0.75) == pytest.approx(0.0313, abs=2e-4)
+
+
+def test_detectable_difference_has_the_stated_power() -> None:
+    n, p = 200, 0.9
+    other = p - smallest_detectable_difference(n, p)
+    rng = np.random.default_rng(7)
+    a, b = rng.binomial(n, p, 4000) / n, rng.binomial(n, other, 4000) / n
+    mean = (a + b) / 2
+    found = np.abs(a - b) > 1.96 * np.sqrt(2 * mean * (1 - mean) / n)
+    assert found.mean() == pytest.approx(0.8, abs=0.03)
+
+
+@relaxed
+@given(st.integers(1, 5000), st.floats(0, 1), st.floats(0, 0.95))
+def test_detectable_difference_behaves(n: int, p: float, correlation: float) -> None:
+    found = smallest_detectable_difference(n, p, correlation=correlation)
+    assert 0.0 < found <= max(p, 1 - p) + 1e-12
+    assert smallest_detectable_difference(4 * n, p, correlation=correlation) <= found + 1e-9
+    assert found == pytest.approx(smallest_detectable_difference(n, 1 - p, correlation=correlation), abs=1e-6)
+
+
+def test_perfect_play_does_not_make_small_samples_sharp() -> None:
+    assert smallest_detectable_difference(50, 1.0) > 0.1  # the normal shortcut at p = 1 would say 0
+    assert smallest_detectable_difference(1, 0.5) == pytest.approx(0.5)  # one game shows nothing
+
+
+@pytest.mark.parametrize(("n", "p", "correlation"), [(0, 0.5, 0), (10, 1.5, 0), (10, 0.5, 1.0)])
+def test_detectable_difference_refuses(n: int, p: float, correlation: float) -> None:
+    with pytest.raises(DataError):
+        smallest_detectable_difference(n, p, correlation=correlation)

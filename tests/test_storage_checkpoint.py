@@ -1,0 +1,275 @@
+"""Checkpoints: a kill, a damaged file or a full disk never costs more than the checkpoint being written."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from grue.errors import CheckpointError
+from grue.storage import checkpoint, rng
+
+
+def _save(folder: Path, step: int, **options: Any) -> Path:
+    tensors = {
+        "model": {"weight": torch.full((3, 5), float(step)), "bias": torch.arange(4, dtype=torch.bfloat16)},
+        "optimizer": {"weight.step": torch.tensor(float(step)), "weight.exp_avg": torch.zeros(0, 3)},
+    }
+    return checkpoint.save(folder, step, tensors, {"step": step, "cursor": [1, 2**70, "x"]}, **options)
+
+
+def test_what_is_saved_is_loaded_bit_for_bit(tmp_path: Path) -> None:
+    shared = torch.randn(6)
+    tensors = {"model": {"tied": shared, "again": shared, "view": shared[2:4], "turned": torch.randn(2, 3).T}}
+    state = {"rate": 0.1 + 0.2, "big": 2**100, "text": "grün", "none": None}
+    loaded = checkpoint.load(checkpoint.save(tmp_path, 7, tensors, state))
+    assert loaded.step == 7
+    assert loaded.state == state
+    for name, tensor in tensors["model"].items():
+        assert torch.equal(loaded.tensors["model"][name], tensor), name
+
+
+def test_the_newest_are_kept_and_the_best_one_apart(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        _save(tmp_path, step, keep=2)
+        if step in (1, 2):
+            _save(tmp_path, step, best=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-00000002", "step-00000003", "step-00000004"]
+    latest, best = checkpoint.latest_valid(tmp_path), checkpoint.best_valid(tmp_path)
+    assert latest is not None
+    assert best is not None
+    assert (checkpoint.load(latest).step, checkpoint.load(best).step) == (4, 2)
+
+
+def test_a_step_can_be_saved_again_and_later_ones_are_then_given_up(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        _save(tmp_path, step, keep=3)
+    path = checkpoint.save(tmp_path, 2, {"model": {"weight": torch.tensor(9.0)}}, {}, keep=3)
+    assert checkpoint.load(path).tensors["model"]["weight"] == 9
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
+
+
+def test_no_checkpoint_is_none(tmp_path: Path) -> None:
+    assert checkpoint.latest_valid(tmp_path) is None
+    assert checkpoint.latest_valid(tmp_path / "none") is None
+
+
+def _flip_a_bit(file: Path, at: float = 0.9) -> None:
+    data = bytearray(file.read_bytes())
+    data[int(len(data) * at)] ^= 1
+    file.write_bytes(data)
+
+
+def _set_manifest(path: Path, **changes: Any) -> None:
+    """Change a manifest as somebody would who knows its hash."""
+    manifest = json.loads((path / checkpoint.MANIFEST).read_bytes())
+    manifest.update(changes)
+    manifest.pop("sha256")
+    manifest["sha256"] = checkpoint._digest(manifest)
+    (path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "bit flip in tensors": (lambda path: _flip_a_bit(path / "model.safetensors"), "model.safetensors"),
+    "bit flip in state": (lambda path: _flip_a_bit(path / "state.json"), "state.json"),
+    "bit flip in manifest": (lambda path: _flip_a_bit(path / "manifest.json"), "manifest.json"),
+    "bit flip early in manifest": (lambda path: _flip_a_bit(path / "manifest.json", 0.1), "manifest.json"),
+    "truncation": (
+        lambda path: (path / "model.safetensors").write_bytes((path / "model.safetensors").read_bytes()[:-1]),
+        "model.safetensors",
+    ),
+    "empty manifest": (lambda path: (path / "manifest.json").write_bytes(b""), "manifest.json"),
+    "manifest is a list": (lambda path: (path / "manifest.json").write_bytes(b"[]"), "manifest.json"),
+    "missing tensors": (lambda path: (path / "optimizer.safetensors").unlink(), "optimizer.safetensors"),
+    "missing state": (lambda path: (path / "state.json").unlink(), "state.json"),
+    "missing manifest": (lambda path: (path / "manifest.json").unlink(), "manifest.json"),
+    "empty folder": (lambda path: [file.unlink() for file in path.iterdir()], "manifest.json"),
+    "newer format": (lambda path: _set_manifest(path, schema=99), "format 99"),
+    "way out of the folder": (
+        lambda path: _set_manifest(path, files={"state.json": {"bytes": 0, "sha256": ""}, "../x": {}}),
+        "manifest.json",
+    ),
+    "path to another file": (
+        lambda path: _set_manifest(
+            path,
+            files={"../step-00000001/state.json": {"bytes": 1, "sha256": ""}, "state.json": {"bytes": 0, "sha256": ""}},
+        ),
+        "step-00000001",
+    ),
+    "link": (
+        lambda path: (
+            (path / "state.json").unlink(),
+            (path / "state.json").symlink_to(path.parent / "step-00000001" / "state.json"),
+        ),
+        "state.json",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_refused_by_name_and_passed_over(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    older, newer = _save(tmp_path, 1), _save(tmp_path, 2)
+    do_damage, named = DAMAGES[damage]
+    do_damage(newer)
+    with pytest.raises(CheckpointError, match=named):
+        checkpoint.load(newer)
+    assert checkpoint.latest_valid(tmp_path) == older
+    assert "passing over a broken checkpoint" in caplog.text
+    assert checkpoint.load(_save(tmp_path, 2)).step == 2  # the run goes on over the broken one
+
+
+def test_state_without_a_form_in_json_is_refused_before_anything_is_lost(tmp_path: Path) -> None:
+    older = _save(tmp_path, 1)
+    for state in ({"loss": float("nan")}, {"x": object()}, {"w": torch.zeros(2)}):
+        with pytest.raises(CheckpointError, match="step 2"):
+            checkpoint.save(tmp_path, 2, {}, state)
+    with pytest.raises(CheckpointError, match="not a name"):
+        checkpoint.save(tmp_path, 2, {"../x": {}}, {})
+    assert [path.name for path in tmp_path.iterdir()] == [older.name]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "blocked").write_text("a file where a folder is needed")
+    for folder in (tmp_path / "blocked", tmp_path / "blocked" / "below"):
+        with pytest.raises(CheckpointError, match=f"cannot write a checkpoint in .*{folder.name}") as caught:
+            _save(folder, 1)
+        assert "--out" in caught.value.hint
+
+
+def test_a_read_only_folder_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir(mode=0o500)
+    try:
+        (folder / "probe").touch()
+    except PermissionError:
+        with pytest.raises(CheckpointError, match="locked"):
+            _save(folder, 1)
+    else:
+        pytest.skip("this user may write to read-only folders")
+
+
+# One child imports torch; each kill then hits a fork of it, which takes milliseconds instead of seconds.
+KILLS = """
+    import os, random, signal, sys, time
+    from pathlib import Path
+    import torch
+    from grue.storage import checkpoint
+
+    torch.set_num_threads(1)
+    folder, dice = Path(sys.argv[1]), random.Random(0)
+
+    def save_for_ever(start, done):
+        for step in range(start, start + 100_000):
+            weights = {"model": {"weight": torch.full((200_000,), float(step))}, "optimizer": {"m": torch.ones(1000)}}
+            if step % 3 == 0:
+                checkpoint.save(folder, step, weights, {"step": step}, best=True)
+            checkpoint.save(folder, step, weights, {"step": step})
+            os.write(done, step.to_bytes(4, "big"))
+
+    finished = step = 0
+    for _ in range(10):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            save_for_ever(step + 1, writing)
+        os.close(writing)
+        time.sleep(dice.uniform(0.01, 0.12))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        told = b"".join(iter(lambda: os.read(reading, 65536), b""))
+        os.close(reading)
+        if told:
+            finished = int.from_bytes(told[-4:], "big")
+        latest = checkpoint.latest_valid(folder)
+        if latest is not None:
+            loaded = checkpoint.load(latest)
+            step = loaded.step
+            assert loaded.state == {"step": step}
+            assert bool((loaded.tensors["model"]["weight"] == step).all())
+        assert step >= finished, (step, finished)
+    best = checkpoint.best_valid(folder)
+    assert step < 3 or (best is not None and checkpoint.load(best).step >= step // 3 * 3)
+    checkpoint.save(folder, step + 1, {}, {})
+    print(step, [path.name for path in folder.iterdir() if path.name.startswith("tmp-")])
+"""
+
+FULL_DISK = """
+    import resource, sys
+    from pathlib import Path
+    import torch
+    from grue.errors import CheckpointError
+    from grue.storage import checkpoint
+
+    folder = Path(sys.argv[1])
+    first = checkpoint.save(folder, 1, {"model": {"weight": torch.ones(10)}}, {"step": 1})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    for tensors, state in (({"model": {"weight": torch.ones(100_000)}}, {}), ({}, {"text": "x" * 200_000})):
+        try:
+            checkpoint.save(folder, 2, tensors, state)
+        except CheckpointError as error:
+            assert "cannot write a checkpoint" in error.message and "limit" in error.hint, error
+        else:
+            raise AssertionError("saved past the limit")
+    assert checkpoint.load(checkpoint.latest_valid(folder)).state == {"step": 1}
+    print([path.name for path in folder.iterdir()])
+"""
+
+
+def _run(script: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(folder)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_a_kill_at_any_moment_leaves_the_last_finished_checkpoint(tmp_path: Path) -> None:
+    said = _run(KILLS, tmp_path)
+    assert said.endswith("[]")
+    assert int(said.split()[0]) >= 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs file size limits")
+def test_a_full_disk_is_one_clear_error_and_loses_nothing(tmp_path: Path) -> None:
+    assert _run(FULL_DISK, tmp_path) == "['step-00000001']"
+
+
+def test_random_states_are_restored_through_a_checkpoint(tmp_path: Path) -> None:
+    generators: dict[str, rng.Generator] = {
+        "games": random.Random(3),
+        "noise": np.random.default_rng(4),
+        "dropout": torch.Generator().manual_seed(5),
+    }
+
+    def draw() -> list[float]:
+        python, numpy, dropout = generators["games"], generators["noise"], generators["dropout"]
+        assert isinstance(python, random.Random)
+        assert isinstance(numpy, np.random.Generator)
+        assert isinstance(dropout, torch.Generator)
+        named = [python.gauss(0, 1), float(numpy.normal()), torch.rand(1, generator=dropout).item()]
+        return [random.gauss(0, 1), float(np.random.normal()), torch.randn(1).item(), *named]
+
+    draw()  # leaves half a pair of normal draws in the states
+    tensors, state = rng.capture(generators)
+    checkpoint.save(tmp_path, 1, {"rng": tensors}, {"rng": state})
+    expected = [draw() for _ in range(3)]
+    loaded = checkpoint.load(tmp_path / "step-00000001")
+    generators |= {"games": random.Random(9), "noise": np.random.default_rng(9), "dropout": torch.Generator()}
+    rng.restore(loaded.tensors["rng"], loaded.state["rng"], generators)
+    assert [draw() for _ in range(3)] == expected
+    with pytest.raises(CheckpointError, match="'other'"):
+        rng.restore(loaded.tensors["rng"], loaded.state["rng"], {"other": random.Random(1)})
+    with pytest.raises(CheckpointError, match="'games'"):
+        rng.restore(loaded.tensors["rng"], loaded.state["rng"], {"games": np.random.default_rng(1)})

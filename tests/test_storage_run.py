@@ -1,0 +1,139 @@
+"""The run directory: begun, taken up again, read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grue.config import load_config
+from grue.errors import ConfigError, DataError
+from grue.storage.run import Run, default_out, read_metrics, read_results, read_run_config, read_stages
+
+
+def test_a_run_directory_holds_its_whole_configuration(tmp_path: Path) -> None:
+    config = load_config("toy", ["ppo.gamma=0.9"], seed=3)
+    run = Run(tmp_path / "a" / "b", config)
+    assert not run.resumed
+    assert read_run_config(run.out) == config
+    assert Run(run.out, config).resumed
+    assert default_out(config) == Path("runs/toy-seed3")
+
+
+def test_settings_are_fixed_once_their_stage_has_begun(tmp_path: Path) -> None:
+    Run(tmp_path, load_config("toy"))
+    run = Run(tmp_path, load_config("toy", ["model.lora_rank=4", "sft.epochs=2"]))  # nothing has begun
+    run.begin("sft")
+    changed = ["model.lora_rank=4", "sft.epochs=2", "ppo.gamma=0.5", "threads=3"]
+    assert Run(tmp_path, load_config("toy", changed)).config.ppo.gamma == 0.5
+    with pytest.raises(ConfigError, match=r"sft\.epochs \(2 there, 3 now\)") as caught:
+        Run(tmp_path, load_config("toy", [*changed, "sft.epochs=3"]))
+    assert "model.lora_rank" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"model\.lora_rank \(4 there, 16 now\)"):
+        Run(tmp_path, load_config("toy", ["sft.epochs=2"]))
+    assert read_run_config(tmp_path).ppo.gamma == 0.5
+
+
+def test_stages_are_remembered(tmp_path: Path) -> None:
+    config = load_config("toy")
+    run = Run(tmp_path, config)
+    run.begin("demos")
+    assert not run.is_done("demos")
+    run.done("demos", games=64)
+    run.begin("demos")  # a second command passes by here again
+    again = Run(tmp_path, config)
+    assert again.is_done("demos")
+    assert again.facts("demos")["games"] == 64
+    assert again.facts("sft") == {}
+    assert read_stages(tmp_path)["demos"]["state"] == "done"
+    with pytest.raises(ValueError, match="nosuch"):
+        run.begin("nosuch")
+
+
+def test_a_stage_done_again_starts_over_with_those_behind_it(tmp_path: Path) -> None:
+    config = load_config("toy")
+    run = Run(tmp_path, config)
+    for stage in ("demos", "sft", "ppo"):
+        run.begin(stage)
+        run.log(stage, 1, {"loss": 1.0})
+        run.checkpoints(stage).mkdir(parents=True)
+        run.done(stage)
+    again = Run(tmp_path, load_config("toy", ["sft.epochs=5"]), again="sft")
+    assert [again.is_done(stage) for stage in ("demos", "sft", "ppo")] == [True, False, False]
+    assert [row["stage"] for row in read_metrics(tmp_path)] == ["demos"]
+    assert [again.checkpoints(stage).exists() for stage in ("demos", "sft", "ppo")] == [True, False, False]
+
+
+def test_metrics_beyond_the_restored_step_are_forgotten(tmp_path: Path) -> None:
+    run = Run(tmp_path, load_config("toy"))
+    run.log("sft", 9, {"loss": 0.5})
+    for step in range(5):
+        run.log("ppo", step, {"score": step / 4, "ratio": float("nan")})
+    with run.metrics_file.open("ab") as file:
+        file.write(b'{"stage": "ppo", "st')  # as a kill leaves it
+    resumed = Run(tmp_path, load_config("toy"))
+    resumed.rewind("ppo", 2)
+    resumed.log("ppo", 3, {"score": 1.0})
+    rows = read_metrics(tmp_path)
+    assert [(row["stage"], row["step"]) for row in rows] == [("sft", 9), *(("ppo", step) for step in range(4))]
+    assert rows[-1]["score"] == 1.0
+    assert rows[1]["ratio"] is None
+    assert [row["step"] for row in read_metrics(tmp_path, "sft")] == [9]
+
+
+def test_the_time_of_a_stage_runs_on_over_commands(tmp_path: Path) -> None:
+    run = Run(tmp_path, load_config("toy"))
+    run.begin("ppo")
+    run.log("ppo", 1, {})
+    times = [read_metrics(tmp_path)[0]["time_s"]]
+    resumed = Run(tmp_path, load_config("toy"))
+    resumed.begin("ppo")
+    resumed.log("ppo", 2, {})
+    times += [read_metrics(tmp_path)[1]["time_s"]]
+    assert 0 <= times[0] <= times[1] < 60
+
+
+def test_results_are_written_whole(tmp_path: Path) -> None:
+    run = Run(tmp_path, load_config("toy"))
+    assert read_results(tmp_path) is None
+    run.write_results({"schema": 1, "policies": {"gold": {"success": 1.0}}})
+    run.write_results({"schema": 1, "policies": {}})
+    assert read_results(tmp_path) == {"schema": 1, "policies": {}}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "config.yaml", "results.json"]
+    run.results_file.write_text("{")
+    with pytest.raises(DataError, match=r"results\.json is not JSON"):
+        read_results(tmp_path)
+
+
+def test_folders_that_are_no_run_directories_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match="holds other files"):
+        Run(tmp_path, load_config("toy"))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(ConfigError, match="cannot open the run directory"):
+        Run(tmp_path / "thesis.tex", load_config("toy"))
+    with pytest.raises(ConfigError, match="not a run directory"):
+        read_run_config(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "", ".hidden", "a/b", "a\n"])
+def test_names_do_not_lead_out_of_the_run(name: str, tmp_path: Path) -> None:
+    run = Run(tmp_path, load_config("toy"))
+    with pytest.raises(ValueError, match="name of a file"):
+        run.episodes(name)
+    with pytest.raises(ValueError, match="name of a file"):
+        run.checkpoints(name)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="locks are POSIX ones")
+def test_two_processes_do_not_share_a_run_directory(tmp_path: Path) -> None:
+    Run(tmp_path, load_config("toy"))
+    Run(tmp_path, load_config("toy"))  # the same process may
+    script = (
+        "import sys; from pathlib import Path; from grue.config import load_config; from grue.storage.run import Run\n"
+    )
+    script += "Run(Path(sys.argv[1]), load_config('toy'))"
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert "another process is working on" in done.stderr

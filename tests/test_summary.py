@@ -1,0 +1,156 @@
+"""Result rows from hand-made episodes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from grue.errors import DataError
+from grue.evaluate.stats import wilson
+from grue.evaluate.summary import action_counts, compare, summarise
+from grue.types import Episode, Observation, Outcome, Task, Turn
+
+
+def observation(score: float) -> Observation:
+    return Observation(text="You are here.", goal="win", inventory="", actions=("wait",), score=score)
+
+
+def episode(
+    seed: int,
+    outcome: Outcome = Outcome.WON,
+    *,
+    score: float = 1.0,
+    actions: tuple[str, ...] = ("take apple", "eat apple"),
+    player: str = "choose",
+    fold: str = "test",
+    invalid: int = 0,
+    limit: int = 16,
+) -> Episode:
+    turns = tuple(
+        Turn(observation(0.0), action, reward=score / len(actions), valid=number >= invalid)
+        for number, action in enumerate(actions)
+    )
+    final = None if outcome is Outcome.FAILED else observation(score)
+    return Episode(Task("toy", "", fold, seed, limit), player, turns, outcome, final)
+
+
+FOUR = [
+    episode(20000),
+    episode(20001, Outcome.LOST, score=0.25, actions=("look around",) * 4, invalid=1),
+    episode(20002, Outcome.LIMIT, score=0.5, actions=("look around",) * 6),
+    episode(20009, Outcome.FAILED, actions=("take apple",)),
+]
+
+
+def test_a_row_by_hand() -> None:
+    row = summarise(FOUR, fold="test", env_steps_trained=640)
+    assert row["games"] == 3
+    assert row["failed"] == 1
+    assert row["success"] == pytest.approx(1 / 3, abs=1e-6)
+    assert row["success_ci95"] == pytest.approx(list(wilson(1, 3)), abs=1e-6)
+    assert row["success_failed_as_loss"] == 0.25
+    assert row["score"] == pytest.approx((1 + 0.25 + 0.5) / 3, abs=1e-6)
+    assert row["return_mean"] == pytest.approx((1 + 0.25 + 0.5) / 3, abs=1e-6)
+    assert row["steps_mean"] == pytest.approx((2 + 4 + 6) / 3)
+    assert row["lost"] == row["limit"] == pytest.approx(1 / 3, abs=1e-6)
+    assert row["invalid"] == pytest.approx(1 / 12, abs=1e-6)  # one of 2 + 4 + 6 turns
+    assert row["outcomes"] == {"won": 1, "lost": 1, "limit": 1, "failed": 1}
+    assert row["seeds"] == [20000, 20009]
+    assert row["step_limit"] == 16
+    assert row["env_steps_trained"] == 640
+    assert list(row["verbs"].items()) == [("look", 10), ("eat", 1), ("take", 1)]
+
+
+def test_a_row_holds_what_the_results_file_promises_and_is_json() -> None:
+    row = summarise(FOUR, fold="test")
+    promised = "fold games success success_ci95 score score_ci95 steps_mean limit lost failed invalid env_steps_trained"
+    assert set(promised.split()) <= set(row)
+    assert json.loads(json.dumps(row, allow_nan=False)) == row
+
+
+def test_equal_episodes_give_an_equal_row() -> None:
+    assert summarise(FOUR, fold="test") == summarise(FOUR, fold="test")
+
+
+def test_failed_games_change_no_mean() -> None:
+    without = summarise(FOUR[:3], fold="test")
+    with_failed = summarise(FOUR, fold="test")
+    for key in ("success", "success_ci95", "score", "score_ci95", "steps_mean", "limit", "lost", "invalid"):
+        assert dict(with_failed)[key] == dict(without)[key]
+
+
+def test_only_failed_games_leave_nothing_to_say() -> None:
+    row = summarise([FOUR[3]], fold="test")
+    assert (row["games"], row["failed"], row["success"], row["score_ci95"]) == (0, 1, None, None)
+
+
+def test_different_step_limits_are_not_hidden() -> None:
+    assert summarise([episode(1), episode(2, limit=30)], fold="test")["step_limit"] is None
+
+
+def test_repeated_games_widen_the_interval() -> None:
+    once = [episode(seed, Outcome.WON if seed % 2 else Outcome.LOST, score=float(seed % 2)) for seed in range(60)]
+    four_times = [played for played in once for _ in range(4)]
+    single, repeated = summarise(once, fold="test"), summarise(four_times, fold="test")
+    assert single["success"] == repeated["success"] == 0.5
+    for before, after in (
+        (single["success_ci95"], repeated["success_ci95"]),
+        (single["score_ci95"], repeated["score_ci95"]),
+    ):
+        assert before is not None and after is not None
+        # 240 plays of 60 games are worth 60 games
+        assert after[1] - after[0] == pytest.approx(before[1] - before[0], rel=0.15)
+
+
+def test_another_fold_is_refused() -> None:
+    with pytest.raises(DataError, match="train"):
+        summarise([episode(1), episode(2, fold="train")], fold="test")
+
+
+def test_no_episodes_are_refused() -> None:
+    with pytest.raises(DataError):
+        summarise([], fold="test")
+
+
+# compare
+
+
+def test_compare_by_hand() -> None:
+    a = [episode(1), episode(2), episode(3, Outcome.LOST, score=0.5), episode(4)]
+    b = [episode(1), episode(2, Outcome.LOST, score=0.0), episode(3), episode(4, Outcome.FAILED), episode(5)]
+    found = compare(a, b)
+    assert found["games"] == 3  # 1, 2, 3: b crashed in 4, a never played 5
+    assert found["unpaired"] == 2
+    assert found["difference"] == 0.0  # +1 on game 2, -1 on game 3
+    assert (found["only_a_won"], found["only_b_won"]) == (1.0, 1.0)
+    assert found["score_difference"] == pytest.approx((0 + 1.0 - 0.5) / 3, abs=1e-6)
+    assert found["ci95"][0] < 0 < found["ci95"][1]
+
+
+def test_order_does_not_matter_and_sides_mirror() -> None:
+    a = [episode(seed, Outcome.WON if seed % 3 else Outcome.LOST, score=float(seed % 3 > 0)) for seed in range(30)]
+    b = [episode(seed, Outcome.LOST, score=0.0) for seed in range(30)]
+    forth, back = compare(a, b), compare(list(reversed(b)), a)
+    assert forth["difference"] == -back["difference"] == pytest.approx(2 / 3, abs=1e-6)
+    assert forth["only_a_won"] == back["only_b_won"] == 20
+
+
+def test_a_game_with_another_limit_is_another_game() -> None:
+    with pytest.raises(DataError, match="no game was finished by both"):
+        compare([episode(1, limit=16)], [episode(1, limit=30)])
+
+
+def test_repeated_plays_are_averaged() -> None:
+    a = [episode(1), episode(1, Outcome.LOST, score=0.0), episode(2)]
+    b = [episode(1, Outcome.LOST, score=0.0), episode(2)]
+    assert compare(a, b)["difference"] == 0.25
+
+
+# action_counts
+
+
+def test_action_counts_by_player() -> None:
+    episodes = [episode(1), episode(2, player="gold", actions=("open door", "take key", "take map", " "))]
+    assert action_counts(episodes) == {"choose": {"eat": 1, "take": 1}, "gold": {"take": 2, "open": 1}}
+    assert action_counts(episodes, top=1)["gold"] == {"take": 2}
