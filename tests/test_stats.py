@@ -40,7 +40,8 @@ def test_wilson_at_the_ends() -> None:
     z2 = 1.959963984540054**2
     assert wilson(0, 50) == pytest.approx((0.0, z2 / (50 + z2)), abs=1e-12)  # closed form of the formula at k = 0
     assert wilson(50, 50) == pytest.approx((50 / (50 + z2), 1.0), abs=1e-12)
-    assert wilson(0, 50).low == 0.0 and wilson(50, 50).high == 1.0
+    assert wilson(0, 50).low == 0.0
+    assert wilson(50, 50).high == 1.0
     assert wilson(0, 0) == (0.0, 1.0)
 
 

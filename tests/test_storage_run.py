@@ -59,11 +59,19 @@ def test_a_stage_done_again_starts_over_with_those_behind_it(tmp_path: Path) -> 
         run.begin(stage)
         run.log(stage, 1, {"loss": 1.0})
         run.checkpoints(stage).mkdir(parents=True)
+        run.episodes(stage).parent.mkdir(exist_ok=True)
+        run.episodes(stage).touch()
         run.done(stage)
+    run.write_results({})
+    with pytest.raises(ConfigError, match=r"demos\.games"):
+        Run(tmp_path, load_config("toy", ["sft.epochs=5", "demos.games=9"]), again="sft")
+    assert len(read_metrics(tmp_path)) == 3  # a refused command deletes nothing
     again = Run(tmp_path, load_config("toy", ["sft.epochs=5"]), again="sft")
     assert [again.is_done(stage) for stage in ("demos", "sft", "ppo")] == [True, False, False]
     assert [row["stage"] for row in read_metrics(tmp_path)] == ["demos"]
     assert [again.checkpoints(stage).exists() for stage in ("demos", "sft", "ppo")] == [True, False, False]
+    assert [again.episodes(stage).exists() for stage in ("demos", "sft", "ppo")] == [True, False, False]
+    assert read_results(tmp_path) is None
 
 
 def test_metrics_beyond_the_restored_step_are_forgotten(tmp_path: Path) -> None:

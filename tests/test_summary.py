@@ -98,7 +98,8 @@ def test_repeated_games_widen_the_interval() -> None:
         (single["success_ci95"], repeated["success_ci95"]),
         (single["score_ci95"], repeated["score_ci95"]),
     ):
-        assert before is not None and after is not None
+        assert before is not None
+        assert after is not None
         # 240 plays of 60 games are worth 60 games
         assert after[1] - after[0] == pytest.approx(before[1] - before[0], rel=0.15)
 

@@ -19,7 +19,7 @@ from grue.policy.trie import TrieCache
 from grue.progress import Progress
 from grue.report import html
 from grue.report.shown import append_shown
-from grue.rollout.pack import samples, tokenise
+from grue.rollout.pack import samples, tokenise, with_lookahead
 from grue.session import Session, open_session
 from grue.storage import checkpoint, episodes
 from grue.storage.run import Run, read_run_config
@@ -118,10 +118,11 @@ def _sft(session: Session) -> dict[str, Any]:
     _show(session, "base", "before training")
     tries = TrieCache(session.encoder.action)
     items = samples([tokenise(episode, session.encoder, tries) for episode in episodes.read(file)])
+    if cfg.lookahead > 0:
+        items = [with_lookahead(item, session.encoder) for item in items]
     learner = Learner(
         session.model,
         learning_rate=cfg.learning_rate,
-        value_learning_rate=config.ppo.value_learning_rate,
         weight_decay=cfg.weight_decay,
         max_grad_norm=cfg.max_grad_norm,
         micro_tokens=cfg.micro_tokens,
@@ -138,7 +139,7 @@ def _ppo(session: Session) -> dict[str, Any]:
     learner = Learner(
         session.model,
         learning_rate=cfg.learning_rate,
-        value_learning_rate=cfg.value_learning_rate,
+        value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate,
         weight_decay=cfg.weight_decay,
         max_grad_norm=cfg.max_grad_norm,
         micro_tokens=cfg.micro_tokens,

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import psutil
 import pytest
-from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError
 
 from grue import games
 from grue.errors import GameError
+from grue.games.gateway import Gateway
 from grue.games.java import find_java
 from grue.games.jvm import JvmSettings, current_jvm
 from grue.games.twx import TwxGame
 from grue.types import Observation, Task
 
 CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"
-SETTINGS = JvmSettings(read_timeout=2.0)  # a Java process of its own, that these tests may kill
+SETTINGS = JvmSettings(read_timeout=4.0)  # a Java process of its own, that these tests may kill
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and fork")
 
 
@@ -130,12 +130,14 @@ def test_a_forked_child_gets_a_java_of_its_own() -> None:
     game.close()
 
 
-@pytest.mark.parametrize("token", [None, "guess"])
-def test_a_client_without_the_token_is_refused(token: str | None) -> None:
+@pytest.mark.parametrize("token", ["", "guess"])
+def test_a_client_without_the_token_is_refused(token: str) -> None:
     jvm = current_jvm(SETTINGS)
-    stranger = JavaGateway(gateway_parameters=GatewayParameters(port=jvm.port, auth_token=token, read_timeout=5))
+    friend, stranger = Gateway(jvm.port, jvm.token, 5), Gateway(jvm.port, token, 5)
+    assert friend.jvm.System.getProperty("java.version")
     with pytest.raises(Py4JError):
-        stranger.jvm.System.getProperty("user.home")
+        stranger.jvm.System.getProperty("java.version")
+    friend.close()
     stranger.close()
 
 

@@ -20,25 +20,26 @@ GOAL = (
 )
 PARAMS = "numLocations=1,numIngredients=2,numDistractorItems=3,includeDoors=0,limitInventorySize=0"
 
+KITCHEN = (
+    "You are in the kitchen. In one part of the room you see a stove. There is also an oven. You also see a fridge "
+    "that is closed. In another part of the room you see a counter that has a raw purple potato, and a cookbook on "
+    "it. There is also a cutlery drawer that is closed. \nTo the South you see the backyard."
+)
+RECIPE = (
+    "Gather all following ingredients and follow the directions to prepare this tasty meal.\n\nIngredients:\n  "
+    "purple potato\n  white onion\n\nDirections:\n  dice the purple potato\n  grill the purple potato\n  chop the "
+    "white onion\n  prepare meal\n"
+)
+BACKYARD = (
+    "You are in the backyard. In one part of the room you see a barbeque. There is also a workbench, that has "
+    "nothing on it. \nTo the North you see the kitchen."
+)
+
 # (observation, action, reward, other actions)
 SCRIPT: tuple[tuple[str, str, float, tuple[str, ...]], ...] = (
-    (
-        "You are in the kitchen. In one part of the room you see a stove. There is also an oven. You also see a fridge "
-        "that is closed. In another part of the room you see a counter that has a raw purple potato, and a cookbook on "
-        "it. There is also a cutlery drawer that is closed. \nTo the South you see the backyard.",
-        "read cookbook",
-        0.0,
-        ("take cookbook", "open fridge", "take purple potato", "open cutlery drawer", "look around", "move south",
-         "examine counter"),
-    ),
-    (
-        "Gather all following ingredients and follow the directions to prepare this tasty meal.\n\nIngredients:\n  "
-        "purple potato\n  white onion\n\nDirections:\n  dice the purple potato\n  grill the purple potato\n  chop the "
-        "white onion\n  prepare meal\n",
-        "take purple potato",
-        1 / 7,
-        ("open cutlery drawer", "open fridge", "move south", "read cookbook"),
-    ),
+    (KITCHEN, "read cookbook", 0.0, ("take cookbook", "open fridge", "take purple potato", "open cutlery drawer",
+                                     "look around", "move south", "examine counter")),
+    (RECIPE, "take purple potato", 1 / 7, ("open cutlery drawer", "open fridge", "move south", "read cookbook")),
     ("You take the purple potato.", "open cutlery drawer", 0.0, ("open fridge", "move south", "eat purple potato")),
     ("You open the cutlery drawer. The cutlery drawer contains a knife.", "take knife", 0.0, ("open fridge",)),
     ("You take the knife.", "dice purple potato", 1 / 7, ("chop purple potato", "slice purple potato", "open fridge")),
@@ -46,13 +47,7 @@ SCRIPT: tuple[tuple[str, str, float, tuple[str, ...]], ...] = (
     ("You open the fridge. The fridge contains a white onion.", "take white onion", 1 / 7, ("close fridge",)),
     ("You take the white onion.", "chop white onion", 1 / 7, ("dice white onion", "slice white onion", "move south")),
     ("You chop the white onion.", "move south", 0.0, ("cook purple potato in oven", "look around")),
-    (
-        "You are in the backyard. In one part of the room you see a barbeque. There is also a workbench, that has "
-        "nothing on it. \nTo the North you see the kitchen.",
-        "cook purple potato in barbeque",
-        1 / 7,
-        ("move north", "cook white onion in barbeque", "look around"),
-    ),
+    (BACKYARD, "cook purple potato in barbeque", 1 / 7, ("move north", "cook white onion in barbeque", "look around")),
     ("You grill the purple potato with the barbeque.", "move north", 0.0, ("prepare meal", "look around")),
     ("You are in the kitchen. You see a stove, an oven and an open fridge, that is empty.", "prepare meal", 1 / 7,
      ("eat white onion", "look around")),
@@ -60,7 +55,9 @@ SCRIPT: tuple[tuple[str, str, float, tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 
-def shown(policy: str, decoding: str, title: str, sharpness: float, steps: int = 13, tokens: bool = False) -> ShownEpisode:
+def shown(
+    policy: str, decoding: str, title: str, sharpness: float, steps: int = 13, tokens: bool = False
+) -> ShownEpisode:
     """The first `steps` turns of the script, with probabilities that are sharper for a better policy."""
     rng = np.random.default_rng(len(policy) + steps)
     turns, score = [], 0.0
@@ -102,12 +99,22 @@ def played(fold: str, games: int, success: float, lost: float, failed: int, seed
         outcome = Outcome.FAILED if number < failed else outcome
         score = 1.0 if outcome is Outcome.WON else round(float(rng.integers(0, 6)) / 7, 4)
         steps = int(rng.integers(11, 16)) if outcome is Outcome.WON else 16
-        verbs = ("look around", "take onion", "open fridge", "cook potato", "read cookbook", "move south", "dice potato")
+        verbs = (
+            "look around",
+            "take onion",
+            "open fridge",
+            "cook potato",
+            "read cookbook",
+            "move south",
+            "dice potato",
+        )
         actions = [verbs[index] for index in rng.integers(0, len(verbs), steps)]
         seen = Observation("", "", "", None, 0.0)
         turns = tuple(Turn(seen, action, score / steps) for action in actions)
         final = None if outcome is Outcome.FAILED else Observation("", "", "", None, score)
-        episodes.append(Episode(Task("cookingworld", PARAMS, fold, first + number, 16), "choose", turns, outcome, final))
+        episodes.append(
+            Episode(Task("cookingworld", PARAMS, fold, first + number, 16), "choose", turns, outcome, final)
+        )
     return episodes
 
 
@@ -142,13 +149,18 @@ def results(games: int, *, failed: int = 0, other_folds: bool = True) -> dict[st
         del found["train"], found["dev"]
     pairs = (("ppo", "sft", "greedy"), ("ppo", "sft", "sampled"), ("ppo", "gold", "greedy"), ("sft", "base", "greedy"))
     found["paired"] = [
-        {"a": a, "b": b, "decoding": d, **compare(test[a + d], test[b + ("scripted" if b == "gold" else d)], bootstrap=300)}
+        {
+            "a": a,
+            "b": b,
+            "decoding": d,
+            **compare(test[a + d], test[b + ("scripted" if b == "gold" else d)], bootstrap=300),
+        }
         for a, b, d in pairs
     ]
     return found | {
         "command": "grue run cooking16 --out runs/cooking16 --seed 0 ppo.iterations=40",
         "stages": {"demos": 14.2, "sft": 291.5, "ppo": 968.0, "eval": 161.3, "report": 4.1},
-        "hardware": {"cpu": "AMD EPYC 9555", "cores": 2, "memory_gb": 15.6, "gpu": None},
+        "hardware": {"processor": "AMD EPYC 9555", "cores": 2, "memory_gib": 15.6, "gpus": []},
         "versions": {"grue": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0"},
     }
 
@@ -175,7 +187,7 @@ def metrics(iterations: int = 40, sft_steps: int = 120) -> list[dict[str, Any]]:
         loss = 0.15 + 2.1 * exp(-5 * part) + rng.normal(0, 0.05)
         lines.append(
             {
-                "stage": "sft", "step": step, "time_s": 14 + 2.4 * step, "loss_action": loss,
+                "stage": "sft", "step": step, "time_s": 2.4 * step, "loss_action": loss,
                 "loss_observation": loss * 0.4 + 0.3, "token_accuracy": 1 - 0.35 * loss + rng.normal(0, 0.005),
                 "learning_rate": 3e-4 * (1 - part), "grad_norm": 1.2 + abs(rng.normal(0, 0.4)), "tokens_per_s": 9900.0,
             }
@@ -193,7 +205,8 @@ def _dev_line(step: int, rise: float) -> dict[str, Any]:
     line: dict[str, Any] = {"stage": "dev", "step": step, "time_s": 320 + 24.0 * step, "games": 200}
     for decoding, share in (("greedy", rise + 0.02), ("sampled", rise - 0.03)):
         line |= {
-            f"success_{decoding}": share, f"success_{decoding}_lo": share - 0.06, f"success_{decoding}_hi": min(1, share + 0.05),
+            f"success_{decoding}": share, f"success_{decoding}_lo": share - 0.06,
+            f"success_{decoding}_hi": min(1, share + 0.05),
             f"score_{decoding}": 0.4 + 0.58 * share, f"steps_mean_{decoding}": 15.9 - 3 * share,
         }  # fmt: skip
     return line
@@ -202,8 +215,9 @@ def _dev_line(step: int, rise: float) -> dict[str, Any]:
 def _ppo_line(step: int, rise: float, rng: np.random.Generator) -> dict[str, Any]:
     noise = lambda size: float(rng.normal(0, size))  # noqa: E731
     return {
-        "stage": "ppo", "step": step, "time_s": 320 + 24.0 * step, "success": min(1.0, max(0.0, rise - 0.03 + noise(0.035))),
-        "score": 0.4 + 0.58 * rise + noise(0.02), "return_mean": 0.4 + 0.58 * rise + noise(0.02),
+        "stage": "ppo", "step": step, "time_s": 24.0 * step,
+        "success": min(1.0, max(0.0, rise - 0.03 + noise(0.035))), "score": 0.4 + 0.58 * rise + noise(0.02),
+        "return_mean": 0.4 + 0.58 * rise + noise(0.02),
         "steps_mean": 15.9 - 3 * rise + noise(0.15), "entropy": 0.55 * exp(-step / 18) + 0.05 + abs(noise(0.015)),
         "kl_ref": 0.9 * (1 - exp(-step / 15)) + abs(noise(0.02)), "kl_old": 0.012 + abs(noise(0.004)),
         "clip_fraction": 0.09 + abs(noise(0.02)), "policy_loss": -0.01 + noise(0.004),
@@ -222,7 +236,9 @@ EPISODES = (
 )
 
 
-def write_run(folder: Path, *, games: int = 60, failed: int = 0, parts: str = "config metrics results episodes") -> Path:
+def write_run(
+    folder: Path, *, games: int = 60, failed: int = 0, parts: str = "config metrics results episodes"
+) -> Path:
     """A run directory with these parts."""
     folder.mkdir(parents=True, exist_ok=True)
     if "config" in parts:

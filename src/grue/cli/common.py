@@ -28,9 +28,7 @@ RunAndSettings = Annotated[
     list[str] | None,
     typer.Argument(metavar="RUN|KEY=VALUE", help="a run directory, and settings such as ppo.iterations=40"),
 ]
-RunFolder = Annotated[
-    Path | None, typer.Argument(metavar="RUN", help="a run directory; default: the newest in runs/")
-]
+RunFolder = Annotated[Path | None, typer.Argument(metavar="RUN", help="a run directory; default: the newest in runs/")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="YAML file of settings")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="run directory; default: runs/PRESET-seedN")]
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="seed of every random choice")]

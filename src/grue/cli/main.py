@@ -27,7 +27,7 @@ app = typer.Typer(
 def main() -> None:
     """Entry point of the `grue` command."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    app()
+    app(prog_name="grue")
 
 
 def _version(wanted: bool) -> None:

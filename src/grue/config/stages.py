@@ -48,10 +48,12 @@ class ModelConfig(Stage):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="number format of the weights")
     adapter: Literal["none", "lora"] = Field("none", description="none = all weights learn; lora = low-rank adapters")
     lora_rank: int = Field(16, ge=1, le=1024, description="rank of the adapters")
-    lora_alpha: float = Field(32.0, gt=0, description="scale of the adapters (alpha / rank)")
+    lora_alpha: int = Field(32, ge=1, description="scale of the adapters (alpha / rank)")
     lora_dropout: float = Field(0.0, ge=0, lt=1, description="dropout in the adapters, in SFT only")
     lora_targets: str = Field("all-linear", description="all-linear, or module names joined by commas")
-    context: int = Field(1024, ge=128, le=1_000_000, description="tokens of a segment; a longer history starts a new one")
+    context: int = Field(
+        1024, ge=128, le=1_000_000, description="tokens of a segment; a longer history starts a new one"
+    )
     quantize: Literal["none", "nf4", "int8"] = Field("none", description="number format of frozen weights (needs lora)")
 
     @model_validator(mode="before")
@@ -82,6 +84,12 @@ class SFTConfig(Stage):
     warmup_steps: int = Field(10, ge=0, description="optimiser steps of linear warm-up")
     schedule: Literal["linear", "constant", "cosine"] = Field("linear", description="learning rate after the warm-up")
     smoothing: float = Field(0.1, ge=0, lt=1, description="label smoothing over the trie's children; keeps exploration")
+    lookahead: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="label mass on the teacher's later actions that are valid already; guides exploration",
+    )
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     micro_tokens: int = Field(8192, ge=64, description="tokens per forward pass; gradients are accumulated")
 
@@ -104,6 +112,8 @@ class PPOConfig(Stage):
     lam: float = Field(0.95, ge=0, le=1, description="lambda of generalised advantage estimation, per turn")
     clip: float = Field(0.2, gt=0, le=10, description="the policy ratio is clipped to 1 +- this")
     value_clip: float = Field(0.2, ge=0, description="value predictions move at most this far per iteration; 0 = off")
+    value_passes: int = Field(8, ge=0, description="passes that fit the critic apart; 0 = inside the PPO loss")
+    value_memory: int = Field(4, ge=1, description="iterations whose turns the critic is fitted on")
     value_shares_trunk: bool = Field(False, description="the value loss also moves the language model's weights")
     value_coef: float = Field(0.5, ge=0, description="weight of the value loss")
     entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
@@ -131,6 +141,8 @@ class PPOConfig(Stage):
             )
         if self.group_baseline and self.plays_per_game < 2:
             raise ValueError("group_baseline compares plays of one game: set plays_per_game to 2 or more")
+        if self.value_shares_trunk and self.value_passes:
+            raise ValueError("value_shares_trunk needs the value loss inside the PPO loss: set value_passes to 0")
         if self.minibatches > self.episodes_per_iteration:
             raise ValueError(
                 f"minibatches={self.minibatches} is more than episodes_per_iteration={self.episodes_per_iteration}"
@@ -148,7 +160,9 @@ class EvalConfig(Stage):
         ("greedy", "sampled"), min_length=1, description="how actions are taken from the policy"
     )
     temperature: float = Field(1.0, gt=0, le=100, description="temperature of sampled decoding")
-    side_games: int = Field(300, ge=0, le=1000, description="train and dev games for the side-by-side columns; 0 = none")
+    side_games: int = Field(
+        300, ge=0, le=1000, description="train and dev games for the side-by-side columns; 0 = none"
+    )
     bootstrap: int = Field(2000, ge=100, le=1_000_000, description="resamples behind a confidence interval")
 
 

@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway
+from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters, JavaGateway
 
 
 class _Client(GatewayClient):  # type: ignore[misc]
@@ -27,11 +27,21 @@ class _Client(GatewayClient):  # type: ignore[misc]
         self._give_back_connection(connection)
         return answer
 
+    def _create_connection(self) -> GatewayConnection:
+        connection = GatewayConnection(self.gateway_parameters, self.gateway_property)
+        try:
+            connection.start()
+        except BaseException:
+            connection.socket.close()
+            raise
+        return connection
+
     def abandon(self) -> None:
         """Close this process's copies of the connections without a word to the other side."""
         while self.deque:
+            connection = self.deque.pop()  # held until its socket is detached: its finalizer would shut that down
             with suppress(OSError):
-                os.close(self.deque.pop().socket.detach())
+                os.close(connection.socket.detach())
 
 
 class Gateway(JavaGateway):  # type: ignore[misc]

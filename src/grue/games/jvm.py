@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import atexit
 import os
+import subprocess
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from grue.errors import GameError
 from grue.games.java import find_java
+
+_START_TIMEOUT = 60.0  # seconds; a start takes 0.2 on an idle machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +36,12 @@ class Jvm:
     """A running Java process with a connection to it."""
 
     def __init__(self, settings: JvmSettings) -> None:
-        from py4j.java_gateway import launch_gateway
-        from py4j.protocol import Py4JError
-
         from grue.games.gateway import Gateway
 
         self.lock = threading.RLock()  # held around games whose objects the engine shares (see seat.py)
         self.owners: dict[tuple[str, str, int], object] = {}  # shared problem -> the seat that generated it last
         self._retired: list[Any] = []
-        package = engine_folder()
-        java = find_java(settings.java)
-        options = [f"-Xmx{settings.heap}", "-XX:+UseSerialGC"]
-        try:
-            self.port, self.token, self._process = launch_gateway(
-                classpath=str(package / "textworld-express.jar"),
-                cwd=str(package),  # the engine reads its word lists by relative path
-                die_on_exit=True,
-                enable_auth=True,
-                return_proc=True,
-                java_path=java,
-                javaopts=options,
-            )
-        except (OSError, ValueError, Py4JError) as error:
-            raise GameError(
-                f"Java at {java} did not start the game engine: {error}",
-                hint=f"try: {java} {' '.join(options)} -version",
-            ) from error
+        self._process, self.port, self.token = _launch(settings)
         self._gateway = Gateway(self.port, self.token, settings.read_timeout)
 
     @property
@@ -87,20 +71,57 @@ class Jvm:
 
     def kill(self) -> None:
         """End the process at once. It holds nothing that is worth saving."""
-        with suppress(Exception):
-            self._process.kill()
-        with suppress(Exception):
-            self._process.wait(timeout=5)
+        _end(self._process)
         with suppress(Exception):
             self._gateway.close()
-        with suppress(Exception):
-            self._process.stdin.close()
 
     def abandon(self) -> None:
         """For a forked child: let go of the parent's Java without touching it."""
-        with suppress(Exception):
-            self._process.stdin.close()
+        _close_input(self._process)
         self._gateway.abandon()
+
+
+def _launch(settings: JvmSettings) -> tuple[subprocess.Popen[bytes], int, str]:
+    """Start Java with a py4j gateway: (process, port, token). GameError when it does not come up."""
+    from py4j.java_gateway import find_jar_path
+
+    package, java = engine_folder(), find_java(settings.java)
+    command = [java, "-classpath", os.pathsep.join((find_jar_path(), str(package / "textworld-express.jar")))]
+    command += [f"-Xmx{settings.heap}", "-XX:+UseSerialGC", "py4j.GatewayServer"]
+    command += ["--die-on-broken-pipe", "--enable-auth", "0"]
+    with TemporaryFile() as complaints:
+        process = subprocess.Popen(
+            command,
+            cwd=package,  # the engine reads its word lists by relative path
+            stdin=subprocess.PIPE,  # Java ends when the other end of this pipe is closed
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+        )
+        assert process.stdout is not None
+        alarm = threading.Timer(_START_TIMEOUT, process.kill)
+        alarm.start()
+        with process.stdout as said:  # port and token; what the engine prints later is of no use
+            lines = [said.readline().decode().strip() for _ in range(2)]
+        alarm.cancel()
+        if lines[0].isdigit() and lines[1]:
+            return process, int(lines[0]), lines[1]
+        _end(process)
+        complaints.seek(0)
+        reason = complaints.read().decode("utf-8", "replace").strip().split("\n")[0] or "it said nothing"
+    raise GameError(f"Java at {java} did not start the game engine: {reason}", hint=f"try: {' '.join(command[:5])}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError, subprocess.TimeoutExpired):
+        process.kill()
+        process.wait(timeout=5)
+    _close_input(process)
+
+
+def _close_input(process: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError):
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 _running: dict[JvmSettings, Jvm] = {}

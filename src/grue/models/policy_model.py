@@ -34,6 +34,7 @@ class Reading(NamedTuple):
 
     logits_NC: torch.Tensor
     values_T: torch.Tensor
+    states_TH: torch.Tensor  # hidden states that the values were read from
 
 
 class PolicyModel(nn.Module):
@@ -80,4 +81,4 @@ class PolicyModel(nn.Module):
         logits_NC = self.logits(hidden_BLH[node_row_N, node_position_N], children_NC)
         before_TH = hidden_BLH[turn_row_T, turn_position_T]
         values_T = self.value_head(before_TH if self.value_shares_trunk else before_TH.detach())
-        return Reading(logits_NC, values_T)
+        return Reading(logits_NC, values_T, before_TH)

@@ -80,7 +80,8 @@ def _progress(run: RunFiles) -> str:
             logged = run.stages[stage]
             success = logged.series.get("success")
             reached = f"; at last it won {percent(success[-1][1])} of its training games" if success else ""
-            what = "iterations" if stage in ("ppo", "grpo", "dagger") else "logged steps"
+            what = "iteration" if stage in ("ppo", "grpo", "dagger") else "step"
+            what += "" if logged.lines == 1 else "s"
             so_far = f"{policy_title(stage)} has logged {logged.lines} {what}{reached}."
             return f"This run has not been evaluated yet. {so_far}"
     return "This run has neither trained nor been evaluated yet."

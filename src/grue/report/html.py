@@ -62,14 +62,24 @@ def page(run: RunFiles) -> str:
 def _header(run: RunFiles) -> Html:
     found, facts = headline(run), facts_line(run)
     notes = [*missing(run), *run.problems]
-    links = {"results": "Results", "training": "Training", "games": "Games", "about": "About this run", "words": "Words"}
+    links = {
+        "results": "Results",
+        "training": "Training",
+        "games": "Games",
+        "about": "About this run",
+        "words": "Words",
+    }
     return tag(
         "header",
         tag("p", tag("b", "grue"), " run report ", tag("span", run.name, class_="name"), class_="kicker"),
         tag("h1", found.sentence),
         tag("p", found.context, class_="lead") if found.context else None,
         tag("p", facts, class_="facts") if facts else None,
-        tag("nav", *(tag("a", title, href=f"#{anchor}") for anchor, title in links.items()), aria_label="Parts of this page"),
+        tag(
+            "nav",
+            *(tag("a", title, href=f"#{anchor}") for anchor, title in links.items()),
+            aria_label="Parts of this page",
+        ),
         tag("div", tag("h2", "What is missing or odd"), tag("ul", *(tag("li", note) for note in notes)), class_="notes")
         if notes
         else None,

@@ -62,7 +62,9 @@ def _main_figure(stages: Mapping[str, StageMetrics], results: Mapping[str, Any] 
 
 def _references(results: Mapping[str, Any] | None) -> list[Reference]:
     """What other players reach on the dev fold; the curve's own policies are the curve."""
-    others = [row for row in rows(results or {}, "dev") if row.policy not in ("ppo", "grpo") and row.decoding != "sampled"]
+    others = [
+        row for row in rows(results or {}, "dev") if row.policy not in ("ppo", "grpo") and row.decoding != "sampled"
+    ]
     return [Reference(policy_title(row.policy), row.success) for row in others if row.success is not None][:6]
 
 

@@ -58,7 +58,8 @@ _ALL = (
     Metric("advantage_std", "Spread of advantages", "Standard deviation of the advantages before they are "
            "normalised.", "policy"),
     Metric("entropy_coef", "Weight of the entropy", "Weight of the entropy bonus in the loss.", "policy"),
-    Metric("imitation_loss", "Imitation loss", "Cross-entropy of the best episodes so far, per turn.", "policy", "nats"),
+    Metric("imitation_loss", "Imitation loss", "Cross-entropy of the best episodes so far, per turn.", "policy",
+           "nats"),
     Metric("loss", "Loss", "The total loss that was minimised.", "policy"),
     # critic
     Metric("value_loss", "Value loss", "Squared error of the critic's estimate of the return.", "critic"),
@@ -72,10 +73,10 @@ _ALL = (
            "imitation", "nats"),
     Metric("nll", "Loss without smoothing", "Cross-entropy of the teacher's choices where valid actions part.",
            "imitation", "nats"),
-    Metric("accuracy", "Accuracy", "Share of the places where valid actions part at which the model ranks the teacher's "
-           "choice first.", "imitation", "share"),
-    Metric("node_entropy", "Entropy", "Mean entropy of the model where valid actions part; what is left to explore with.",
-           "imitation", "nats"),
+    Metric("accuracy", "Accuracy", "Share of the places where valid actions part at which the model ranks the "
+           "teacher's choice first.", "imitation", "share"),
+    Metric("node_entropy", "Entropy", "Mean entropy of the model where valid actions part; what is left to explore "
+           "with.", "imitation", "nats"),
     Metric("token_accuracy", "Token accuracy", "Share of action tokens that the model ranks first.", "imitation",
            "share"),
     Metric("action_accuracy", "Action accuracy", "Share of turns at which the model ranks the teacher's whole action "

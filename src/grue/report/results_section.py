@@ -1,4 +1,4 @@
-"""The results part of the page: the main table, the folds side by side, paired differences, and what to make of them."""
+"""The results part of the page: the main table, the folds side by side, paired differences, how far to trust them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def results_section(results: Mapping[str, Any] | None) -> Html:
     return tag(
         "section",
         tag("h2", "Results"),
-        _main_table(found) if found else tag("p", "The test fold has not been played yet.", class_="absent"),
+        _main_table(found) if found else tag("p", "The fold of the table has not been played yet.", class_="absent"),
         _notes(found) if found else None,
         _folds(results),
         _paired(results),
@@ -47,14 +47,14 @@ def results_section(results: Mapping[str, Any] | None) -> Html:
 
 
 def _main_table(found: list[Row]) -> Html:
-    head = tag("tr", *(tag("th", title, scope="col", title=COLUMNS.get(key)) if key else _SCALE for key, title in _HEADS))
-    body = [_table_row(row, first=index == 0 or found[index - 1].policy != row.policy) for index, row in enumerate(found)]
-    table = tag("table", tag("thead", head), tag("tbody", *body), class_="results")
-    return tag("div", table, class_="wide", role="region", aria_label="Results on the test fold", tabindex="0")
+    heads = [tag("th", title, scope="col", title=COLUMNS.get(key)) if key else _SCALE for key, title in _HEADS]
+    policies = [row.policy for row in found]
+    body = [_table_row(row, first=row.policy not in policies[:index]) for index, row in enumerate(found)]
+    table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), class_="results")
+    return tag("div", table, class_="wide", role="region", aria_label="Results", tabindex="0")
 
 
 def _table_row(row: Row, *, first: bool) -> Html:
-    trained = row.policy in ("sft", "dagger", "grpo", "ppo")
     name = tag("th", policy_title(row.policy) if first else "", scope="row")
     success = percent(row.success)
     mark = None
@@ -62,20 +62,21 @@ def _table_row(row: Row, *, first: bool) -> Html:
         label = f"{policy_title(row.policy)} {row.decoding}: {success}, 95% interval {interval_text(row.success_ci95)}"
         mark = interval_mark(row.success, row.success_ci95, width=160, label=label)
     crashed = _crashed(row)
+    kinds = [kind for kind, on in (("first", first), ("hero", row.policy in ("ppo", "grpo"))) if on]
+    score = tag("small", interval_text(row.score_ci95, scale=1, decimals=3))
     return tag(
         "tr",
         name,
         tag("td", row.decoding, class_="word"),
         tag("td", tag("b", success), " ", tag("small", interval_text(row.success_ci95)), class_="num"),
         tag("td", mark, class_="marked"),
-        tag("td", _three(row.score), " ", tag("small", interval_text(row.score_ci95, scale=1, decimals=3)), class_="num"),
+        tag("td", _three(row.score), " ", score, class_="num"),
         tag("td", "–" if row.steps_mean is None else f"{row.steps_mean:.1f}", class_="num"),
         tag("td", percent(row.limit), class_="num"),
         tag("td", percent(row.lost), class_="num"),
         tag("td", number(row.failed), class_="num crashed" if row.failed else "num", title=crashed),
         tag("td", percent(row.invalid), class_="num"),
-        class_=" ".join(name for name, on in (("first", first), ("trained", trained), ("hero", row.policy == "ppo")) if on)
-        or None,
+        class_=" ".join(kinds) or None,
     )
 
 
@@ -99,7 +100,8 @@ def _notes(found: list[Row]) -> Html:
             gap = smallest_detectable_difference(hero.games, hero.success)
             sentences.append(
                 f"With {number(hero.games)} games each, two policies near {percent(hero.success, 0)} must differ by"
-                f" about {100 * gap:.1f} points to be told apart four times out of five; on the same games less is enough."
+                f" about {100 * gap:.1f} points to be told apart four times out of five; on the same games less is"
+                " enough."
             )
         except DataError:
             pass
@@ -119,7 +121,8 @@ def _what_was_played(found: list[Row]) -> str:
     limits = {row.step_limit for row in found if row.step_limit is not None}
     games = sorted({row.games + (row.failed or 0) for row in found if row.games is not None})
     count = number(games[0]) if len(games) == 1 else f"{number(games[0])} to {number(games[-1])}" if games else "some"
-    text = f"Every policy played {count} games of the test fold" if games else "Games of the test fold"
+    fold = found[0].fold
+    text = f"Every policy played {count} games of the {fold} fold" if games else f"Games of the {fold} fold"
     if len(seeds) == 1:
         first, last = seeds.pop()
         text += f" (seeds {first:.0f} to {last:.0f})"
@@ -142,12 +145,14 @@ def _folds(results: Mapping[str, Any]) -> Html | None:
     if not keys:
         return None
     head = tag("tr", tag("th", "Policy", scope="col"), tag("th", "Decoding", scope="col"),
-               *(tag("th", f"{fold} fold", scope="col", colspan="2") for fold in present))  # fmt: skip
+               *(tag("th", fold, tag("small", _games_of(results, fold)), scope="col", colspan="2") for fold in present),
+               )  # fmt: skip
     body, previous = [], ""
     for policy, decoding in keys:
         cells = [cell for fold in present for cell in _fold_cells(by_key[policy, decoding].get(fold))]
         name = tag("th", policy_title(policy) if policy != previous else "", scope="row")
-        body.append(tag("tr", name, tag("td", decoding, class_="word"), *cells, class_="first" if policy != previous else None))
+        first = "first" if policy != previous else None
+        body.append(tag("tr", name, tag("td", decoding, class_="word"), *cells, class_=first))
         previous = policy
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="results folds")
     caption = (
@@ -156,6 +161,11 @@ def _folds(results: Mapping[str, Any]) -> Html | None:
     )
     return tag("div", tag("h3", "Train, dev and test side by side"), tag("div", table, class_="wide"),
                tag("p", caption, class_="caption"))  # fmt: skip
+
+
+def _games_of(results: Mapping[str, Any], fold: str) -> str:
+    games = {row.games for row in rows(results, fold) if row.games is not None}
+    return f" {number(max(games))} games" if games else ""
 
 
 def _fold_cells(row: Row | None) -> tuple[Html, Html]:
@@ -181,7 +191,8 @@ def _paired(results: Mapping[str, Any]) -> Html | None:
         names = f"{policy_title(str(entry.get('a')))} − {policy_title(str(entry.get('b')))}"
         points = signed(100 * difference)
         reach = max(abs(number) for number in (1e-9, difference, *(ends or ())))
-        mark = interval_mark(difference, ends, scale=(-max(1.0, reach), max(1.0, reach)), label=f"{names}: {points} points")
+        scale = (-max(1.0, reach), max(1.0, reach))
+        mark = interval_mark(difference, ends, scale=scale, label=f"{names}: {points} points")
         body.append(
             tag(
                 "tr",
@@ -197,8 +208,9 @@ def _paired(results: Mapping[str, Any]) -> Html | None:
         return None
     head = tag("tr", *(tag("th", title, scope="col") for title in ("Difference", "Decoding", "Points", "", "")))
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="results paired")
-    caption = "Difference of success in percentage points on the same games, with its 95% bootstrap interval over games."
-    return tag("div", tag("h3", "On the same games"), tag("div", table, class_="wide"), tag("p", caption, class_="caption"))
+    caption = "Difference of success in percentage points on the same games, with its 95% bootstrap interval."
+    return tag("div", tag("h3", "On the same games"), tag("div", table, class_="wide"),
+               tag("p", caption, class_="caption"))  # fmt: skip
 
 
 def _verdict(ends: tuple[float, float] | None) -> str:
@@ -230,6 +242,9 @@ def _verbs(found: list[Row]) -> Html | None:
         body.append(tag("tr", name, tag("td", row.decoding, class_="word"), *cells, class_="first" if first else None))
         previous = row.policy
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="results verbs")
-    caption = "How often a game sees each verb, the first word of the action, on average. A policy that looks around for ever shows here."
+    caption = (
+        "How often a game sees each verb, the first word of the action, on average. A policy that looks around for ever"
+        " shows here."
+    )
     return tag("details", tag("summary", "What the policies do: actions by verb"), tag("div", table, class_="wide"),
                tag("p", caption, class_="caption"))  # fmt: skip

@@ -18,6 +18,7 @@ from grue.report.shown import ShownEpisode, read_shown
 from grue.report.text import as_number
 
 _MAX_CONFIG = 256 * 2**10
+_DEEPEST_CONFIG = 20
 _MAX_RESULTS = 16 * 2**20
 _MAX_METRICS = 128 * 2**20
 _MOST_EPISODES = 40
@@ -84,9 +85,7 @@ def _read_config(path: Path, problems: list[str]) -> dict[str, Any] | None:
         return None
     try:
         text = data.decode()
-        # an alias can make a small file unfold into gigabytes, and grue writes none
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise DataError("it uses YAML aliases")
+        _refuse_bombs(text)
         config = yaml.safe_load(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         problems.append(f"config.yaml could not be read: {_reason(error)}")
@@ -95,6 +94,17 @@ def _read_config(path: Path, problems: list[str]) -> dict[str, Any] | None:
         problems.append("config.yaml holds no settings")
         return None
     return {str(key): value for key, value in config.items()}
+
+
+def _refuse_bombs(text: str) -> None:
+    """Stop before YAML that takes gigabytes (aliases, which grue never writes) or minutes (deep nesting) to load."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise DataError("it uses YAML aliases")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST_CONFIG:
+            raise DataError(f"it is nested more than {_DEEPEST_CONFIG} deep")
 
 
 def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:

@@ -165,13 +165,12 @@ def parse_shown(data: object) -> ShownEpisode:
 def _turn(data: object) -> ShownTurn:
     if not isinstance(data, dict):
         raise DataError(f"a turn is {type(data).__name__}, not an object")
-    considered = []
-    seen = data["observation"] if "observation" in data else data  # ordinary episode files keep the text in the turn
-    for pair in _list(data.get("considered"))[:CONSIDERED]:
-        if isinstance(pair, list) and len(pair) == 2 and (probability := as_number(pair[1])) is not None:
-            considered.append((_text(pair[0]), min(max(probability, 0.0), 1.0)))
+    pairs = [pair for pair in _list(data.get("considered"))[:CONSIDERED] if isinstance(pair, list) and len(pair) == 2]
+    weighed = [(_text(action), as_number(probability)) for action, probability in pairs]
+    considered = [(action, min(max(share, 0.0), 1.0)) for action, share in weighed if share is not None]
     return ShownTurn(
-        observation=_observation(seen),
+        # ordinary episode files keep the text in the turn itself
+        observation=_observation(data.get("observation", data)),
         action=_text(data.get("action")),
         reward=as_number(data.get("reward")) or 0.0,
         value=as_number(data.get("value")),

@@ -18,7 +18,7 @@ _VARIABLES = {colour: f"var(--c{index})" for index, colour in enumerate(OKABE_IT
     RULE: "var(--rule)",
 }
 _KEPT = frozenset({"svg", "g", "defs", "path", "use", "text", "clipPath", "rect"})
-_ATTRIBUTES = frozenset("d x y width height transform style viewBox id href clip-path".split())
+_ATTRIBUTES = frozenset({"d", "x", "y", "width", "height", "transform", "style", "id", "href", "clip-path"})
 _FONT_FAMILY = re.compile(r"\s*font-family:[^;]*;?")
 
 

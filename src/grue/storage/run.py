@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from grue.storage import jsonl
 from grue.storage.files import explained, write_atomic
 
 STAGES = ("demos", "sft", "ppo", "eval")  # in the order in which one builds on the other
+_ALSO_LEFT = {"sft": ("episodes/shown.jsonl",), "eval": ("evaluation.jsonl", "results.json", "report.html")}
 _locks: dict[Path, int] = {}  # run directory -> descriptor of its lock, held until this process ends
 
 
@@ -58,11 +59,13 @@ class Run:
                 )
             out.mkdir(parents=True, exist_ok=True)
             _lock(out)
-        self._stages = _read_json(self._stages_file) or {}
-        if again:
-            self._start_over(again)
+        over = STAGES[STAGES.index(again) :] if again else ()
+        stages = _read_json(self._stages_file) or {}
+        self._stages = {name: entry for name, entry in stages.items() if name not in over}
         if self.resumed:
             self._check_same(read_config(self.config_file))
+        if over:
+            self._delete(over)
         self._write(self.config_file, dump_config(config).encode())
 
     def begin(self, stage: str) -> None:
@@ -128,13 +131,15 @@ class Run:
         self._stages[stage] = entry
         self._write(self._stages_file, _pretty(self._stages))
 
-    def _start_over(self, stage: str) -> None:
-        over = STAGES[STAGES.index(stage) :]
-        self._stages = {name: entry for name, entry in self._stages.items() if name not in over}
+    def _delete(self, over: Collection[str]) -> None:
+        """Forget what stages have left: rows, checkpoints, episodes, and the table made of them."""
         self._write(self._stages_file, _pretty(self._stages))
         jsonl.keep(self.metrics_file, lambda row: row.get("stage") not in over)
         for name in over:
             shutil.rmtree(self.checkpoints(name), ignore_errors=True)
+            for pattern in (f"episodes/{name}.jsonl", f"episodes/{name}-*.jsonl", *_ALSO_LEFT.get(name, ())):
+                for file in self.out.glob(pattern):
+                    file.unlink()
 
     def _check_same(self, stored: Config) -> None:
         changed = {

@@ -35,18 +35,19 @@ class Learner:
         model: PolicyModel,
         *,
         learning_rate: float,
-        value_learning_rate: float,
         weight_decay: float,
         max_grad_norm: float,
         micro_tokens: int,
         dtype: str,
+        value_learning_rate: float = 0.0,
     ) -> None:
         device = next(model.parameters()).device.type
         precision = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(compute_dtype(dtype, device), "no")
         self.accelerator = Accelerator(mixed_precision=precision, cpu=device == "cpu")
         self.max_grad_norm, self.micro_tokens = max_grad_norm, micro_tokens
         self.step_count = 0
-        head = list(model.value_head.parameters())
+        # 0: the head is fitted apart from the language model, or not at all
+        head = list(model.value_head.parameters()) if value_learning_rate > 0 else []
         body = [p for p in model.lm.parameters() if p.requires_grad]
         groups = [
             {"params": [p for p in body if p.ndim > 1], "peak": learning_rate, "weight_decay": weight_decay},
@@ -92,6 +93,18 @@ class Learner:
         self.optimizer.step()
         self.step_count += 1
         totals["grad_norm"] = float(norm) if norm is not None else 0.0
+        return totals
+
+    @torch.no_grad()
+    def measure(self, items: Sequence[Sample], loss_of: LossFunction) -> dict[str, float]:
+        """The metrics that `step` would give, without a step."""
+        self.model.eval()
+        totals: dict[str, float] = {"grad_norm": 0.0}
+        for group in micro_batches(items, 2 * self.micro_tokens):
+            batch = collate(group).to(self.accelerator.device)
+            loss, metrics = loss_of(self.model(*batch.inputs), batch)
+            for name, value in {"loss": loss, **metrics}.items():
+                totals[name] = totals.get(name, 0.0) + value.item()
         return totals
 
     @torch.no_grad()

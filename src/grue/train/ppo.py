@@ -18,6 +18,7 @@ from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
 from grue.storage import checkpoint
 from grue.storage.run import Run
+from grue.train.critic import Critic
 from grue.train.learner import Learner, learning_rate_factor, load_weights
 from grue.train.ppo_update import Updater, rollout_metrics
 from grue.train.reference import Reference
@@ -40,7 +41,11 @@ def train_ppo(
     """Play, learn, hand over the weights; again. The learner ends with the weights that did best on the dev fold."""
     cfg = config.ppo
     reference = Reference(learner.policy_model)
-    updater = Updater(config, learner, cfg.entropy_coef)
+    critic = None
+    if cfg.value_passes:
+        head = learner.policy_model.value_head
+        critic = Critic(head, cfg.value_learning_rate, cfg.value_passes, cfg.value_memory, str(config.seed))
+    updater = Updater(config, learner, cfg.entropy_coef, critic)
     progress = _resume(run, learner, updater)
     actor = Actor(learner.policy_model, config.model.dtype)
     policy = ChoosePolicy(actor.model, encoder)
@@ -71,8 +76,7 @@ def train_ppo(
                 actor.sync()
                 _watch_dev(run, config, learner, policy, games, dev_tasks, progress, say)
             if last or interrupt.requested or time.monotonic() - saved > SAVE_EVERY_S:
-                tensors, state = learner.state()
-                checkpoint.save(run.checkpoints("ppo"), iteration + 1, tensors, {**state, **updater.state(), "progress": progress})
+                _save(run, learner, updater, progress)
                 saved = time.monotonic()
                 if not last:
                     interrupt.check()
@@ -116,6 +120,12 @@ def _watch_dev(
         checkpoint.save(run.checkpoints("ppo"), iteration, {"model": learner.state()[0]["model"]}, row, best=True)
 
 
+def _save(run: Run, learner: Learner, updater: Updater, progress: dict[str, float]) -> None:
+    (tensors, state), (more, updater_state) = learner.state(), updater.state()
+    step = int(progress["iteration"])
+    checkpoint.save(run.checkpoints("ppo"), step, tensors | more, {**state, **updater_state, "progress": progress})
+
+
 def _resume(run: Run, learner: Learner, updater: Updater) -> dict[str, float]:
     """Counters of the run: from the last checkpoint if there is one, whose state everything then has."""
     path = checkpoint.latest_valid(run.checkpoints("ppo"))
@@ -123,7 +133,7 @@ def _resume(run: Run, learner: Learner, updater: Updater) -> dict[str, float]:
         return {"iteration": 0, "env_steps": 0, "best_merit": -1.0, "best_iteration": 0}
     stored = checkpoint.load(path)
     learner.load_state(stored.tensors, stored.state)
-    updater.load_state(stored.state)
+    updater.load_state(stored.tensors, stored.state)
     run.rewind("ppo", stored.step)
     run.rewind("dev", stored.step)
     progress: dict[str, float] = stored.state["progress"]

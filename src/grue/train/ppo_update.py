@@ -16,6 +16,7 @@ from grue.config import Config, PPOConfig
 from grue.errors import TrainingError
 from grue.models.policy_model import Reading
 from grue.rollout.pack import Batch, Sample, minibatches, sample_from_dict, sample_to_dict, samples
+from grue.train.critic import Critic
 from grue.train.learner import Learner
 from grue.train.reference import Reference
 from grue.types import Episode, Outcome
@@ -43,7 +44,7 @@ def ppo_loss(
     value_loss = (value_T * played_T).sum()
     policy_loss = (clipped_surrogate(log_probs_T, batch.old_log_probs_T, batch.advantages_T, cfg.clip) * played_T).sum()
     entropy = (entropy_T * played_T).sum()
-    loss = cfg.value_coef * value_loss
+    loss = cfg.value_coef * value_loss if cfg.value_passes == 0 else torch.zeros_like(value_loss)
     metrics = {"value_loss": value_loss, "policy_loss": policy_loss, "entropy": entropy}
     if batch.reference_NC is not None:
         metrics["kl_ref"] = (_per_turn(node_kl(log_probs_NC, batch.reference_NC), batch, turns) * played_T).sum()
@@ -157,6 +158,7 @@ class Updater:
     config: Config
     learner: Learner
     entropy_coef: float
+    critic: Critic | None = None  # None: the value loss is part of the PPO loss
     scale: RunningScale = field(default_factory=RunningScale)
     best: Best = field(default_factory=Best)
 
@@ -179,35 +181,55 @@ class Updater:
         rng = random.Random(f"{self.config.seed}/ppo/{iteration}/order")
         self.best.add(usable if cfg.imitation_coef > 0 else ())
         rows: list[dict[str, float]] = []
+        seen: list[tuple[torch.Tensor, torch.Tensor]] = []
         for epoch in range(cfg.epochs):
             for part in minibatches(items, cfg.minibatches, rng):
                 imitated = self.best.draw(len(part) // 4, rng) if policy and cfg.imitation_coef > 0 else []
-                rows.append(self._step([*part, *imitated], rate, policy))
+                rows.append(self._step([*part, *imitated], rate, policy, seen if epoch == 0 else None))
             if cfg.target_kl > 0 and rows[-1]["kl_old"] > cfg.target_kl:
                 break
         mean = {name: float(np.mean([row[name] for row in rows if name in row])) for name in rows[-1]}
         # before the first step of an iteration the trained weights are those that played
         mean["engine_gap"] = rows[0]["engine_gap"]
+        if self.critic is not None:
+            self.critic.remember(torch.cat([states for states, _ in seen]), torch.cat([targets for _, targets in seen]))
+            mean |= self.critic.fit()
         self._steer_entropy(mean["entropy"])
         done = {"updates": len(rows), "passes": epoch + 1, "entropy_coef": self.entropy_coef}
         return {**mean, **done, "kl_old": rows[-1]["kl_old"]}
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint stores of this; the learner stores itself."""
+    def state(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
+        """(tensors by group, JSON) for a checkpoint; the learner stores itself."""
         scale = self.scale
         best = {str(seed): [steps, [sample_to_dict(s) for s in found]] for seed, (steps, found) in self.best.samples_of.items()}
-        return {"entropy_coef": self.entropy_coef, "scale": [scale.count, scale.mean, scale.m2], "best": best}
+        state = {"entropy_coef": self.entropy_coef, "scale": [scale.count, scale.mean, scale.m2], "best": best}
+        tensors, critic = self.critic.state() if self.critic is not None else ({}, {})
+        return {"critic": tensors} if tensors else {}, {**state, "critic": critic}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> None:
         """Inverse of `state`."""
+        if self.critic is not None:
+            self.critic.load_state(tensors["critic"], state["critic"])
         self.entropy_coef, self.scale = state["entropy_coef"], RunningScale(*state["scale"])
         self.best = Best({int(seed): (steps, [sample_from_dict(s) for s in found]) for seed, (steps, found) in state["best"].items()})
 
-    def _step(self, items: list[Sample], rate: float, policy: bool) -> dict[str, float]:
+    def _step(
+        self, items: list[Sample], rate: float, policy: bool, seen: list[tuple[torch.Tensor, torch.Tensor]] | None
+    ) -> dict[str, float]:
+        """One optimiser step; `seen` collects the hidden states and targets of the turns for the critic."""
         turns = sum(len(item.turns) for item in items if not item.imitate)
         sizes = Sizes(turns, sum(len(item.turns) for item in items) - turns)
         cfg, coef = self.config.ppo, self.entropy_coef
-        return self.learner.step(items, lambda r, b: ppo_loss(r, b, cfg, sizes, coef, policy=policy), rate)
+
+        def loss_of(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+            if seen is not None and self.critic is not None:
+                played = ~batch.imitate_T
+                seen.append((reading.states_TH[played].detach(), batch.returns_T[played]))
+            return ppo_loss(reading, batch, cfg, sizes, coef, policy=policy)
+
+        # a critic fitted apart has nothing to learn here while the policy stands still
+        learns = policy or self.critic is None
+        return self.learner.step(items, loss_of, rate) if learns else self.learner.measure(items, loss_of)
 
     def _steer_entropy(self, entropy: float) -> None:
         target = self.config.ppo.entropy_target

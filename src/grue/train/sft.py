@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from grue.algos.losses import branch_log_probs, node_entropies, smoothed_nll
-from grue.config import Config
+from grue.config import Config, SFTConfig
 from grue.errors import TrainingError
 from grue.interrupt import Interrupt
 from grue.models.policy_model import Reading
@@ -22,10 +22,10 @@ from grue.train.learner import Learner, learning_rate_factor
 SAVE_EVERY_S = 60.0
 
 
-def sft_loss(reading: Reading, batch: Batch, *, smoothing: float, nodes: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def sft_loss(reading: Reading, batch: Batch, cfg: SFTConfig, *, nodes: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """A micro-batch's share of the mean loss over the `nodes` branching nodes of the whole batch."""
     log_probs_NC = branch_log_probs(reading.logits_NC, 1.0)
-    loss = smoothed_nll(log_probs_NC, batch.chosen_N, smoothing).sum() / nodes
+    loss = smoothed_nll(log_probs_NC, batch.chosen_N, cfg.smoothing, batch.hints_NC, cfg.lookahead).sum() / nodes
     with torch.no_grad():
         right = (log_probs_NC.argmax(-1) == batch.chosen_N).float().sum() / nodes
         nll = smoothed_nll(log_probs_NC, batch.chosen_N, 0.0).sum() / nodes
@@ -55,7 +55,7 @@ def train_sft(run: Run, config: Config, learner: Learner, items: Sequence[Sample
                 nodes = sum(len(turn.branches) for item in part for turn in item.turns)
                 rate = learning_rate_factor(cfg.schedule, learner.step_count, total, cfg.warmup_steps)
                 metrics = learner.step(
-                    part, lambda r, b, n=nodes: sft_loss(r, b, smoothing=cfg.smoothing, nodes=n), rate  # type: ignore[misc]
+                    part, lambda r, b, n=nodes: sft_loss(r, b, cfg, nodes=n), rate  # type: ignore[misc]
                 )
                 run.log("sft", learner.step_count, {**metrics, "learning_rate": rate * cfg.learning_rate})
                 bar.advance(note=f"loss {metrics['loss']:.3f} accuracy {metrics['accuracy']:.3f}")

@@ -147,8 +147,8 @@ class Explore:
         if known:
             return self._go(atlas.towards(known[0][1]) or "")
         unknown = atlas.unknown_exits()
-        if not unknown:
-            return "look around"
+        if not unknown:  # there is no such room in this house
+            return self._search_anywhere()
         sides = {room in OUTSIDE_ROOMS for room in rooms}
         best = min(unknown, key=lambda item: (not any(_leads(item[3], outside) for outside in sides), item[0]))
         return self._through(best[1], best[2])

@@ -1,0 +1,86 @@
+"""Fitting the critic: a small head on frozen hidden states, over the turns of the last few iterations.
+
+The head does not touch the language model's weights, so it may be fitted as long as it takes: hidden states are kept from the
+policy's own forward passes, and a pass over thousands of turns costs milliseconds. Value learning through a shared trunk
+disturbs a policy that is nearly deterministic, and an under-fitted critic hides what one wasted step costs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from grue.models.value import ValueHead
+
+BATCH = 512
+
+
+@dataclass(slots=True)
+class Critic:
+    """`head` regressed on discounted targets; `memory` iterations are kept, each as (states (T, H), targets (T,))."""
+
+    head: ValueHead
+    learning_rate: float
+    passes: int
+    memory: int
+    seed: str
+    optimizer: torch.optim.Optimizer = field(init=False)
+    kept: deque[tuple[torch.Tensor, torch.Tensor]] = field(init=False)
+    fits: int = 0
+
+    def __post_init__(self) -> None:
+        self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=self.learning_rate, weight_decay=0.01)
+        self.kept = deque(maxlen=self.memory)
+
+    def remember(self, states_TH: torch.Tensor, targets_T: torch.Tensor) -> None:
+        """One iteration's turns."""
+        self.kept.append((states_TH.detach().float().clone(), targets_T.detach().float().clone()))
+
+    def fit(self) -> dict[str, float]:
+        """`passes` passes of AdamW over what is kept; returns the last pass's mean squared error."""
+        states_TH = torch.cat([states for states, _ in self.kept])
+        targets_T = torch.cat([targets for _, targets in self.kept])
+        # a generator of its own, named by the number of fits, makes a resumed run draw the same batches
+        shuffle = torch.Generator().manual_seed(hash_seed(f"{self.seed}/critic/{self.fits}"))
+        self.fits += 1
+        error = 0.0
+        for _ in range(self.passes):
+            error = 0.0
+            for part in torch.randperm(len(targets_T), generator=shuffle).split(BATCH):
+                loss = F.mse_loss(self.head(states_TH[part]), targets_T[part])
+                self.optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                self.optimizer.step()
+                error += loss.item() * len(part)
+        return {"value_loss": error / len(targets_T)}
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """(tensors, JSON) for a checkpoint; the head itself is stored with the model."""
+        tensors = {f"states.{i}": states for i, (states, _) in enumerate(self.kept)}
+        tensors |= {f"targets.{i}": targets for i, (_, targets) in enumerate(self.kept)}
+        for index, entry in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"moment.{index}.{name}": value for name, value in entry.items()}
+        return tensors, {"fits": self.fits}
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
+        """Inverse of `state`."""
+        self.fits = int(state["fits"])
+        count = sum(name.startswith("states.") for name in tensors)
+        self.kept.extend((tensors[f"states.{i}"], tensors[f"targets.{i}"]) for i in range(count))
+        moments: dict[int, dict[str, torch.Tensor]] = {}
+        for key in (key for key in tensors if key.startswith("moment.")):
+            _, index, name = key.split(".", 2)
+            moments.setdefault(int(index), {})[name] = tensors[key]
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+
+
+def hash_seed(text: str) -> int:
+    """A number from a text, the same in every process (Python's own hash is not)."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])

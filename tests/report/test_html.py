@@ -1,0 +1,324 @@
+"""The page: complete, safe whatever the files hold, and made of whatever is there."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from report_runs import CONFIG, EPISODES, SCRIPT, metrics, results, write_metrics, write_run
+
+from grue.errors import DataError
+from grue.report.html import render
+from grue.report.text import visible
+
+# fmt: off
+TAGS = frozenset({
+    "html", "head", "meta", "title", "style", "body", "header", "main", "section", "footer", "nav", "p", "b", "small",
+    "span", "a", "h1", "h2", "h3", "h4", "ul", "ol", "li", "div", "pre", "dl", "dt", "dd", "table", "thead", "tbody",
+    "tr", "th", "td", "details", "summary", "figure", "figcaption", "svg", "g", "defs", "path", "use", "text",
+    "clippath", "rect", "line", "circle", "polyline",
+})
+ATTRIBUTES = frozenset({
+    "lang", "charset", "http-equiv", "content", "name", "class", "id", "href", "title", "scope", "colspan", "open",
+    "role", "tabindex", "style", "viewbox", "d", "x", "y", "width", "height", "transform", "clip-path", "cx", "cy", "r",
+    "x1", "x2", "y1", "y2", "points", "stroke-dasharray", "aria-label", "aria-hidden",
+})
+# fmt: on
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "</script><script>alert(1)</script>",
+    "</style><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<svg onload=alert(1)><desc>",
+    "\" onmouseover='alert(1)' x=\"",
+    "javascript:alert(1)",
+    "<!-- --><![CDATA[ ]]> &lt;b&gt; &#x27;",
+    "</title></textarea></noscript><iframe src=//example.org>",
+    "\x00\x1b[2J\x1b]52;c;aGk=\x07\x9b\r",
+    "\u202egpj.exe\u2066\u200b\ufeff",
+    "שלום <b dir=rtl>",
+    "{{7*7}} ${7*7} $\\alpha$ %s {0}",
+    "<base href='//example.org'><meta http-equiv=refresh content=0>",
+)
+
+
+class Page(HTMLParser):
+    """Every tag, attribute and text of a page."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.other: list[str] = []
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((name, {key: value or "" for key, value in attributes}))
+        if name != "meta":
+            self.open.append(name)
+
+    def handle_startendtag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((name, {key: value or "" for key, value in attributes}))
+
+    def handle_endtag(self, name: str) -> None:
+        assert self.open.pop() == name
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def handle_comment(self, data: str) -> None:
+        self.other.append(data)
+
+    handle_decl = handle_pi = unknown_decl = handle_comment
+
+
+def parsed(run_dir: Path) -> Page:
+    """The rendered page, after the checks that every page must pass."""
+    source = render(run_dir).read_text(encoding="utf-8")
+    page = Page(source)
+    assert page.open == []
+    assert page.other == ["DOCTYPE html"]
+    assert {name for name, _ in page.tags} <= TAGS
+    assert {key for _, attributes in page.tags for key in attributes} <= ATTRIBUTES
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for _, attributes in page.tags:
+        assert attributes.get("href", "#").startswith("#")
+        assert "url(" not in attributes.get("style", "")
+    assert [name for name, _ in page.tags].count("style") == 1
+    (policy,) = [a["content"] for n, a in page.tags if n == "meta" and a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; img-src data:")
+    assert not {chr(code) for code in range(32)} - {"\n", "\t"} & set(source)
+    assert not set("\x7f\u202e\u2066\u200b\ufeff") & set(source)
+    return page
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("run") / "cooking16", failed=2)
+
+
+def test_a_whole_run(whole: Path) -> None:
+    page = parsed(whole)
+    found = json.loads((whole / "results.json").read_text())
+    ppo = found["policies"]["ppo"]["decoding"]["greedy"]
+    assert f"PPO came to win {100 * ppo['success']:.1f}% of 60 test games that it had never seen" in page.text
+    assert "In 24 min 13 s" in page.text
+    assert "What is missing or odd" not in page.text
+    for policy in ("random", "gold", "base", "SFT", "PPO"):
+        assert policy in page.text
+    for heading in ("Results", "Train, dev and test side by side", "On the same games", "Training", "Words", "Command"):
+        assert heading in page.text
+    assert "counted as losses, success would be" in page.text  # two games of gold crashed
+
+
+def test_every_number_of_the_main_table_is_on_the_page(whole: Path) -> None:
+    text = parsed(whole).text
+    found = json.loads((whole / "results.json").read_text())
+    for entry in found["policies"].values():
+        for row in entry["decoding"].values():
+            assert f"{100 * row['success']:.1f}%" in text
+            assert f"{row['score']:.3f}" in text
+            assert f"{row['steps_mean']:.1f}" in text
+
+
+def test_episodes_stand_on_the_page_as_they_were_played(whole: Path) -> None:
+    page = parsed(whole)
+    for observation, action, _, _ in SCRIPT:
+        assert observation in page.text
+        assert action in page.text
+    widths = [
+        float(a["style"].removeprefix("width:").removesuffix("%")) for n, a in page.tags if a.get("class") == "fill"
+    ]
+    drawn = {round(width, 1) for width in widths}
+    for episode in EPISODES:
+        for turn in episode.turns:
+            for _, probability in turn.considered:
+                assert round(100 * probability, 1) in drawn
+    chosen = [a for n, a in page.tags if n == "li" and a.get("class") == "chosen"]
+    assert len(chosen) == sum(len(episode.turns) for episode in EPISODES if episode.policy != "gold")
+
+
+def test_settings_and_meanings_are_on_the_page(whole: Path) -> None:
+    text = parsed(whole).text
+    for words in ("entropy", "0.005", "explained_variance", "1 is perfect", "transformers", "5.23.0", "gold-pruned"):
+        assert words in text
+
+
+def test_the_same_files_give_the_same_page(whole: Path) -> None:
+    assert render(whole).read_bytes() == render(whole).read_bytes()
+
+
+def hostile_copy(data: Any, text: str) -> Any:
+    """The same structure with `text` for every string and added to every key that is free text."""
+    if isinstance(data, dict):
+        return {key: hostile_copy(value, text) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [hostile_copy(value, text) for value in data]
+    return text if isinstance(data, str) else data
+
+
+@pytest.fixture(scope="module")
+def small_results() -> dict[str, Any]:
+    return results(6)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_from_files_is_shown_and_never_obeyed(tmp_path: Path, small_results: dict[str, Any], text: str) -> None:
+    run = tmp_path / "run"
+    write_run(run, parts="config episodes")
+    found = hostile_copy(small_results, text)
+    for fold in ("policies", "dev", "train"):
+        for entry in found[fold].values():
+            for row in entry["decoding"].values():
+                row["verbs"] = {text: 3}
+        found[fold][text] = {"decoding": {text: found[fold]["ppo"]["decoding"]["greedy"]}}
+    for table in ("stages", "hardware", "versions"):
+        found[table][text] = 1.5
+    found["paired"].append({"a": text, "b": text, "decoding": text, "difference": 0.5, "ci95": [0.1, 0.9]})
+    (run / "results.json").write_bytes(orjson.dumps(found))
+    (run / "config.yaml").write_text(yaml.safe_dump({**hostile_copy(CONFIG, text), text: {text: text}}))
+    line = {"time_s": 1.0, f"metric {text}": 0.5, f"success_{text}": 0.5}
+    write_metrics(
+        run, [{"stage": name, "step": step, **line, "x": step} for name in (text, "ppo") for step in range(3)]
+    )
+    shown = run / "episodes" / "shown.jsonl"
+    lines = [hostile_copy(json.loads(line), text) for line in shown.read_text().splitlines()]
+    shown.write_bytes(b"".join(orjson.dumps(episode) + b"\n" for episode in lines))
+
+    page = parsed(run)
+    assert visible(text) in page.text
+
+
+def test_the_name_of_the_folder_is_text(tmp_path: Path) -> None:
+    run = tmp_path / "<b onclick=x>&amp;"
+    assert "<b onclick=x>&amp;" in parsed(write_run(run, parts="config")).text
+
+
+@pytest.mark.parametrize(
+    ("parts", "missing"),
+    [
+        ("config", ("results.json is absent", "there are no training curves", "No played episode")),
+        ("metrics", ("config.yaml is absent", "results.json is absent")),
+        ("results", ("config.yaml is absent", "there are no training curves")),
+        ("config metrics episodes", ("results.json is absent",)),
+        ("config metrics results", ("No played episode",)),
+    ],
+)
+def test_partial_runs_say_what_is_missing(tmp_path: Path, parts: str, missing: tuple[str, ...]) -> None:
+    text = parsed(write_run(tmp_path / "run", games=8, parts=parts)).text
+    for words in missing:
+        assert words in text
+
+
+def test_a_run_before_ppo(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config")
+    write_metrics(run, [line for line in metrics(0, 30) if line["stage"] == "sft"])
+    (run / "stages.json").write_text(
+        '{"demos": {"seconds": 14.0, "state": "done"}, "sft": {"seconds": 60, "state": "x"}}'
+    )
+    text = parsed(run).text
+    assert "SFT has logged 30 logged steps" not in text
+    assert "This run has not been evaluated yet. SFT has logged 30 steps" in text
+    assert "No PPO iteration has been logged" in text
+    assert "1 min 14 s in all" in text
+
+
+def test_a_run_in_the_middle_of_ppo(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config")
+    write_metrics(run, [{"stage": "ppo", "step": 1, "time_s": 24.0, "success": 0.125, "policy_loss": None}])
+    text = parsed(run).text
+    assert "PPO has logged 1 iteration; at last it won 12.5% of its training games" in text
+    assert "Not finite: policy_loss 1 time" in text
+
+
+def test_results_without_ppo_tell_of_sft(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config")
+    found = results(20)
+    del found["policies"]["ppo"]
+    (run / "results.json").write_bytes(orjson.dumps(found))
+    text = parsed(run).text
+    assert "SFT came to win" in text
+    assert "No test result for PPO" in text
+
+
+def test_a_policy_that_got_worse_is_not_praised(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config")
+    found = results(20)
+    found["policies"]["ppo"], found["policies"]["sft"] = found["policies"]["sft"], found["policies"]["ppo"]
+    (run / "results.json").write_bytes(orjson.dumps(found))
+    assert "% after imitation" in parsed(run).text
+    assert "up from" not in parsed(run).text
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("results.json", "{", "results.json could not be read"),
+        ("results.json", "[1]", "results.json holds no object"),
+        ("results.json", "[" * 100_000, "results.json could not be read"),
+        ("results.json", '{"schema": 99}', "schema that this version does not know"),
+        ("config.yaml", "a: [", "config.yaml could not be read"),
+        ("config.yaml", "a: !!python/object/apply:os.system ['true']", "config.yaml could not be read"),
+        ("config.yaml", "a: &x [1]\nb: [*x, *x]", "YAML aliases"),
+        ("config.yaml", "[" * 200_000, "nested more than 20 deep"),
+        ("metrics.jsonl", "\x00\n{\n", "2 unreadable line(s)"),
+    ],
+)
+def test_broken_files_are_named(tmp_path: Path, file: str, content: str, words: str) -> None:
+    run = write_run(tmp_path / "run", parts="config")
+    (run / file).write_text(content)
+    assert words in parsed(run).text
+
+
+def test_links_out_of_the_run_are_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.yaml"
+    secret.write_text("password: swordfish")
+    run = write_run(tmp_path / "run", parts="metrics")
+    (run / "config.yaml").symlink_to(secret)
+    (run / "episodes").symlink_to(tmp_path)
+    target = tmp_path / "target.html"
+    target.write_text("untouched")
+    (run / "report.html").symlink_to(target)
+    text = parsed(run).text
+    assert "swordfish" not in text
+    assert "config.yaml is not an ordinary file" in text
+    assert target.read_text() == "untouched"
+
+
+def test_secrets_in_commands_and_settings_are_left_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="metrics")
+    (run / "config.yaml").write_text("model: {name: /home/anna/models/x, hub: hf_abcdefghijklmnopqrst}")
+    (run / "results.json").write_text(json.dumps({"command": ["grue", "run", "--out", "/home/anna/runs/a"]}))
+    source = render(run).read_text()
+    assert "anna" not in source
+    assert "hf_abc" not in source
+    assert "grue run --out ~/runs/a" in source
+
+
+def test_without_shown_episodes_some_played_ones_are_shown(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config episodes")
+    (run / "episodes" / "shown.jsonl").rename(run / "episodes" / "demos.jsonl")
+    assert SCRIPT[0][0] in parsed(run).text
+
+
+def test_a_game_that_was_shown_again_is_shown_once(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="episodes")
+    once = len([name for name, _ in parsed(run).tags if name == "details"])
+    write_run(run, parts="episodes")
+    assert len([name for name, _ in parsed(run).tags if name == "details"]) == once
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no run"):
+        render(tmp_path)
+    with pytest.raises(DataError, match="no run directory"):
+        render(tmp_path / "absent")
+    assert not (tmp_path / "report.html").exists()

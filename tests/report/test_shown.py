@@ -1,0 +1,146 @@
+"""The file of shown episodes: what is written is read again, and what is broken costs one line at most."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_runs import EPISODES, shown
+
+from grue.errors import DataError
+from grue.report.shown import append_shown, from_episode, parse_shown, read_shown
+from grue.storage import episodes as storage
+from grue.types import Episode, Observation, Outcome, Task, Turn
+
+
+def played(outcome: Outcome = Outcome.WON) -> Episode:
+    first, last = Observation("A room.", "Win.", "", ("a", "b"), 0.0), Observation("Done.", "Win.", "", None, 1.0)
+    turns = (Turn(first, "a", 0.25, log_prob=-0.5, value=0.4), Turn(first, "b", 0.75, log_prob=-0.1, value=0.6))
+    return Episode(Task("toy", "", "dev", 10001, 8), "choose", turns, outcome, last)
+
+
+def test_written_episodes_are_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "episodes" / "shown.jsonl"
+    for episode in EPISODES:
+        append_shown(path, episode)
+    assert read_shown(path) == (list(EPISODES), [])
+
+
+def test_a_played_episode_is_shown_with_what_was_weighed() -> None:
+    found = from_episode(
+        played(), policy="ppo", decoding="greedy", title="t", considered=[[("b", 0.4), ("a", 0.6)], [("b", 1.0)]]
+    )
+    assert found.turns[0].considered == (("a", 0.6), ("b", 0.4))
+    assert (found.turns[0].value, found.turns[0].log_prob) == (0.4, -0.5)
+    assert (found.task_text, found.final, found.score, found.outcome) == ("Win.", "Done.", 1.0, "won")
+
+
+def test_a_scripted_player_has_no_values() -> None:
+    found = from_episode(played(), policy="gold", decoding="scripted", title="")
+    assert all(turn.value is None and turn.log_prob is None and not turn.considered for turn in found.turns)
+
+
+def test_only_the_likeliest_actions_are_kept() -> None:
+    weighed = [(f"action {number}", 0.05) for number in range(20)]
+    found = from_episode(played(), policy="p", decoding="greedy", title="", considered=[weighed, weighed])
+    assert [len(turn.considered) for turn in found.turns] == [8, 8]
+
+
+def test_a_list_of_another_length_is_refused() -> None:
+    with pytest.raises(DataError, match="1 turns of an episode with 2"):
+        from_episode(played(), policy="p", decoding="greedy", title="", observations=["only one"])
+
+
+def test_ordinary_episode_files_are_understood(tmp_path: Path) -> None:
+    path = tmp_path / "demos.jsonl"
+    storage.append(path, [played(), played(Outcome.FAILED)])
+    found, problems = read_shown(path)
+    assert problems == []
+    assert [episode.outcome for episode in found] == ["won", "failed"]
+    assert (found[0].policy, found[0].task_text, found[0].final, found[0].score) == ("choose", "Win.", "Done.", 1.0)
+    assert [turn.observation for turn in found[0].turns] == ["A room.", "A room."]
+    assert found[0].turns[0].value == 0.4
+
+
+def test_a_torn_or_wrong_line_costs_that_line(tmp_path: Path) -> None:
+    path = tmp_path / "shown.jsonl"
+    append_shown(path, EPISODES[0])
+    with path.open("ab") as file:
+        file.write(b'not json\n{"turns": 3}\n[]\n\xff\xfe\n' + b"[" * 100_000 + b'\n\n{"turns": [{"observation": "x"')
+    found, problems = read_shown(path)
+    assert found == [EPISODES[0]]
+    assert len(problems) == 6
+    assert all("was left out" in problem for problem in problems)
+
+
+def test_reading_stops_at_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "shown.jsonl"
+    for _ in range(4):
+        append_shown(path, EPISODES[1])
+    assert len(read_shown(path, most=2)[0]) == 2
+    monkeypatch.setattr("grue.report.shown._MAX_LINE", 100)
+    found, problems = read_shown(path)
+    assert found == []
+    assert "reading stopped" in problems[0]
+
+
+def test_only_ordinary_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "shown.jsonl"
+    append_shown(path, EPISODES[0])
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(path)
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for other in (link, tmp_path / "pipe.jsonl", tmp_path, tmp_path / "absent.jsonl"):
+        found, problems = read_shown(other)
+        assert found == []
+        assert "not an ordinary file" in problems[0]
+
+
+def test_sparse_and_odd_values_are_tolerated() -> None:
+    found = parse_shown(
+        {
+            "turns": [
+                {"action": 7, "reward": "x", "considered": [["a", 2.0], ["b", None], "c", [1, 2, 3], [None, 0.5]]}
+            ],
+            "task": {"seed": 1e400, "limit": True},
+            "outcome": "conquered",
+            "extra": {"x": 1},
+        }
+    )
+    turn = found.turns[0]
+    assert (turn.action, turn.reward, turn.considered) == ("7", 0.0, (("a", 1.0), ("", 0.5)))
+    assert (found.outcome, found.policy, found.task) == ("unknown", "unnamed", Task("", "", "", 0, 0))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+keys = st.sampled_from(["turns", "task", "final", "considered", "tokens", "score", "outcome", "observation", "policy"])
+objects = st.dictionaries(keys, json_values | st.lists(st.dictionaries(keys, json_values, max_size=4), max_size=3))
+
+
+@settings(deadline=None, max_examples=150)
+@given(objects)
+def test_any_json_is_an_episode_or_refused(data: dict[str, object]) -> None:
+    try:
+        found = parse_shown(data)
+    except DataError:
+        return
+    json.dumps([found.score, *(turn.value for turn in found.turns)], allow_nan=False)
+
+
+def test_the_example_in_the_docstring_is_valid() -> None:
+    import grue.report.shown as module
+
+    text = (module.__doc__ or "").partition("\n\n")[2].partition("\n\n")[0].replace("...", '"x"', 1)
+    example = json.loads(text.replace('"params": ...', '"params": ""').replace('"fold": ...', '"fold": "dev"'))
+    found = parse_shown(example)
+    assert found.turns[0].considered == (("open fridge", 0.98), ("look around", 0.01))
+    assert found.tokens[1] == (" open", "branch")
+    assert shown("ppo", "greedy", "t", 1.0).decoding == "greedy"
