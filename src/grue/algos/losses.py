@@ -22,13 +22,17 @@ def node_kl(log_probs_NC: torch.Tensor, reference_NC: torch.Tensor) -> torch.Ten
     return (log_probs_NC.exp() * difference).sum(-1)
 
 
-def clipped_surrogate(log_probs_T: torch.Tensor, old_T: torch.Tensor, advantages_T: torch.Tensor, clip: float) -> torch.Tensor:
+def clipped_surrogate(
+    log_probs_T: torch.Tensor, old_T: torch.Tensor, advantages_T: torch.Tensor, clip: float
+) -> torch.Tensor:
     """PPO's policy loss for each turn (Schulman et al. 2017, eq. 7); the ratio is that of whole actions."""
     ratio_T = (log_probs_T - old_T).exp()
     return -torch.minimum(ratio_T * advantages_T, ratio_T.clamp(1 - clip, 1 + clip) * advantages_T)
 
 
-def clipped_value_loss(values_T: torch.Tensor, old_T: torch.Tensor, returns_T: torch.Tensor, clip: float) -> torch.Tensor:
+def clipped_value_loss(
+    values_T: torch.Tensor, old_T: torch.Tensor, returns_T: torch.Tensor, clip: float
+) -> torch.Tensor:
     """Half the squared error for each turn, the new value kept within `clip` of the old one (0: not kept)."""
     loss_T = (values_T - returns_T) ** 2
     if clip > 0:

@@ -34,7 +34,7 @@ def _check_determinism(first: Game, second: Game, task: Task) -> None:
     _require(here == first.reset(task) == there, "equal tasks give equal first observations")
     initial, total = here.score, 0.0
     outcome: Outcome | None = None
-    draw = random.Random(task.seed)  # noqa: S311
+    draw = random.Random(task.seed)
     while outcome is None:
         _check_observation(here)
         action = draw.choice(here.actions) if here.actions else NONSENSE

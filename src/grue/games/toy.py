@@ -178,7 +178,7 @@ class ToyGame:
 
 
 def _draw_house(seed: int, rooms: int) -> _House:
-    draw = random.Random(f"toy/{seed}/{rooms}")  # noqa: S311
+    draw = random.Random(f"toy/{seed}/{rooms}")
     key, chest = draw.sample(range(rooms), 2)
     return _House(
         rooms=tuple(draw.sample(_ROOMS, rooms)),

@@ -28,11 +28,16 @@ def action_probabilities(
     return sorted(found, key=lambda pair: -pair[1])
 
 
-def weigh_turns(model: PolicyModel, tries: TrieCache, episode: Episode, temperature: float = 1.0) -> list[list[tuple[str, float]]]:
+def weigh_turns(
+    model: PolicyModel, tries: TrieCache, episode: Episode, temperature: float = 1.0
+) -> list[list[tuple[str, float]]]:
     """`action_probabilities` at each turn of a played episode."""
     return [
         action_probabilities(
-            model, tries(turn.observation.actions or ()), episode.segments[turn.segment].ids[: turn.state_position + 1], temperature
+            model,
+            tries(turn.observation.actions or ()),
+            episode.segments[turn.segment].ids[: turn.state_position + 1],
+            temperature,
         )
         for turn in episode.turns
     ]
@@ -51,7 +56,9 @@ def _node_log_probs(
     device = next(model.parameters()).device
     length = len(prefix) + max(len(path) for path, _ in nodes)
     widest = max(len(node.tokens) for _, node in nodes)
-    ids = torch.tensor([[*prefix, *path] + [0] * (length - len(prefix) - len(path)) for path, _ in nodes], device=device)
+    ids = torch.tensor(
+        [[*prefix, *path] + [0] * (length - len(prefix) - len(path)) for path, _ in nodes], device=device
+    )
     children = torch.tensor([[*node.tokens] + [-1] * (widest - len(node.tokens)) for _, node in nodes], device=device)
     rows = torch.arange(len(nodes), device=device)
     places = torch.tensor([len(prefix) + len(path) - 1 for path, _ in nodes], device=device)

@@ -89,7 +89,9 @@ def samples(
                     # what comes after the last decision teaches nothing
                     segment.ids[: last + 1],
                     tuple(episode.turns[i] for i in chosen),
-                    tuple(float(advantages[number][i]) for i in chosen) if advantages is not None else (0.0,) * len(chosen),
+                    tuple(float(advantages[number][i]) for i in chosen)
+                    if advantages is not None
+                    else (0.0,) * len(chosen),
                     tuple(float(returns[number][i]) for i in chosen) if returns is not None else (0.0,) * len(chosen),
                     imitate,
                 )
@@ -234,7 +236,8 @@ def collate(items: Sequence[Sample]) -> Batch:
 def sample_to_dict(sample: Sample) -> dict[str, Any]:
     """A sample to imitate as JSON: what training reads of it, and no texts."""
     turns = [
-        [turn.state_position, [[b.position, list(b.children), b.chosen] for b in turn.branches]] for turn in sample.turns
+        [turn.state_position, [[b.position, list(b.children), b.chosen] for b in turn.branches]]
+        for turn in sample.turns
     ]
     return {"ids": list(sample.ids), "turns": turns}
 

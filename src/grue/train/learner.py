@@ -54,7 +54,9 @@ class Learner:
             {"params": [p for p in body if p.ndim <= 1], "peak": learning_rate, "weight_decay": 0.0},
             {"params": head, "peak": value_learning_rate, "weight_decay": 0.0},
         ]
-        optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=learning_rate, betas=(0.9, 0.99), fused=True)
+        optimizer = torch.optim.AdamW(
+            [g for g in groups if g["params"]], lr=learning_rate, betas=(0.9, 0.99), fused=True
+        )
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
 
     @property
@@ -108,7 +110,9 @@ class Learner:
         return totals
 
     @torch.no_grad()
-    def read(self, items: Sequence[Sample], *, model: PolicyModel | None = None, reference: bool = False) -> list[torch.Tensor]:
+    def read(
+        self, items: Sequence[Sample], *, model: PolicyModel | None = None, reference: bool = False
+    ) -> list[torch.Tensor]:
         """Logits (nodes, children) of each sample under `model` (default: the trained one), in the order of `items`."""
         reader = model if model is not None else self.model
         reader.eval()
@@ -154,7 +158,9 @@ def load_weights(model: PolicyModel, weights: Mapping[str, torch.Tensor]) -> Non
     learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if set(learned) != set(weights):
         odd = sorted(set(learned) ^ set(weights))[0]
-        raise CheckpointError(f"the checkpoint is of another model: {odd} is only on one side", hint="check model.* settings")
+        raise CheckpointError(
+            f"the checkpoint is of another model: {odd} is only on one side", hint="check model.* settings"
+        )
     for name, parameter in learned.items():
         if parameter.shape != weights[name].shape:
             raise CheckpointError(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from grue.config import Config
+from grue.errors import TrainingError
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import summarise
 from grue.games import Game
@@ -49,12 +50,16 @@ def train_ppo(
     progress = _resume(run, learner, updater)
     actor = Actor(learner.policy_model, config.model.dtype)
     policy = ChoosePolicy(actor.model, encoder)
+    if cfg.dev_every and progress["iteration"] == 0:
+        _watch_dev(run, config, learner, policy, games, dev_tasks, progress, say)
     saved = time.monotonic()
     with say.bar("PPO", cfg.iterations, done=progress["iteration"], unit="iterations") as bar:
         for iteration in range(progress["iteration"], cfg.iterations):
             start = time.monotonic()
             actor.sync()
-            tasks = draw(train_tasks, cfg.episodes_per_iteration, cfg.plays_per_game, f"{config.seed}/ppo/{iteration}/tasks")
+            tasks = draw(
+                train_tasks, cfg.episodes_per_iteration, cfg.plays_per_game, f"{config.seed}/ppo/{iteration}/tasks"
+            )
             seed = f"{config.seed}/ppo/{iteration}/play"
             decoding = Decoding(temperature=cfg.temperature)
             episodes = collect(policy, games[: cfg.slots], tasks, decoding, seed=seed, columns=config.model.context)
@@ -66,7 +71,11 @@ def train_ppo(
             metrics |= updater.update(episodes, iteration, rate, reference)
             update_s = time.monotonic() - played
             turns = sum(episode.steps for episode in episodes) * metrics["passes"]
-            metrics |= {"update_s": update_s, "turns_per_s": turns / update_s, "learning_rate": rate * cfg.learning_rate}
+            metrics |= {
+                "update_s": update_s,
+                "turns_per_s": turns / update_s,
+                "learning_rate": rate * cfg.learning_rate,
+            }
             progress["iteration"] = iteration + 1
             metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
             run.log("ppo", iteration + 1, metrics)
@@ -109,15 +118,24 @@ def _watch_dev(
     start = time.monotonic()
     episodes = evaluate(policy, games, tasks, Decoding(greedy=True), columns=config.model.context)
     found = summarise(episodes, fold="dev", bootstrap=200)
+    if found["success"] is None or found["success_ci95"] is None:
+        raise TrainingError(f"all {len(episodes)} dev games failed: {episodes[0].error}", hint="grue doctor checks Java")
     low, high = found["success_ci95"]
-    row = {"success_greedy": found["success"], "success_greedy_lo": low, "success_greedy_hi": high, "games": found["games"]}
-    run.log("dev", iteration, {**row, "score_greedy": found["score"], "seconds": time.monotonic() - start})
+    row = {
+        "success_greedy": found["success"],
+        "success_greedy_lo": low,
+        "success_greedy_hi": high,
+        "score_greedy": found["score"],
+        "games": found["games"],
+    }
+    run.log("dev", iteration, {**row, "seconds": time.monotonic() - start})
     say(f"iteration {iteration}: dev success {found['success']:.3f} [{low:.3f}, {high:.3f}] greedy, {found['games']} games")
     # a tie goes to the higher score: at the beginning no game may be won
-    merit = found["success"] + 0.01 * found["score"]
+    merit = found["success"] + 0.01 * (found["score"] or 0.0)
     if merit > progress["best_merit"]:
         progress |= {"best_merit": merit, "best_iteration": iteration}
-        checkpoint.save(run.checkpoints("ppo"), iteration, {"model": learner.state()[0]["model"]}, row, best=True)
+        weights = {"model": learner.state()[0]["model"]}
+        checkpoint.save(run.checkpoints("ppo"), iteration, weights, row, best=True)
 
 
 def _save(run: Run, learner: Learner, updater: Updater, progress: dict[str, float]) -> None:

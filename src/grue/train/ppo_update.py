@@ -106,7 +106,9 @@ class Best:
         return [s for seed in rng.sample(seeds, min(count, len(seeds))) for s in self.samples_of[seed][1]]
 
 
-def credit(episodes: Sequence[Episode], cfg: PPOConfig, scale: RunningScale) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def credit(
+    episodes: Sequence[Episode], cfg: PPOConfig, scale: RunningScale
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """(advantages, returns) per turn of each episode; failed episodes get zeros and are left out later."""
     advantages, returns = [], []
     if cfg.normalise_rewards:
@@ -134,7 +136,9 @@ def credit(episodes: Sequence[Episode], cfg: PPOConfig, scale: RunningScale) -> 
 def _against_group(episodes: Sequence[Episode], cfg: PPOConfig) -> list[np.ndarray]:
     """Discounted return of the whole episode less the mean over the plays of the same game, the same for every turn."""
     totals: dict[int, list[float]] = {}
-    whole = [discounted_returns(np.array([t.reward for t in e.turns]), cfg.gamma)[0] if e.turns else 0.0 for e in episodes]
+    whole = [
+        discounted_returns(np.array([t.reward for t in e.turns]), cfg.gamma)[0] if e.turns else 0.0 for e in episodes
+    ]
     for episode, total in zip(episodes, whole, strict=True):
         totals.setdefault(episode.task.seed, []).append(float(total))
     return [
@@ -162,7 +166,9 @@ class Updater:
     scale: RunningScale = field(default_factory=RunningScale)
     best: Best = field(default_factory=Best)
 
-    def update(self, episodes: Sequence[Episode], iteration: int, rate: float, reference: Reference) -> dict[str, float]:
+    def update(
+        self, episodes: Sequence[Episode], iteration: int, rate: float, reference: Reference
+    ) -> dict[str, float]:
         """Learn from one iteration's episodes; returns metrics, most of them means over the steps."""
         cfg = self.config.ppo
         usable = [e for e in episodes if e.outcome is not Outcome.FAILED]
@@ -201,7 +207,10 @@ class Updater:
     def state(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         """(tensors by group, JSON) for a checkpoint; the learner stores itself."""
         scale = self.scale
-        best = {str(seed): [steps, [sample_to_dict(s) for s in found]] for seed, (steps, found) in self.best.samples_of.items()}
+        best = {
+            str(seed): [steps, [sample_to_dict(s) for s in found]]
+            for seed, (steps, found) in self.best.samples_of.items()
+        }
         state = {"entropy_coef": self.entropy_coef, "scale": [scale.count, scale.mean, scale.m2], "best": best}
         tensors, critic = self.critic.state() if self.critic is not None else ({}, {})
         return {"critic": tensors} if tensors else {}, {**state, "critic": critic}
@@ -211,7 +220,9 @@ class Updater:
         if self.critic is not None:
             self.critic.load_state(tensors["critic"], state["critic"])
         self.entropy_coef, self.scale = state["entropy_coef"], RunningScale(*state["scale"])
-        self.best = Best({int(seed): (steps, [sample_from_dict(s) for s in found]) for seed, (steps, found) in state["best"].items()})
+        self.best = Best(
+            {int(seed): (steps, [sample_from_dict(s) for s in found]) for seed, (steps, found) in state["best"].items()}
+        )
 
     def _step(
         self, items: list[Sample], rate: float, policy: bool, seen: list[tuple[torch.Tensor, torch.Tensor]] | None

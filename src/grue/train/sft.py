@@ -22,7 +22,9 @@ from grue.train.learner import Learner, learning_rate_factor
 SAVE_EVERY_S = 60.0
 
 
-def sft_loss(reading: Reading, batch: Batch, cfg: SFTConfig, *, nodes: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def sft_loss(
+    reading: Reading, batch: Batch, cfg: SFTConfig, *, nodes: int
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """A micro-batch's share of the mean loss over the `nodes` branching nodes of the whole batch."""
     log_probs_NC = branch_log_probs(reading.logits_NC, 1.0)
     loss = smoothed_nll(log_probs_NC, batch.chosen_N, cfg.smoothing, batch.hints_NC, cfg.lookahead).sum() / nodes
@@ -33,7 +35,9 @@ def sft_loss(reading: Reading, batch: Batch, cfg: SFTConfig, *, nodes: int) -> t
     return loss, {"nll": nll, "accuracy": right, "node_entropy": entropy}
 
 
-def train_sft(run: Run, config: Config, learner: Learner, items: Sequence[Sample], say: Progress, interrupt: Interrupt) -> None:
+def train_sft(
+    run: Run, config: Config, learner: Learner, items: Sequence[Sample], say: Progress, interrupt: Interrupt
+) -> None:
     """`config.sft.epochs` passes over `items`, from the last checkpoint on if there is one. Saves as it goes and at the end."""
     cfg, folder = config.sft, run.checkpoints("sft")
     if not items:
@@ -55,7 +59,9 @@ def train_sft(run: Run, config: Config, learner: Learner, items: Sequence[Sample
                 nodes = sum(len(turn.branches) for item in part for turn in item.turns)
                 rate = learning_rate_factor(cfg.schedule, learner.step_count, total, cfg.warmup_steps)
                 metrics = learner.step(
-                    part, lambda r, b, n=nodes: sft_loss(r, b, cfg, nodes=n), rate  # type: ignore[misc]
+                    part,
+                    lambda r, b, n=nodes: sft_loss(r, b, cfg, nodes=n),
+                    rate,  # type: ignore[misc]
                 )
                 run.log("sft", learner.step_count, {**metrics, "learning_rate": rate * cfg.learning_rate})
                 bar.advance(note=f"loss {metrics['loss']:.3f} accuracy {metrics['accuracy']:.3f}")

@@ -30,10 +30,10 @@ class Random:
 
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
-        self._random = random.Random(seed)  # noqa: S311
+        self._random = random.Random(seed)
 
     def start(self, task: Task, observation: Observation) -> None:
-        self._random = random.Random(f"{self._seed}/{task.game}/{task.params}/{task.fold}/{task.seed}")  # noqa: S311
+        self._random = random.Random(f"{self._seed}/{task.game}/{task.params}/{task.fold}/{task.seed}")
 
     def act(self, observation: Observation) -> str:
         if not observation.actions:

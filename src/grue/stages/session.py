@@ -79,7 +79,9 @@ class Session:
         folder = self.run.checkpoints(policy)
         path = checkpoint.best_valid(folder) or checkpoint.latest_valid(folder)
         if path is None:
-            raise CheckpointError(f"{folder} holds no checkpoint", hint=f"run the stage first: grue {policy} {self.run.out}")
+            raise CheckpointError(
+                f"{folder} holds no checkpoint", hint=f"run the stage first: grue {policy} {self.run.out}"
+            )
         load_weights(self.model, checkpoint.load(path).tensors["model"])
 
     def player(self) -> ChoosePolicy:

@@ -11,8 +11,6 @@ from typing import Any, Literal
 
 from grue.config import Config
 from grue.errors import DataError
-from grue.evaluate.final import final_results, measure
-from grue.evaluate.show import print_episode, shown_episode
 from grue.games.play import demo_report, play
 from grue.games.teachers import teacher
 from grue.policy.trie import TrieCache
@@ -20,7 +18,9 @@ from grue.progress import Progress
 from grue.report import html
 from grue.report.shown import append_shown
 from grue.rollout.pack import samples, tokenise, with_lookahead
-from grue.session import Session, open_session
+from grue.stages.final import final_results, measure
+from grue.stages.session import Session, open_session
+from grue.stages.show import print_episode, shown_episode
 from grue.storage import checkpoint, episodes
 from grue.storage.run import Run, read_run_config
 from grue.train.learner import Learner
@@ -199,4 +199,9 @@ def _range(fold: str) -> range:
     return FOLDS[fold]
 
 
-STAGES: dict[str, Callable[[Session], dict[str, Any] | None]] = {"demos": _demos, "sft": _sft, "ppo": _ppo, "eval": _eval}
+STAGES: dict[str, Callable[[Session], dict[str, Any] | None]] = {
+    "demos": _demos,
+    "sft": _sft,
+    "ppo": _ppo,
+    "eval": _eval,
+}

@@ -22,7 +22,7 @@ from grue.types import Episode, Observation, Task
 
 if TYPE_CHECKING:
     from grue.progress import Bar
-    from grue.session import Session
+    from grue.stages.session import Session
 
 TRAINED = ("base", "sft", "ppo")
 SCRIPTED = ("random", "gold")
@@ -71,7 +71,7 @@ def measure(session: Session) -> None:
             file.unlink(missing_ok=True)
             episodes.append(file, [_outline(episode) for episode in played])
             jsonl.append(_file(session), [{"row": row.name, "result": result}])
-            bar.advance(0, note=f"{row.policy} {row.fold} {row.decoding}: {result['success']:.1%}")
+            bar.advance(0, note=f"{row.policy} {row.fold} {row.decoding}: {result['success'] or 0:.1%}")
 
 
 def final_results(session: Session, *, wall_s: float | None, command: str) -> dict[str, Any]:
@@ -107,7 +107,9 @@ def _paired(session: Session) -> list[dict[str, Any]]:
     for other in ("base", "sft", "gold"):
         decoding = cfg.decodings[0]
         ours = session.run.episodes(Row("ppo", cfg.fold, decoding, cfg.games).name)
-        theirs = session.run.episodes(Row(other, cfg.fold, "scripted" if other in SCRIPTED else decoding, cfg.games).name)
+        theirs = session.run.episodes(
+            Row(other, cfg.fold, "scripted" if other in SCRIPTED else decoding, cfg.games).name
+        )
         result = compare(list(episodes.read(ours)), list(episodes.read(theirs)), bootstrap=cfg.bootstrap)
         found.append({"a": "ppo", "b": other, "decoding": decoding, **result})
     return found

@@ -6,15 +6,15 @@ import time
 from typing import TYPE_CHECKING
 
 from grue.evaluate.evaluate import evaluate
-from grue.policy.choose import Decoding
+from grue.policy.choose import ChoosePolicy, Decoding
 from grue.policy.weigh import weigh_turns
 from grue.prompts.transcript import render_task, tidy
 from grue.report.shown import ShownEpisode, from_episode
-from grue.types import Task
+from grue.types import Episode, Task
 
 if TYPE_CHECKING:
     from grue.progress import Progress
-    from grue.session import Session
+    from grue.stages.session import Session
 
 
 def shown_episode(session: Session, policy: str, title: str, task: Task, *, greedy: bool = True) -> ShownEpisode:
@@ -31,13 +31,31 @@ def shown_episode(session: Session, policy: str, title: str, task: Task, *, gree
         title=title,
         task_text=tidy(render_task(goal, task.limit)),
         observations=[tidy(turn.observation.text) for turn in episode.turns],
+        tokens=_token_roles(episode, player),
         considered=weigh_turns(player.model, player.tries, episode, decoding.temperature),
     )
 
 
+def _token_roles(episode: Episode, player: ChoosePolicy) -> list[tuple[str, str]]:
+    """Each piece of the last segment with what it was: read, forced, or decided at a branch (these are trained)."""
+    if not episode.segments:
+        return []
+    ids, last = episode.segments[-1].ids, len(episode.segments) - 1
+    roles = ["read"] * len(ids)
+    for turn in (turn for turn in episode.turns if turn.segment == last):
+        for place in range(len(player.encoder.action(turn.action))):
+            roles[turn.state_position + 1 + place] = "forced"
+        for branch in turn.branches:
+            roles[branch.position + 1] = "branch"
+    return [(player.encoder.tokenizer.decode([token]), role) for token, role in zip(ids, roles, strict=True)]
+
+
 def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -> None:
     """The episode in the terminal: observations in short, then what was weighed."""
-    say(f"--- {shown.title}: {shown.task.game} {shown.task.fold} {shown.task.seed} ({shown.policy}, {shown.decoding})", style="bold")
+    say(
+        f"--- {shown.title}: {shown.task.game} {shown.task.fold} {shown.task.seed} ({shown.policy}, {shown.decoding})",
+        style="bold",
+    )
     say(shown.task_text, style="dim")
     for number, turn in enumerate(shown.turns, 1):
         say(turn.observation)
