@@ -31,8 +31,6 @@ LAYERS = (
     {"train"},
     {"pretrain"},
     {"report"},
-    {"session"},
-    {"evaluate.final", "evaluate.show"},
     {"stages"},
     {"bench"},
     {"cli"},

@@ -11,9 +11,9 @@ Array = NDArray[np.float64]
 def turn_gae(rewards_T: Array, values_T: Array, last_value: float, gamma: float, lam: float) -> tuple[Array, Array]:
     """Generalised advantage estimation over the turns of one episode (Schulman et al. 2016, eq. 16).
 
-    delta_t = r_t + gamma V(s_t+1) - V(s_t);  A_t = sum_k (gamma lam)^k delta_t+k. `last_value` stands for V after the last
-    turn: 0 where the episode ended, the critic's estimate where it was only cut off. Returns (advantages, returns), where
-    returns = advantages + values is the critic's target.
+    delta_t = r_t + gamma V(s_t+1) - V(s_t);  A_t = sum_k (gamma lam)^k delta_t+k. `last_value` stands for V after
+    the last turn: 0 where the episode ended, the critic's estimate where it was only cut off. Returns (advantages,
+    returns), where returns = advantages + values is the critic's target.
     """
     advantages_T = np.zeros_like(values_T)
     following, running = last_value, 0.0
@@ -36,4 +36,5 @@ def discounted_returns(rewards_T: Array, gamma: float) -> Array:
 
 def normalise(values_T: Array) -> Array:
     """Mean 0 and standard deviation 1 over all turns given; unchanged scale where they hardly differ."""
-    return (values_T - values_T.mean()) / (values_T.std() + 1e-8)
+    normalised: Array = (values_T - values_T.mean()) / (values_T.std() + 1e-8)
+    return normalised

@@ -1,4 +1,4 @@
-"""Losses of the two training stages. Every mean is over turns, and the caller gives the number of turns to divide by."""
+"""Losses of the two training stages, one value for each node or turn: the caller takes the mean."""
 
 from __future__ import annotations
 
@@ -41,25 +41,13 @@ def clipped_value_loss(
     return 0.5 * loss_T
 
 
-def smoothed_nll(
-    log_probs_NC: torch.Tensor,
-    chosen_N: torch.Tensor,
-    smoothing: float,
-    hints_NC: torch.Tensor | None = None,
-    hinted: float = 0.0,
-) -> torch.Tensor:
-    """Cross-entropy of each node against (1 - smoothing) on the demonstrated child and the rest spread over all children.
+def smoothed_nll(log_probs_NC: torch.Tensor, chosen_N: torch.Tensor, smoothing: float) -> torch.Tensor:
+    """Cross-entropy of each node against (1 - smoothing) on the demonstrated child, the rest spread over all children.
 
-    Smoothing keeps a clone from becoming certain: a deterministic teacher leaves it an entropy near 0, and an agent that
-    never tries anything else cannot improve. Where `hints_NC` holds a distribution (rows of 0: none), `hinted` of the
-    target's mass goes to it as well.
+    Smoothing keeps a clone from becoming certain: a deterministic teacher leaves it an entropy near 0, and an agent
+    that never tries anything else cannot improve.
     """
     chosen = log_probs_NC.gather(1, chosen_N[:, None]).squeeze(1)
     padded = torch.isinf(log_probs_NC)
-    finite_NC = log_probs_NC.masked_fill(padded, 0.0)
-    spread = finite_NC.sum(-1) / (~padded).sum(-1)
-    loss = -(1 - smoothing) * chosen - smoothing * spread
-    if hints_NC is None or hinted == 0:
-        return loss
-    towards = -(hints_NC * finite_NC).sum(-1)
-    return torch.where(hints_NC.sum(-1) > 0, (1 - hinted) * loss + hinted * towards, loss)
+    spread = log_probs_NC.masked_fill(padded, 0.0).sum(-1) / (~padded).sum(-1)
+    return -(1 - smoothing) * chosen - smoothing * spread

@@ -72,6 +72,8 @@ class DemosConfig(Stage):
     teacher: Literal["gold", "gold-pruned", "explore", "optimal"] = Field("gold", description="who plays")
     games: int = Field(900, ge=1, le=1_000_000, description="train games to play")
     record_limit: int = Field(50, ge=1, le=10_000, description="steps recorded per game, even past game.limit")
+    replays: int = Field(0, ge=0, description="times each demonstration is replayed with steps left out at random")
+    omission: float = Field(0.2, ge=0, lt=1, description="chance that a replay leaves a step out")
 
 
 class SFTConfig(Stage):
@@ -83,7 +85,9 @@ class SFTConfig(Stage):
     weight_decay: float = Field(0.01, ge=0, lt=1, description="decoupled weight decay")
     warmup_steps: int = Field(10, ge=0, description="optimiser steps of linear warm-up")
     schedule: Literal["linear", "constant", "cosine"] = Field("linear", description="learning rate after the warm-up")
-    smoothing: float = Field(0.1, ge=0, lt=1, description="label smoothing over the trie's children; keeps exploration")
+    smoothing: float = Field(
+        0.02, ge=0, lt=1, description="label smoothing over the trie's children; keeps exploration"
+    )
     lookahead: float = Field(
         0.0,
         ge=0,
@@ -92,6 +96,9 @@ class SFTConfig(Stage):
     )
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     micro_tokens: int = Field(8192, ge=64, description="tokens per forward pass; gradients are accumulated")
+    save_every_s: float = Field(
+        60.0, ge=0, description="seconds between two checkpoints; 0 = after every step", json_schema_extra=LOCAL
+    )
 
 
 class PPOConfig(Stage):
@@ -125,10 +132,16 @@ class PPOConfig(Stage):
     normalise_rewards: bool = Field(False, description="rewards are divided by a running deviation of the return")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     micro_tokens: int = Field(8192, ge=64, description="tokens per forward pass; gradients are accumulated")
+    save_every_s: float = Field(
+        60.0, ge=0, description="seconds between two checkpoints; 0 = after every iteration", json_schema_extra=LOCAL
+    )
     bootstrap_at_limit: bool = Field(False, description="treat the step limit as a truncation and bootstrap its value")
     dev_every: int = Field(10, ge=0, description="iterations between evaluations on the dev fold; 0 = never")
     dev_games: int = Field(200, ge=1, le=1000, description="dev games per such evaluation")
-    group_baseline: bool = Field(False, description="baseline = mean return of the plays of the same game")
+    group_weight: float = Field(
+        0.0, ge=0, le=1, description="share of the advantage that compares plays of the same game, not with the critic"
+    )
+    plays_kept: int = Field(0, ge=0, description="plays of each game to learn from, the best and worst ones; 0 = all")
     imitation_coef: float = Field(0.0, ge=0, description="weight of imitating the best episodes so far")
     rename: bool = Field(False, description="exchange the names of things at random in each training game")
 
@@ -139,8 +152,10 @@ class PPOConfig(Stage):
                 f"episodes_per_iteration={self.episodes_per_iteration} is not a multiple of "
                 f"plays_per_game={self.plays_per_game}"
             )
-        if self.group_baseline and self.plays_per_game < 2:
-            raise ValueError("group_baseline compares plays of one game: set plays_per_game to 2 or more")
+        if (self.group_weight > 0 or self.plays_kept) and self.plays_per_game < 2:
+            raise ValueError("group_weight and plays_kept compare plays of one game: set plays_per_game to 2 or more")
+        if self.plays_kept > self.plays_per_game:
+            raise ValueError(f"plays_kept={self.plays_kept} is more than plays_per_game={self.plays_per_game}")
         if self.value_shares_trunk and self.value_passes:
             raise ValueError("value_shares_trunk needs the value loss inside the PPO loss: set value_passes to 0")
         if self.minibatches > self.episodes_per_iteration:
@@ -154,7 +169,7 @@ class EvalConfig(Stage):
     """What the final table is measured on."""
 
     fold: Literal["train", "dev", "test"] = Field("test", description="fold the games are taken from")
-    games: int = Field(1000, ge=1, le=1000, description="games, the first ones of the fold")
+    games: int = Field(1000, ge=1, le=1000, description="games, spread evenly over the fold")
     slots: int = Field(128, ge=1, description="games that advance together in one batch")
     decodings: tuple[Literal["greedy", "sampled"], ...] = Field(
         ("greedy", "sampled"), min_length=1, description="how actions are taken from the policy"

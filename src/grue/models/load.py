@@ -24,7 +24,7 @@ def embedded_folder() -> Path:
 
 
 def compute_dtype(name: str, device: str) -> torch.dtype:
-    """The number format of matrix products. "auto" is bfloat16 where the hardware multiplies it natively, else float32."""
+    """The number format of matrix products. "auto" is bfloat16 where the hardware has it natively, else float32."""
     if name != "auto":
         dtype: torch.dtype = getattr(torch, name)
         return dtype
@@ -55,7 +55,7 @@ def load_model(config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenize
         options["dtype"] = torch.float32
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **safe)
-        model = AutoModelForCausalLM.from_pretrained(source, **safe, **options)
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, **safe, **options)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()
         raise ModelError(
@@ -65,7 +65,7 @@ def load_model(config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenize
     if config.adapter == "lora":
         model = _with_adapter(model, config)
     if "quantization_config" not in options:
-        model = model.to(default_device())
+        model = model.to(default_device())  # type: ignore[arg-type]  # its wrapper has lost `self`
     return model, tokenizer
 
 

@@ -21,11 +21,12 @@ def child_logits(head: nn.Module, hidden_NH: torch.Tensor, children_NC: torch.Te
     than one of 1,000.
     """
     with torch.autocast(hidden_NH.device.type, enabled=False):
+        weight, bias = head.weight, getattr(head, "bias", None)
+        assert isinstance(weight, torch.Tensor)
         used, index_NC = torch.unique(children_NC.clamp(min=0), return_inverse=True)
-        weight_UH = head.weight[used].float()
-        logits_NU = hidden_NH.float() @ weight_UH.T
-        if getattr(head, "bias", None) is not None:
-            logits_NU = logits_NU + head.bias[used].float()
+        logits_NU = hidden_NH.float() @ weight[used].float().T
+        if bias is not None:
+            logits_NU = logits_NU + bias[used].float()
         return logits_NU.gather(1, index_NC).masked_fill(children_NC < 0, float("-inf"))
 
 

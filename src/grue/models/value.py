@@ -22,4 +22,5 @@ class ValueHead(nn.Module):
         """(..., hidden) -> (...)."""
         with torch.autocast(hidden.device.type, enabled=False):
             inner = torch.nn.functional.gelu(self.inner(self.norm(hidden.float())))
-            return self.outer(inner).squeeze(-1)
+            values: torch.Tensor = self.outer(inner).squeeze(-1)
+            return values

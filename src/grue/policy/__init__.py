@@ -1,1 +1,1 @@
-"""Policies over a language model: the token trie (`trie`), the ragged KV-cache engine (`engine`), choosing (`choose`)."""
+"""Policies over a language model: the token trie (`trie`), the ragged KV cache (`engine`), choosing (`choose`)."""

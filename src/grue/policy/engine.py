@@ -2,7 +2,8 @@
 
 One preallocated buffer a layer holds keys and values for all slots. A forward pass takes some rows with the new ids of
 each, right-padded to the longest; keys are written at each row's own length, and the mask lets a token see the
-tokens of its own row up to itself. What a padded column writes lies beyond the row's length and is overwritten later.
+tokens of its own row up to itself. What padding writes lies beyond the row's length and is overwritten later, or, where
+the row ends, in one column more that is never read.
 """
 
 from __future__ import annotations
@@ -39,13 +40,14 @@ class _RaggedLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         _, heads, _, dim = key_states.shape
-        self.keys = key_states.new_zeros(self._slots, heads, self._columns, dim)
-        self.values = value_states.new_zeros(self._slots, heads, self._columns, value_states.shape[-1])
+        self.keys = key_states.new_zeros(self._slots, heads, self._columns + 1, dim)
+        self.values = value_states.new_zeros(self._slots, heads, self._columns + 1, value_states.shape[-1])
         self.is_initialized = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
         plan = self._plan
         # row indexing: one (heads, dim) block a token; scatter_ with an expanded index is several times slower
         for buffer, states in ((self.keys, key_states), (self.values, value_states)):
@@ -66,9 +68,9 @@ class _RaggedLayer(CacheLayerMixin):
 
 
 class Engine:
-    """Feeds new tokens of many sequences through a Hugging Face decoder and returns the last hidden state of each.
+    """Feeds new tokens of many sequences to a Hugging Face decoder and returns the last hidden state of each.
 
-    `slots` sequences of at most `columns` tokens. The model is used as it is (dtype, device, adapter): the caller decides.
+    `slots` sequences of at most `columns` tokens. The model is used as it is: dtype, device, adapter.
     """
 
     def __init__(self, model: PreTrainedModel, slots: int, columns: int) -> None:
@@ -87,34 +89,36 @@ class Engine:
 
     @torch.inference_mode()
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Append ids[i] (at least one each) to sequence rows[i]; returns (len(rows), hidden), the last token's state."""
-        width = max(map(len, ids))
-        if len(rows) < self.slots <= 2 * len(rows) and width <= 4:
-            return self._feed_among_all(rows, ids)
-        before = [self.lengths[row] for row in rows]
-        longest = max(map(int.__add__, before, map(len, ids)))
-        # padded columns are written too, so they must lie inside the buffer
-        if max(before) + width > self.columns:
+        """Append ids[i] (at least one) to sequence rows[i]; returns (len(rows), hidden), the last token's state."""
+        longest = max(self.lengths[row] + len(new) for row, new in zip(rows, ids, strict=True))
+        if longest > self.columns:
             raise ModelError(
                 f"a sequence of {longest} tokens does not fit the cache of {self.columns}",
                 hint="raise model.context, or shorten the game's limit",
             )
+        if len(rows) < self.slots <= 2 * len(rows) and max(map(len, ids)) <= 4:
+            return self._feed_among_all(rows, ids)
+        return self._forward(rows, ids)
+
+    def _forward(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
+        width = max(map(len, ids))
+        before = [self.lengths[row] for row in rows]
         padded = torch.tensor([list(new) + [0] * (width - len(new)) for new in ids], device=self.device)
         start = torch.tensor(before, device=self.device)
-        positions = start[:, None] + torch.arange(width, device=self.device)
+        columns = start[:, None] + torch.arange(width, device=self.device)
         plan = self._plan
         everything = len(rows) == self.slots and list(rows) == list(range(self.slots))
         index = torch.tensor(rows, device=self.device)
         plan.rows = None if everything else index
         plan.write_rows = index.repeat_interleave(width)
-        plan.write_columns = positions.reshape(-1)
-        plan.length = max(before) + width
-        seen = torch.arange(plan.length, device=self.device) <= positions[..., None]
+        plan.write_columns = columns.reshape(-1).clamp(max=self.columns)
+        plan.length = min(self.columns, max(map(int.__add__, before, map(len, ids))))
+        seen = torch.arange(plan.length, device=self.device) <= columns[..., None]
         mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device).masked_fill_(~seen, float("-inf"))
-        hidden = self.decoder(
+        hidden: torch.Tensor = self.decoder(
             input_ids=padded,
             attention_mask=mask[:, None],
-            position_ids=positions,
+            position_ids=columns.clamp(max=self.columns - 1),  # a model may know no positions beyond
             past_key_values=self._cache,
             use_cache=True,
         ).last_hidden_state
@@ -124,14 +128,11 @@ class Engine:
         return hidden[torch.arange(len(rows), device=self.device), last]
 
     def _feed_among_all(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Feed a dummy to the other rows, forgotten at once: reading the whole buffer in place beats copying half of it."""
+        """Feed a dummy to the other rows, forgotten at once: reading all in place beats copying half the buffer."""
         new = dict(zip(rows, ids, strict=True))
         lengths = self.lengths.copy()
-        # a row that is full has no column to spare for the dummy
         others = [row for row in range(self.slots) if row not in new]
-        for row in others:
-            self.lengths[row] = min(self.lengths[row], self.columns - 4)
-        hidden = self.feed(range(self.slots), [new.get(row, (0,)) for row in range(self.slots)])
+        hidden = self._forward(range(self.slots), [new.get(row, (0,)) for row in range(self.slots)])
         for row in others:
             self.lengths[row] = lengths[row]
         return hidden[torch.tensor(list(rows), device=self.device)]

@@ -1,7 +1,7 @@
 """Valid actions as a trie of token ids; a policy decides only where it branches.
 
-At a node with one child there is nothing to decide, so forced tokens have probability 1. At a branching node the model's
-logits are renormalised over the children: pi(a|s) is the product over the branching nodes on a's path, every
+At a node with one child there is nothing to decide, so forced tokens have probability 1. At a branching node the
+model's logits are renormalised over the children: pi(a|s) is the product over the branching nodes on a's path, every
 action is valid, and log-probabilities are exact. By the chain rule, the sum of the node entropies along a sampled path
 is an unbiased estimate of the entropy of pi(.|s).
 """
@@ -29,6 +29,10 @@ class _Draft:
     children: dict[int, _Draft] = field(default_factory=dict)
     action: str | None = None
 
+    def first(self) -> str | None:
+        """An action at or below this node."""
+        return self.action or next((child.first() for child in self.children.values()), None)
+
     def freeze(self) -> Node:
         return Node(tuple(self.children), tuple(child.freeze() for child in self.children.values()), self.action)
 
@@ -38,11 +42,13 @@ def build_trie(actions: Sequence[str], encode: Callable[[str], Sequence[int]]) -
     root = _Draft()
     for action in actions:
         draft = root
+        shorter = None
         for token in encode(action):
+            shorter = shorter or draft.action
             draft = draft.children.setdefault(token, _Draft())
-        if draft.action is not None or draft.children:
+        if shorter is not None or draft.action is not None or draft.children:
             raise ModelError(
-                f"the actions {draft.action!r} and {action!r} cannot be told apart by their tokens",
+                f"the actions {shorter or draft.first()!r} and {action!r} cannot be told apart by their tokens",
                 hint="an action must not be a prefix of another once encoded; check the tokenizer",
             )
         draft.action = action
@@ -60,7 +66,7 @@ class TrieCache:
 
 
 def path_branches(root: Node, ids: Sequence[int]) -> list[tuple[int, tuple[int, ...], int]]:
-    """(offset, children, chosen) of each branching node on the path `ids`; offset counts ids fed before the decision."""
+    """(offset, children, chosen) of each branching node on the path `ids`; offset: ids fed before the decision."""
     node, branches = root, []
     for offset, token in enumerate(ids):
         index = node.tokens.index(token)

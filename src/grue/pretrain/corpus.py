@@ -1,4 +1,4 @@
-"""Transcripts for the embedded base: games with seeds of their own (fold "pretrain"), players random, gold and noisy gold."""
+"""Transcripts for the embedded base: games of the fold "pretrain", played by random, gold and noisy gold."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import random
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from grue.errors import DataError
+from grue.games.twx import TwxGame
 from grue.pretrain.names import draw_renaming, recipe_pairs, rename
+from grue.types import Outcome, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,9 @@ def read_corpus(path: Path) -> list[Transcript]:
     transcripts = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
-            row = json.loads(line)
-            transcripts.append(Transcript(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}))
+            fields = json.loads(line).items()
+            row: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields}
+            transcripts.append(Transcript(**row))
         except (ValueError, TypeError) as error:
             raise DataError(f"{path}:{number} is no transcript: {error}", hint="record it again") from error
     return transcripts
@@ -47,12 +51,12 @@ def write_corpus(path: Path, transcripts: Iterator[Transcript]) -> int:
     return count
 
 
-def _wins(game, task, actions: list[str]) -> bool:  # type: ignore[no-untyped-def]
+def _wins(game: TwxGame, task: Task, actions: list[str]) -> bool:
     game.reset(task)
     for action in actions:
         _, _, outcome = game.step(action)
         if outcome is not None:
-            return str(outcome) == "won"
+            return outcome is Outcome.WON
     return False
 
 
@@ -66,17 +70,16 @@ def _noisy(gold: list[str], listed: list[tuple[str, ...]], noise: float, rng: ra
     return actions
 
 
-def record(game, task, player: str, noise: float, rng: random.Random) -> Transcript:  # type: ignore[no-untyped-def]
+def record(game: TwxGame, task: Task, player: str, noise: float, rng: random.Random) -> Transcript:
     """Play one game with `player` (random | gold | noisy) and return its transcript.
 
     Noise only ever adds steps: leaving gold's steps out would teach shortcuts that RL is to find by itself.
     """
     observation = game.reset(task, gold=True)
-    gold: list[str] = game.gold()
+    gold = game.gold()
     if player == "noisy":
         listed = [observation.actions or ()]
-        for action in gold[:-1]:
-            listed.append(game.step(action)[0].actions or ())
+        listed += [game.step(action)[0].actions or () for action in gold[:-1]]
         for _ in range(8):
             plan = _noisy(gold, listed, noise, rng)
             if _wins(game, task, plan):
@@ -102,12 +105,12 @@ def record(game, task, player: str, noise: float, rng: random.Random) -> Transcr
         observations.append(observation.text)
         if outcome is not None:
             break
-    won = outcome is not None and str(outcome) == "won"
+    won = outcome is Outcome.WON
     return Transcript(task.seed, player, observation.goal, tuple(observations), tuple(actions), tuple(valid), won)
 
 
 def augment(transcript: Transcript, rng: random.Random, *, original: float = 0.2, invented: float = 0.3) -> Transcript:
-    """The transcript with foods renamed: kept as it is (`original`), else exchanged, or partly invented (`invented`)."""
+    """The transcript with other food names: `original` and `invented` are the shares left alone and partly invented."""
     draw = rng.random()
     recipe = next((pairs for text in transcript.observations if (pairs := recipe_pairs(text))), frozenset())
     if draw < original or not recipe:

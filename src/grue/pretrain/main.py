@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from grue.games import make, tasks
+from grue.games import tasks
+from grue.games.twx import TwxGame
 from grue.pretrain.corpus import Transcript, augment, read_corpus, record, write_corpus
 from grue.pretrain.names import game_foods
 from grue.prompts.transcript import render_action, render_observation, render_task
@@ -28,7 +29,7 @@ def player_of(rng: random.Random) -> str:
 
 def record_corpus(games: int, say: Callable[[str], None]) -> Iterator[Transcript]:
     """`games` transcripts on layouts of the pretrain fold; each depends on its seed alone."""
-    game = make(GAME, PARAMS)
+    game = TwxGame(GAME, PARAMS)
     start = time.monotonic()
     try:
         for number, task in enumerate(tasks(GAME, PARAMS, "pretrain", RECORD_LIMIT, games), 1):

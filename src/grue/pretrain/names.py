@@ -14,6 +14,7 @@ import re
 from functools import cache
 from importlib.resources import files
 from itertools import product
+from typing import Any
 
 Pair = tuple[str, str, str]  # food, cut, cook ("" where the recipe asks for none)
 
@@ -52,8 +53,9 @@ def held_out_pairs() -> frozenset[Pair]:
 
 
 @cache
-def _world() -> dict[str, dict]:  # type: ignore[type-arg]
-    return json.loads((files("textworld_express") / "cooking_world.json").read_text(encoding="utf-8"))
+def _world() -> dict[str, Any]:
+    world: dict[str, Any] = json.loads((files("textworld_express") / "cooking_world.json").read_text(encoding="utf-8"))
+    return world
 
 
 def recipe_pairs(cookbook: str) -> frozenset[Pair]:

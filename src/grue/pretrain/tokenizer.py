@@ -38,7 +38,8 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, whole: Iterable[str])
     )
     # names are cut out of the text before training as well, else merges would be spent on them
     cut = re.compile("(" + "|".join(re.escape(n.content) for n in sorted(names, key=lambda n: -len(n.content))) + ")")
-    tokenizer.train_from_iterator((part for text in texts for part in cut.split(text)[::2]), trainer)
+    parts = (part for text in texts for part in (cut.split(text)[::2] if names else [text]))
+    tokenizer.train_from_iterator(parts, trainer)
     tokenizer.add_tokens(names)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,7 +106,7 @@ def batches(
 def loss_of(
     model: PreTrainedModel, ids_BT: torch.Tensor, weights_BT: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weighted mean loss, and the plain mean loss on action tokens (nats). Right padding needs no mask: it is causal."""
+    """Weighted mean loss, and plain mean loss on action tokens (nats). Attention is causal: padding needs no mask."""
     logits = model(input_ids=ids_BT, use_cache=False).logits[:, :-1]
     targets, weights = ids_BT[:, 1:].reshape(-1), weights_BT[:, 1:].reshape(-1)
     loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), targets, reduction="none")
@@ -115,8 +115,13 @@ def loss_of(
 
 
 def train(
-    transcripts: list[Transcript], tokenizer: PreTrainedTokenizerFast, recipe: Recipe, out: Path, *, say=print
-) -> PreTrainedModel:  # type: ignore[no-untyped-def]
+    transcripts: list[Transcript],
+    tokenizer: PreTrainedTokenizerFast,
+    recipe: Recipe,
+    out: Path,
+    *,
+    say: Callable[[str], None] = print,
+) -> PreTrainedModel:
     """Train and save a base under `out` (safetensors + tokenizer), every 500 steps and at the end."""
     model, encoder, rng = build_model(tokenizer, recipe), Encoder(tokenizer), random.Random(recipe.seed)
     decay = [p for p in model.parameters() if p.ndim > 1]
@@ -155,5 +160,6 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) 
     from copy import deepcopy
 
     out.mkdir(parents=True, exist_ok=True)
-    deepcopy(model).to(torch.bfloat16).save_pretrained(out, safe_serialization=True)
+    rounded = deepcopy(model).to(torch.bfloat16)  # type: ignore[arg-type]  # its wrapper has lost `self`
+    rounded.save_pretrained(out, safe_serialization=True)
     tokenizer.save_pretrained(out)

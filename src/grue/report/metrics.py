@@ -49,8 +49,8 @@ _ALL = (
            "started with, per turn.", "policy", "nats"),
     Metric("kl_old", "KL of the update", "How far the updates of one iteration moved the policy from the one that "
            "played its games, per turn.", "policy", "nats"),
-    Metric("clip_fraction", "Clipped", "Share of turns whose probability ratio left the PPO clip range and gave no "
-           "gradient.", "policy", "share"),
+    Metric("clip_fraction", "Clipped", "Share of turns whose probability ratio left the PPO clip range.", "policy",
+           "share"),
     Metric("policy_loss", "Policy loss", "The clipped surrogate objective, negated; its level means little, a jump "
            "means trouble.", "policy"),
     Metric("ratio_mean", "Ratio", "Mean ratio of new to old action probability; 1 before the first update.", "policy"),

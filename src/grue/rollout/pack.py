@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ class Sample:
     returns: tuple[float, ...] = ()
     imitate: bool = False  # learned by imitation only: no policy-gradient or value loss
     reference: torch.Tensor | None = None  # (nodes, children) log-probabilities of the reference policy
-    hints: tuple[tuple[float, ...], ...] = ()  # for each node a distribution over its children, or () for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +45,11 @@ class Batch:
     returns_T: torch.Tensor
     imitate_T: torch.Tensor  # bool
     reference_NC: torch.Tensor | None = None  # log-probabilities of the reference policy, -inf pads
-    hints_NC: torch.Tensor | None = None  # distributions over children to lean towards; rows of 0 for none
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on `device`."""
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Batch(**{name: value.to(device) if value is not None else None for name, value in moved.items()})
+        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None})
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...]:
@@ -130,34 +128,6 @@ def tokenise(episode: Episode, encoder: Encoder, tries: TrieCache) -> Episode:
     return Episode(episode.task, episode.player, tuple(turns), episode.outcome, episode.final, (Segment(tuple(ids)),))
 
 
-LOOKAHEAD_DECAY = 0.7
-
-
-def with_lookahead(sample: Sample, encoder: Encoder) -> Sample:
-    """The sample with, at each branching node, what the same player did later and could have done already.
-
-    Later actions that are valid now are weighted 1, 0.7, 0.49, ... in their order, each action once. An agent that leans to
-    these tries shortcuts through the demonstration instead of noise; which of them are any good it has to find out.
-    """
-    hints: list[tuple[float, ...]] = []
-    for number, turn in enumerate(sample.turns):
-        later: dict[str, float] = {}
-        for following in sample.turns[number + 1 :]:
-            if following.action != turn.action and following.action in (turn.observation.actions or ()):
-                later.setdefault(following.action, LOOKAHEAD_DECAY ** len(later))
-        paths = [(encoder.action(action), weight) for action, weight in later.items()]
-        for branch in turn.branches:
-            depth = branch.position - turn.state_position
-            taken = encoder.action(turn.action)[:depth]
-            weights = [0.0] * len(branch.children)
-            for ids, weight in paths:
-                if ids[:depth] == taken and ids[depth] in branch.children:
-                    weights[branch.children.index(ids[depth])] += weight
-            total = sum(weights)
-            hints.append(tuple(weight / total for weight in weights) if total else ())
-    return replace(sample, hints=tuple(hints))
-
-
 def minibatches(items: Sequence[Sample], count: int, rng: random.Random) -> Iterator[list[Sample]]:
     """`items` in random order, cut into `count` parts of nearly equal size."""
     order = list(items)
@@ -185,7 +155,8 @@ def collate(items: Sequence[Sample]) -> Batch:
     ids = np.zeros((len(items), length), dtype=np.int64)
     nodes: list[tuple[int, int, int, int]] = []  # row, position, turn, chosen
     children: list[tuple[int, ...]] = []
-    turn_rows, positions = [], []
+    turn_rows: list[int] = []
+    positions: list[int] = []
     for row, item in enumerate(items):
         ids[row, : len(item.ids)] = item.ids
         for turn in item.turns:
@@ -199,19 +170,16 @@ def collate(items: Sequence[Sample]) -> Batch:
     for i, tokens in enumerate(children):
         padded[i, : len(tokens)] = tokens
     reference = None
-    if all(item.reference is not None for item in items):
-        reference = torch.full(padded.shape, float("-inf"))
+    if any(item.reference is not None for item in items):
+        # 0 where a sample has none (one to imitate): finite, and never part of a mean
+        reference = torch.zeros(padded.shape).masked_fill_(torch.from_numpy(padded < 0), float("-inf"))
         first = 0
         for item in items:
-            assert item.reference is not None
-            count, width = item.reference.shape[0], min(item.reference.shape[1], padded.shape[1])
-            reference[first : first + count, :width] = item.reference[:, :width]
+            count = sum(len(turn.branches) for turn in item.turns)
+            if item.reference is not None:
+                width = min(item.reference.shape[1], padded.shape[1])
+                reference[first : first + count, :width] = item.reference[:, :width]
             first += count
-    hints = None
-    if any(item.hints for item in items):
-        hints = torch.zeros(padded.shape)
-        for i, weights in enumerate(weights for item in items for weights in item.hints):
-            hints[i, : len(weights)] = torch.tensor(weights)
     node_NX = torch.tensor(nodes, dtype=torch.long).reshape(-1, 4)
     turns = [turn for item in items for turn in item.turns]
     return Batch(
@@ -229,7 +197,6 @@ def collate(items: Sequence[Sample]) -> Batch:
         returns_T=torch.tensor([r for item in items for r in item.returns]),
         imitate_T=torch.tensor([item.imitate for item in items for _ in item.turns]),
         reference_NC=reference,
-        hints_NC=hints,
     )
 
 

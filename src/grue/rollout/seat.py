@@ -85,8 +85,7 @@ class Seat:
         if outcome is not None:
             return self._end(outcome)
         shown = self.encoder.observation(self.observation.text)
-        # room for the longest action is kept, so that a decision never has to stop half way
-        if len(self.ids) + len(shown) + 64 > self.columns:
+        if len(self.ids) + len(shown) + self._room() > self.columns:
             self.segments.append(Segment(tuple(self.ids)))
             self._open_segment()
         else:
@@ -98,11 +97,17 @@ class Seat:
         self.ids = list(self.encoder.task(self.observation.goal, self.task.limit))
         self.ids += self.encoder.observation(self.observation.text)
         self.seen = 0
-        if len(self.ids) + 64 > self.columns:
+        needed = len(self.ids) + self._room()
+        if needed > self.columns:
             raise ModelError(
-                f"task text and observation need {len(self.ids)} tokens, more than the context of {self.columns}",
+                f"task, observation and action need {needed} tokens, more than the context of {self.columns}",
                 hint="raise model.context",
             )
+
+    def _room(self) -> int:
+        """Tokens of the longest valid action: kept free, so that a decision never has to stop half way."""
+        assert self.observation is not None
+        return max((len(self.encoder.action(action)) for action in self.observation.actions or ()), default=0)
 
     def _end(self, outcome: Outcome, error: str = "") -> Episode:
         assert self.task is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shlex
 import sys
 import time
@@ -11,17 +12,18 @@ from typing import Any, Literal
 
 from grue.config import Config
 from grue.errors import DataError
+from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
 from grue.games.teachers import teacher
 from grue.policy.trie import TrieCache
 from grue.progress import Progress
 from grue.report import html
 from grue.report.shown import append_shown
-from grue.rollout.pack import samples, tokenise, with_lookahead
+from grue.rollout.pack import samples, tokenise
 from grue.stages.final import final_results, measure
 from grue.stages.session import Session, open_session
 from grue.stages.show import print_episode, shown_episode
-from grue.storage import checkpoint, episodes
+from grue.storage import checkpoint, episodes, jsonl
 from grue.storage.run import Run, read_run_config
 from grue.train.learner import Learner
 from grue.train.ppo import train_ppo
@@ -62,13 +64,14 @@ def plan(config: Config, out: Path) -> str:
     """What is about to happen, in a few lines."""
     game = config.game
     params = ",".join(f"{key}={value}" for key, value in game.params.items())
+    decodings = " and ".join(config.eval.decodings)
     return "\n".join(
         [
             f"{config.preset}: {game.name} {params}, {game.limit} steps; model {config.model.name}; seed {config.seed}",
             f"  demos  {config.demos.games} train games played by {config.demos.teacher}",
             f"  sft    {config.sft.epochs} passes",
             f"  ppo    {config.ppo.iterations} iterations of {config.ppo.episodes_per_iteration} train games",
-            f"  eval   {config.eval.games} {config.eval.fold} games for each policy, {' and '.join(config.eval.decodings)}",
+            f"  eval   {config.eval.games} {config.eval.fold} games for each policy, {decodings}",
             f"  into   {out}; Ctrl-C saves, and the same command goes on",
         ]
     )
@@ -92,13 +95,21 @@ def _do(session: Session, name: str) -> None:
 def _demos(session: Session) -> dict[str, Any]:
     cfg, config, say = session.config.demos, session.config, session.say
     file = session.run.episodes("demos")
+    replays = session.run.episodes("replays")
     known = len(list(episodes.read(file))) if file.exists() else 0
+    if replays.exists():
+        jsonl.keep_first(replays, known * cfg.replays)
     (game,) = session.games(1)
     player = teacher(cfg.teacher, game)
     train = session.tasks("train", cfg.games)
     with say.bar("demos", len(train), done=known, unit="games") as bar:
         for task in train[known:]:
-            episodes.append(file, [play(game, task, player, record_limit=cfg.record_limit)])
+            demonstration = play(game, task, player, record_limit=cfg.record_limit)
+            rng = random.Random(f"{config.seed}/replays/{task.seed}")
+            again = [replay_with_omissions(game, demonstration, cfg.omission, rng) for _ in range(cfg.replays)]
+            # a game counts as recorded when its demonstration stands, so that comes last
+            episodes.append(replays, again)
+            episodes.append(file, [demonstration])
             bar.advance()
             session.interrupt.check()
     facts = demo_report(episodes.read(file), getattr(player, "pruned_steps", 0))
@@ -117,9 +128,9 @@ def _sft(session: Session) -> dict[str, Any]:
     session.load("base")
     _show(session, "base", "before training")
     tries = TrieCache(session.encoder.action)
-    items = samples([tokenise(episode, session.encoder, tries) for episode in episodes.read(file)])
-    if cfg.lookahead > 0:
-        items = [with_lookahead(item, session.encoder) for item in items]
+    recorded = [file, *([replays] if (replays := session.run.episodes("replays")).exists() else [])]
+    played = (episode for part in recorded for episode in episodes.read(part))
+    items = samples([tokenise(episode, session.encoder, tries) for episode in played])
     learner = Learner(
         session.model,
         learning_rate=cfg.learning_rate,
@@ -127,6 +138,7 @@ def _sft(session: Session) -> dict[str, Any]:
         max_grad_norm=cfg.max_grad_norm,
         micro_tokens=cfg.micro_tokens,
         dtype=config.model.dtype,
+        dropout=True,
     )
     train_sft(session.run, config, learner, items, session.say, session.interrupt)
     _show(session, "sft", "after SFT")

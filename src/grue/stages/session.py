@@ -45,7 +45,7 @@ class Session:
         return self._games[:count]
 
     def tasks(self, fold: str, count: int | None = None) -> list[Task]:
-        """`count` tasks of a fold, spread evenly over it (neighbouring seeds are no easier, but whole stretches are)."""
+        """`count` tasks of a fold, spread evenly over it: some stretches of seeds are easier than others."""
         game = self.config.game
         every = tasks(game.name, game.params, fold, game.limit, java=game.java)
         if count is None or count >= len(every):

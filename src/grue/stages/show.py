@@ -47,7 +47,7 @@ def _token_roles(episode: Episode, player: ChoosePolicy) -> list[tuple[str, str]
             roles[turn.state_position + 1 + place] = "forced"
         for branch in turn.branches:
             roles[branch.position + 1] = "branch"
-    return [(player.encoder.tokenizer.decode([token]), role) for token, role in zip(ids, roles, strict=True)]
+    return [(str(player.encoder.tokenizer.decode([token])), role) for token, role in zip(ids, roles, strict=True)]
 
 
 def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -> None:

@@ -1,8 +1,8 @@
 """Fitting the critic: a small head on frozen hidden states, over the turns of the last few iterations.
 
-The head does not touch the language model's weights, so it may be fitted as long as it takes: hidden states are kept from the
-policy's own forward passes, and a pass over thousands of turns costs milliseconds. Value learning through a shared trunk
-disturbs a policy that is nearly deterministic, and an under-fitted critic hides what one wasted step costs.
+The head does not touch the language model's weights, so it may be fitted as long as it takes: hidden states are kept
+from the policy's own forward passes, and a pass over thousands of turns costs milliseconds. Value learning through
+a shared trunk disturbs a policy that is nearly deterministic, and an under-fitted critic hides what a lost step costs.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class Critic:
                 loss.backward()
                 self.optimizer.step()
                 error += loss.item() * len(part)
+        self.optimizer.zero_grad(set_to_none=True)
         return {"value_loss": error / len(targets_T)}
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

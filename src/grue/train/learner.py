@@ -1,4 +1,4 @@
-"""One optimiser step, shared by every training stage: micro-batches, mixed precision, clipping, schedule. Accelerate inside."""
+"""One optimiser step, shared by all training stages: micro-batches, precision (Accelerate), clipping, schedule."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def learning_rate_factor(schedule: str, step: int, total: int, warmup: int) -> f
 
 
 class Learner:
-    """Owns the trained weights, the optimiser and the step count. AdamW, float32 weights, mixed precision by autocast."""
+    """Owns the trained weights (float32; products in autocast), the optimiser (AdamW) and the step count."""
 
     def __init__(
         self,
@@ -40,11 +40,14 @@ class Learner:
         micro_tokens: int,
         dtype: str,
         value_learning_rate: float = 0.0,
+        dropout: bool = False,
     ) -> None:
         device = next(model.parameters()).device.type
         precision = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(compute_dtype(dtype, device), "no")
         self.accelerator = Accelerator(mixed_precision=precision, cpu=device == "cpu")
         self.max_grad_norm, self.micro_tokens = max_grad_norm, micro_tokens
+        # off where log-probs are compared with those of the play: the ratio would not begin at 1
+        self.dropout = dropout
         self.step_count = 0
         # 0: the head is fitted apart from the language model, or not at all
         head = list(model.value_head.parameters()) if value_learning_rate > 0 else []
@@ -57,6 +60,7 @@ class Learner:
         optimizer = torch.optim.AdamW(
             [g for g in groups if g["params"]], lr=learning_rate, betas=(0.9, 0.99), fused=True
         )
+        self._learned = body + head
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
 
     @property
@@ -70,7 +74,7 @@ class Learner:
         `loss_of` gives a micro-batch's share of the loss: shares add up, so the cut into micro-batches changes nothing.
         Raises TrainingError before any weight changes when the loss or a gradient is not finite.
         """
-        self.model.train()
+        self.model.train(self.dropout)
         totals: dict[str, float] = {}
         self.optimizer.zero_grad(set_to_none=True)
         for group in micro_batches(items, self.micro_tokens):
@@ -84,7 +88,7 @@ class Learner:
             self.accelerator.backward(loss)
             for name, value in {"loss": loss, **metrics}.items():
                 totals[name] = totals.get(name, 0.0) + value.item()
-        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
+        norm = self.accelerator.clip_grad_norm_(self._learned, self.max_grad_norm)
         if norm is not None and not torch.isfinite(norm):
             raise TrainingError(
                 f"the gradient's norm is {norm.item()} at optimiser step {self.step_count}",
@@ -130,7 +134,7 @@ class Learner:
     def state(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         """(tensors by group, JSON) for a checkpoint. With an adapter only what learns is stored, not the base."""
         model = self.policy_model
-        learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        learned: dict[str, torch.Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
         optimizer = self.optimizer.state_dict()
         moments = {
             f"{index}.{name}": value
@@ -162,9 +166,10 @@ def load_weights(model: PolicyModel, weights: Mapping[str, torch.Tensor]) -> Non
             f"the checkpoint is of another model: {odd} is only on one side", hint="check model.* settings"
         )
     for name, parameter in learned.items():
-        if parameter.shape != weights[name].shape:
+        there, here = tuple(weights[name].shape), tuple(parameter.shape)
+        if there != here:
             raise CheckpointError(
-                f"the checkpoint is of another model: {name} has shape {tuple(weights[name].shape)}, not {tuple(parameter.shape)}",
+                f"the checkpoint is of another model: {name} has shape {there}, not {here}",
                 hint="check model.* settings",
             )
         parameter.copy_(weights[name])

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation on whole games, with credit per turn (Schulman et al. 2017; GAE: Schulman et al. 2016)."""
+"""Proximal policy optimisation on whole games, with credit per turn (Schulman et al. 2016, 2017)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from grue.train.ppo_update import Updater, rollout_metrics
 from grue.train.reference import Reference
 from grue.types import Task
 
-SAVE_EVERY_S = 60.0
-
 
 def train_ppo(
     run: Run,
@@ -48,13 +46,14 @@ def train_ppo(
         critic = Critic(head, cfg.value_learning_rate, cfg.value_passes, cfg.value_memory, str(config.seed))
     updater = Updater(config, learner, cfg.entropy_coef, critic)
     progress = _resume(run, learner, updater)
+    done = int(progress["iteration"])
     actor = Actor(learner.policy_model, config.model.dtype)
     policy = ChoosePolicy(actor.model, encoder)
-    if cfg.dev_every and progress["iteration"] == 0:
+    if cfg.dev_every and done == 0:
         _watch_dev(run, config, learner, policy, games, dev_tasks, progress, say)
     saved = time.monotonic()
-    with say.bar("PPO", cfg.iterations, done=progress["iteration"], unit="iterations") as bar:
-        for iteration in range(progress["iteration"], cfg.iterations):
+    with say.bar("PPO", cfg.iterations, done=done, unit="iterations") as bar:
+        for iteration in range(done, cfg.iterations):
             start = time.monotonic()
             actor.sync()
             tasks = draw(
@@ -84,7 +83,7 @@ def train_ppo(
             if cfg.dev_every and ((iteration + 1) % cfg.dev_every == 0 or last):
                 actor.sync()
                 _watch_dev(run, config, learner, policy, games, dev_tasks, progress, say)
-            if last or interrupt.requested or time.monotonic() - saved > SAVE_EVERY_S:
+            if last or interrupt.requested or time.monotonic() - saved >= cfg.save_every_s:
                 _save(run, learner, updater, progress)
                 saved = time.monotonic()
                 if not last:
@@ -96,8 +95,9 @@ def train_ppo(
 
 
 def draw(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list[Task]:
-    """`count` plays of `count / plays` different games, drawn by `seed`. All of them, again, where there are too few."""
-    rng, different, chosen = random.Random(seed), max(1, count // plays), []
+    """`count` plays of `count / plays` different games, drawn by `seed`. All of them, again, if too few."""
+    rng, different = random.Random(seed), max(1, count // plays)
+    chosen: list[Task] = []
     while len(chosen) < different:
         chosen += rng.sample(list(tasks), min(len(tasks), different - len(chosen)))
     return [task for task in chosen for _ in range(plays)]
@@ -119,7 +119,9 @@ def _watch_dev(
     episodes = evaluate(policy, games, tasks, Decoding(greedy=True), columns=config.model.context)
     found = summarise(episodes, fold="dev", bootstrap=200)
     if found["success"] is None or found["success_ci95"] is None:
-        raise TrainingError(f"all {len(episodes)} dev games failed: {episodes[0].error}", hint="grue doctor checks Java")
+        raise TrainingError(
+            f"all {len(episodes)} dev games failed: {episodes[0].error}", hint="grue doctor checks Java"
+        )
     low, high = found["success_ci95"]
     row = {
         "success_greedy": found["success"],
@@ -129,7 +131,8 @@ def _watch_dev(
         "games": found["games"],
     }
     run.log("dev", iteration, {**row, "seconds": time.monotonic() - start})
-    say(f"iteration {iteration}: dev success {found['success']:.3f} [{low:.3f}, {high:.3f}] greedy, {found['games']} games")
+    measured = f"dev success {found['success']:.3f} [{low:.3f}, {high:.3f}] greedy, {found['games']} games"
+    say(f"iteration {iteration}: {measured}")
     # a tie goes to the higher score: at the beginning no game may be won
     merit = found["success"] + 0.01 * (found["score"] or 0.0)
     if merit > progress["best_merit"]:
@@ -148,6 +151,8 @@ def _resume(run: Run, learner: Learner, updater: Updater) -> dict[str, float]:
     """Counters of the run: from the last checkpoint if there is one, whose state everything then has."""
     path = checkpoint.latest_valid(run.checkpoints("ppo"))
     if path is None:
+        run.rewind("ppo", 0)
+        run.rewind("dev", -1)  # the first measurement is that of iteration 0
         return {"iteration": 0, "env_steps": 0, "best_merit": -1.0, "best_iteration": 0}
     stored = checkpoint.load(path)
     learner.load_state(stored.tensors, stored.state)

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from grue.algos.advantages import discounted_returns, turn_gae
+from grue.algos.advantages import discounted_returns
 from grue.algos.losses import branch_log_probs, clipped_surrogate, clipped_value_loss, node_entropies, node_kl
 from grue.config import Config, PPOConfig
 from grue.errors import TrainingError
 from grue.models.policy_model import Reading
 from grue.rollout.pack import Batch, Sample, minibatches, sample_from_dict, sample_to_dict, samples
+from grue.train.credit import RunningScale, credit, telling_plays
 from grue.train.critic import Critic
 from grue.train.learner import Learner
 from grue.train.reference import Reference
@@ -50,7 +51,7 @@ def ppo_loss(
         metrics["kl_ref"] = (_per_turn(node_kl(log_probs_NC, batch.reference_NC), batch, turns) * played_T).sum()
     if policy:
         loss = loss + policy_loss - entropy_coef * entropy
-        if cfg.kl_coef > 0:
+        if cfg.kl_coef > 0 and "kl_ref" in metrics:  # a micro-batch to imitate has no reference
             loss = loss + cfg.kl_coef * metrics["kl_ref"]
         if sizes.imitated:
             imitation = -(log_probs_T * batch.imitate_T.float()).sum() / sizes.imitated
@@ -70,26 +71,6 @@ def _per_turn(values_N: torch.Tensor, batch: Batch, turns: int) -> torch.Tensor:
 
 
 @dataclass(slots=True)
-class RunningScale:
-    """Running standard deviation of returns, for reward normalisation."""
-
-    count: float = 0.0
-    mean: float = 0.0
-    m2: float = 0.0
-
-    def add(self, values: np.ndarray) -> None:
-        for value in values:
-            self.count += 1
-            delta = value - self.mean
-            self.mean += delta / self.count
-            self.m2 += delta * (value - self.mean)
-
-    @property
-    def deviation(self) -> float:
-        return float(np.sqrt(self.m2 / self.count)) if self.count > 1 and self.m2 > 0 else 1.0
-
-
-@dataclass(slots=True)
 class Best:
     """Self-imitation (after Oh et al. 2018): of each game the shortest win so far, as samples to learn from again."""
 
@@ -104,47 +85,6 @@ class Best:
     def draw(self, count: int, rng: random.Random) -> list[Sample]:
         seeds = sorted(self.samples_of)
         return [s for seed in rng.sample(seeds, min(count, len(seeds))) for s in self.samples_of[seed][1]]
-
-
-def credit(
-    episodes: Sequence[Episode], cfg: PPOConfig, scale: RunningScale
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """(advantages, returns) per turn of each episode; failed episodes get zeros and are left out later."""
-    advantages, returns = [], []
-    if cfg.normalise_rewards:
-        for episode in episodes:
-            scale.add(discounted_returns(np.array([t.reward for t in episode.turns]), cfg.gamma)[:1])
-    divisor = scale.deviation if cfg.normalise_rewards else 1.0
-    for episode in episodes:
-        rewards_T = np.array([turn.reward for turn in episode.turns], dtype=np.float64) / divisor
-        values_T = np.array([turn.value for turn in episode.turns], dtype=np.float64)
-        cut = cfg.bootstrap_at_limit and episode.outcome is Outcome.LIMIT
-        last = float(values_T[-1]) if cut and len(values_T) else 0.0
-        advantage, target = turn_gae(rewards_T, values_T, last, cfg.gamma, cfg.lam)
-        advantages.append(advantage)
-        returns.append(target)
-    if cfg.group_baseline:
-        advantages = _against_group(episodes, cfg)
-    if cfg.normalise_advantages:
-        kept = [a for a, e in zip(advantages, episodes, strict=True) if e.outcome is not Outcome.FAILED and len(a)]
-        if kept:
-            flat = np.concatenate(kept)
-            advantages = [(a - flat.mean()) / (flat.std() + 1e-8) for a in advantages]
-    return advantages, returns
-
-
-def _against_group(episodes: Sequence[Episode], cfg: PPOConfig) -> list[np.ndarray]:
-    """Discounted return of the whole episode less the mean over the plays of the same game, the same for every turn."""
-    totals: dict[int, list[float]] = {}
-    whole = [
-        discounted_returns(np.array([t.reward for t in e.turns]), cfg.gamma)[0] if e.turns else 0.0 for e in episodes
-    ]
-    for episode, total in zip(episodes, whole, strict=True):
-        totals.setdefault(episode.task.seed, []).append(float(total))
-    return [
-        np.full(len(episode.turns), total - float(np.mean(totals[episode.task.seed])))
-        for episode, total in zip(episodes, whole, strict=True)
-    ]
 
 
 def with_reference(items: Sequence[Sample], logits: Sequence[torch.Tensor], temperature: float) -> list[Sample]:
@@ -178,7 +118,9 @@ class Updater:
                 f"{next(e.error for e in episodes if e.error)}",
                 hint="grue doctor checks Java and memory",
             )
-        items = samples(usable, *credit(usable, cfg, self.scale))
+        advantages, returns = credit(usable, cfg, self.scale)
+        kept = telling_plays(usable, cfg)
+        items = samples([usable[i] for i in kept], [advantages[i] for i in kept], [returns[i] for i in kept])
         # the KL costs a forward pass; where it is not in the loss it is only watched
         if cfg.kl_coef > 0 or iteration % 5 == 0:
             with reference.in_place():
@@ -218,7 +160,7 @@ class Updater:
     def load_state(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> None:
         """Inverse of `state`."""
         if self.critic is not None:
-            self.critic.load_state(tensors["critic"], state["critic"])
+            self.critic.load_state(tensors.get("critic", {}), state["critic"])
         self.entropy_coef, self.scale = state["entropy_coef"], RunningScale(*state["scale"])
         self.best = Best(
             {int(seed): (steps, [sample_from_dict(s) for s in found]) for seed, (steps, found) in state["best"].items()}
@@ -256,6 +198,8 @@ def explained_variance(episodes: Sequence[Episode], gamma: float) -> float:
         for e in episodes
         if e.turns and e.outcome is not Outcome.FAILED
     ]
+    if not pairs:
+        return float("nan")
     returns, values = np.concatenate([g for g, _ in pairs]), np.concatenate([v for _, v in pairs])
     return float(1 - np.var(returns - values) / (np.var(returns) + 1e-12))
 
@@ -264,12 +208,16 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float, gamma: float) -
     """What one iteration's play looked like. Failed games are counted, and left out of the means."""
     kept = [e for e in episodes if e.outcome is not Outcome.FAILED]
     steps = sum(e.steps for e in episodes)
+
+    def mean(values: list[float]) -> float:
+        return float(np.mean(values)) if values else float("nan")
+
     return {
-        "success": float(np.mean([e.won for e in kept])),
-        "score": float(np.mean([e.score for e in kept])),
-        "steps_mean": float(np.mean([e.steps for e in kept])),
-        "lost": float(np.mean([e.outcome is Outcome.LOST for e in kept])),
-        "limit": float(np.mean([e.outcome is Outcome.LIMIT for e in kept])),
+        "success": mean([e.won for e in kept]),
+        "score": mean([e.score for e in kept]),
+        "steps_mean": mean([e.steps for e in kept]),
+        "lost": mean([e.outcome is Outcome.LOST for e in kept]),
+        "limit": mean([e.outcome is Outcome.LIMIT for e in kept]),
         "failed": len(episodes) - len(kept),
         "episodes": len(episodes),
         "explained_variance": explained_variance(kept, gamma),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -17,9 +18,8 @@ from grue.progress import Progress
 from grue.rollout.pack import Batch, Sample, minibatches
 from grue.storage import checkpoint
 from grue.storage.run import Run
+from grue.train.critic import hash_seed
 from grue.train.learner import Learner, learning_rate_factor
-
-SAVE_EVERY_S = 60.0
 
 
 def sft_loss(
@@ -27,7 +27,7 @@ def sft_loss(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """A micro-batch's share of the mean loss over the `nodes` branching nodes of the whole batch."""
     log_probs_NC = branch_log_probs(reading.logits_NC, 1.0)
-    loss = smoothed_nll(log_probs_NC, batch.chosen_N, cfg.smoothing, batch.hints_NC, cfg.lookahead).sum() / nodes
+    loss = smoothed_nll(log_probs_NC, batch.chosen_N, cfg.smoothing).sum() / nodes
     with torch.no_grad():
         right = (log_probs_NC.argmax(-1) == batch.chosen_N).float().sum() / nodes
         nll = smoothed_nll(log_probs_NC, batch.chosen_N, 0.0).sum() / nodes
@@ -38,7 +38,7 @@ def sft_loss(
 def train_sft(
     run: Run, config: Config, learner: Learner, items: Sequence[Sample], say: Progress, interrupt: Interrupt
 ) -> None:
-    """`config.sft.epochs` passes over `items`, from the last checkpoint on if there is one. Saves as it goes and at the end."""
+    """`config.sft.epochs` passes over `items`, from the last checkpoint on if there is one. Saves as it goes."""
     cfg, folder = config.sft, run.checkpoints("sft")
     if not items:
         raise TrainingError("there are no demonstrations to learn from", hint="record some with: grue demos")
@@ -48,7 +48,7 @@ def train_sft(
     if resume is not None:
         stored = checkpoint.load(resume)
         learner.load_state(stored.tensors, stored.state)
-        run.rewind("sft", learner.step_count)
+    run.rewind("sft", learner.step_count)
     saved = time.monotonic()
     with say.bar("SFT", total, done=learner.step_count, unit="steps") as bar:
         while learner.step_count < total:
@@ -56,16 +56,14 @@ def train_sft(
             # the order of an epoch comes from its number alone, so a resumed run goes on in the same order
             parts = list(minibatches(items, per_epoch, random.Random(f"{config.seed}/sft/{epoch}")))
             for part in parts[place:]:
-                nodes = sum(len(turn.branches) for item in part for turn in item.turns)
+                nodes = max(1, sum(len(turn.branches) for item in part for turn in item.turns))
                 rate = learning_rate_factor(cfg.schedule, learner.step_count, total, cfg.warmup_steps)
-                metrics = learner.step(
-                    part,
-                    lambda r, b, n=nodes: sft_loss(r, b, cfg, nodes=n),
-                    rate,  # type: ignore[misc]
-                )
+                # as with the order: dropout of a step comes from its number alone
+                torch.manual_seed(hash_seed(f"{config.seed}/sft/dropout/{learner.step_count}"))
+                metrics = learner.step(part, partial(sft_loss, cfg=cfg, nodes=nodes), rate)
                 run.log("sft", learner.step_count, {**metrics, "learning_rate": rate * cfg.learning_rate})
                 bar.advance(note=f"loss {metrics['loss']:.3f} accuracy {metrics['accuracy']:.3f}")
-                if interrupt.requested or time.monotonic() - saved > SAVE_EVERY_S:
+                if interrupt.requested or time.monotonic() - saved >= cfg.save_every_s:
                     checkpoint.save(folder, learner.step_count, *learner.state())
                     saved = time.monotonic()
                     interrupt.check()

@@ -1,0 +1,176 @@
+"""Turns learned per second: each segment read once with all its turns, against one whole prompt for each turn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from grue.bench import Say
+from grue.bench.common import alternate, facts, load, open_games, result, task_sets, threads
+from grue.bench.notebook import PromptActorCritic, PromptSample, prompts_of
+from grue.config import Config, PPOConfig
+from grue.models.policy_model import PolicyModel, Reading
+from grue.policy.actor import Actor
+from grue.policy.choose import ChoosePolicy, Decoding
+from grue.prompts.tokens import Encoder
+from grue.rollout.collect import collect
+from grue.rollout.pack import Batch, Sample, samples
+from grue.train.credit import RunningScale, credit
+from grue.train.learner import Learner
+from grue.train.ppo_update import Sizes, ppo_loss
+from grue.types import Episode, Outcome
+
+ACCUMULATE = 8  # samples per optimiser step of the baseline
+SAME = (
+    "the same model, number format, threads, episodes, optimiser and PPO loss (policy, value and entropy terms); the "
+    "baseline's turns are a random part of the same episodes, its prompts are tokenised and its old log-probabilities "
+    "taken before the clock starts, and it computes logits for the answer only"
+)
+
+
+def run(config: Config, say: Say, *, games: int = 32, baseline_turns: int = 32, repetitions: int = 3) -> dict[str, Any]:
+    """One optimiser step on `games` episodes against `baseline_turns` turns of them one by one, `repetitions` times."""
+    model, encoder = load(config)
+    cfg = PPOConfig(value_shares_trunk=True, value_passes=0, kl_coef=0.0, micro_tokens=config.ppo.micro_tokens)
+    model.value_shares_trunk = True
+    with threads(config) as thread_count:
+        say(f"playing {games * repetitions} games to learn from")
+        policy = ChoosePolicy(Actor(model, config.model.dtype).model, encoder)
+        with open_games(config, games) as seats:
+            sets = [
+                collect(policy, seats, tasks, Decoding(), seed=f"bench/{number}", columns=config.model.context)
+                for number, tasks in enumerate(task_sets(config, repetitions, games))
+            ]
+        baseline = Baseline(deepcopy(model), config, cfg)
+        ours = Ours(model, config, cfg)
+        prompts = [prompt_samples(found, cfg, encoder, baseline_turns, seed=n) for n, found in enumerate(sets)]
+        items = [samples(played, *credit(played, cfg, RunningScale())) for played in map(_played, sets)]
+        ours.learn(items[0][:2])
+        baseline.learn(prompts[0][:1], baseline.log_probs(prompts[0][:1]))
+        ours.steps = baseline.steps = 0
+        old = [baseline.log_probs(part) for part in prompts]
+        measured = alternate(
+            lambda n: ours.learn(items[n]), lambda n: baseline.learn(prompts[n], old[n]), repetitions, "turns", say
+        )
+    common = facts(config, model, thread_count)
+    read = sum(len(item.ids) for part in items for item in part), sum(len(s.ids_L) for part in prompts for s in part)
+    turns = [sum(timed.count for timed in side) for side in measured]
+    return result(
+        "update",
+        "turns",
+        measured,
+        {**common, "optimiser_steps": ours.steps, "tokens_read_per_turn": read[0] / turns[0]},
+        {**common, "optimiser_steps": baseline.steps, "tokens_read_per_turn": read[1] / turns[1]},
+        SAME,
+    )
+
+
+def _played(episodes: Sequence[Episode]) -> list[Episode]:
+    return [episode for episode in episodes if episode.outcome is not Outcome.FAILED]
+
+
+class Ours:
+    """`Learner.step` on packed episodes."""
+
+    def __init__(self, model: PolicyModel, config: Config, cfg: PPOConfig) -> None:
+        self.cfg, self.steps = cfg, 0
+        self.learner = Learner(
+            model,
+            learning_rate=cfg.learning_rate,
+            value_learning_rate=cfg.value_learning_rate,
+            weight_decay=cfg.weight_decay,
+            max_grad_norm=cfg.max_grad_norm,
+            micro_tokens=cfg.micro_tokens,
+            dtype=config.model.dtype,
+        )
+
+    def learn(self, items: Sequence[Sample]) -> int:
+        """One optimiser step; the number of turns."""
+        turns = sum(len(item.turns) for item in items)
+
+        def loss_of(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+            return ppo_loss(reading, batch, self.cfg, Sizes(turns, 0), self.cfg.entropy_coef, policy=True)
+
+        self.learner.step(items, loss_of, 1e-3)
+        self.steps += 1
+        return turns
+
+
+class Baseline:
+    """One turn a sample, one sample a forward pass, gradients accumulated over ACCUMULATE of them."""
+
+    def __init__(self, model: PolicyModel, config: Config, cfg: PPOConfig) -> None:
+        self.cfg, self.steps = cfg, 0
+        actor_critic = PromptActorCritic(model)
+        optimizer = torch.optim.AdamW(
+            [p for p in model.parameters() if p.requires_grad],
+            lr=1e-3 * cfg.learning_rate,
+            betas=(0.9, 0.99),
+            weight_decay=cfg.weight_decay,
+            fused=True,
+        )
+        self.accelerator = _accelerator(config, model)
+        self.agent, self.optimizer = self.accelerator.prepare(actor_critic, optimizer)
+        self.device = next(model.parameters()).device
+
+    @torch.no_grad()
+    def log_probs(self, items: Sequence[PromptSample]) -> list[float]:
+        """Log-probability of each answer before learning."""
+        self.agent.eval()
+        return [self.agent(item.ids_L.to(self.device), item.answer)[0].item() for item in items]
+
+    def learn(self, items: Sequence[PromptSample], old_log_probs: Sequence[float]) -> int:
+        """One pass over the samples; the number of turns."""
+        self.agent.train()
+        for number, (item, old) in enumerate(zip(items, old_log_probs, strict=True), 1):
+            loss = self._loss(item, old) / ACCUMULATE
+            self.accelerator.backward(loss)
+            loss.item()
+            if number % ACCUMULATE == 0 or number == len(items):
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                self.steps += 1
+        return len(items)
+
+    def _loss(self, item: PromptSample, old_log_prob: float) -> torch.Tensor:
+        cfg = self.cfg
+        log_prob, value, entropy = self.agent(item.ids_L.to(self.device), item.answer)
+        ratio = (log_prob - old_log_prob).exp()
+        policy_loss = -torch.minimum(ratio * item.advantage, ratio.clamp(1 - cfg.clip, 1 + cfg.clip) * item.advantage)
+        near = item.old_value + (value - item.old_value).clamp(-cfg.value_clip, cfg.value_clip)
+        value_loss = 0.5 * torch.maximum((value - item.target) ** 2, (near - item.target) ** 2)
+        loss: torch.Tensor = policy_loss + cfg.value_coef * value_loss - cfg.entropy_coef * entropy
+        return loss
+
+
+def _accelerator(config: Config, model: PolicyModel) -> Accelerator:
+    """Mixed precision as the learner has it."""
+    from grue.models.load import compute_dtype
+
+    device = next(model.parameters()).device.type
+    precision = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(compute_dtype(config.model.dtype, device), "no")
+    return Accelerator(mixed_precision=precision, cpu=device == "cpu")
+
+
+def prompt_samples(
+    episodes: Sequence[Episode], cfg: PPOConfig, encoder: Encoder, count: int, *, seed: int
+) -> list[PromptSample]:
+    """`count` turns drawn from the episodes, each a sample of its own, with the same credit as ours."""
+    played = _played(episodes)
+    advantages, returns = credit(played, cfg, RunningScale())
+    found = []
+    for number, episode in enumerate(played):
+        for place, (turn, prompt) in enumerate(zip(episode.turns, prompts_of(episode.turns), strict=True)):
+            found.append((turn, prompt, float(advantages[number][place]), float(returns[number][place])))
+    drawn = random.Random(seed).sample(found, min(count, len(found)))
+    made = []
+    for turn, prompt, advantage, target in drawn:
+        answer = encoder.action(turn.action)
+        ids = [*encoder.tokenizer(prompt).input_ids, *answer]
+        made.append(PromptSample(torch.tensor(ids), len(answer), advantage, target, turn.value))
+    return made

@@ -1,0 +1,41 @@
+"""Demonstrations replayed with steps left out: noise that keeps a clone consistent when it strays from the teacher.
+
+A clone of clean demonstrations answers a skipped step by going back to the script, so a shortcut that exploration
+finds is undone at once and never pays. Replays in which random steps are missing, whatever comes of them, teach it to
+go on from there (noise injection for imitation: Laskey et al. 2017). Nothing is selected: needed steps are left out as
+often as useless ones and most replays fail, so which steps are worth skipping is for RL to find out.
+"""
+
+from __future__ import annotations
+
+import random
+
+from grue.errors import GameError
+from grue.games.base import Game
+from grue.types import Episode, Outcome, Turn
+
+
+def replay_with_omissions(game: Game, demonstration: Episode, share: float, rng: random.Random) -> Episode:
+    """`demonstration` played again with each step left out with probability `share` (0..1).
+
+    Steps that are no longer valid without the missing ones are left out too. A replay that comes to the end of the
+    script without an ending has Outcome.LIMIT.
+    """
+    turns: list[Turn] = []
+    player = f"{demonstration.player}-omit"
+    task = demonstration.task
+    longer = type(task)(task.game, task.params, task.fold, task.seed, max(task.limit, demonstration.steps))
+    observation = None
+    try:
+        observation = game.reset(longer)
+        for planned in demonstration.turns:
+            if rng.random() < share or planned.action not in (observation.actions or ()):
+                continue
+            after, reward, outcome = game.step(planned.action)
+            turns.append(Turn(observation=observation, action=planned.action, reward=reward))
+            observation = after
+            if outcome is not None:
+                return Episode(task, player, tuple(turns), outcome, observation)
+    except GameError as error:
+        return Episode(task, player, tuple(turns), Outcome.FAILED, observation, error=str(error))
+    return Episode(task, player, tuple(turns), Outcome.LIMIT, observation)

@@ -1,0 +1,112 @@
+"""Credit for one iteration's episodes: advantages and value targets per turn, and which plays to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grue.algos.advantages import discounted_returns, turn_gae
+from grue.config import PPOConfig
+from grue.types import Episode, Outcome
+
+Array = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class RunningScale:
+    """Running standard deviation of returns, for reward normalisation."""
+
+    count: float = 0.0
+    mean: float = 0.0
+    m2: float = 0.0
+
+    def add(self, values: np.ndarray) -> None:
+        for value in values:
+            self.count += 1
+            delta = value - self.mean
+            self.mean += delta / self.count
+            self.m2 += delta * (value - self.mean)
+
+    @property
+    def deviation(self) -> float:
+        return float(np.sqrt(self.m2 / self.count)) if self.count > 1 and self.m2 > 0 else 1.0
+
+
+def credit(episodes: Sequence[Episode], cfg: PPOConfig, scale: RunningScale) -> tuple[list[Array], list[Array]]:
+    """(advantages, value targets) per turn of each episode, none of which failed.
+
+    With group_weight w, advantages are (1 - w) GAE + w (return of the play - mean over the plays of its game), both
+    scaled to deviation 1. The two estimate the same gradient against different baselines: the critic knows the turn,
+    the group knows the game, and a game's recipe and layout explain most of the spread of returns.
+    """
+    if cfg.normalise_rewards:
+        for episode in episodes:
+            scale.add(discounted_returns(_rewards(episode), cfg.gamma)[:1])
+    divisor = scale.deviation if cfg.normalise_rewards else 1.0
+    advantages, targets = [], []
+    for episode in episodes:
+        values_T = np.array([turn.value for turn in episode.turns], dtype=np.float64)
+        cut = cfg.bootstrap_at_limit and episode.outcome is Outcome.LIMIT
+        last = float(values_T[-1]) if cut and len(values_T) else 0.0
+        advantage, target = turn_gae(_rewards(episode) / divisor, values_T, last, cfg.gamma, cfg.lam)
+        advantages.append(advantage)
+        targets.append(target)
+    if cfg.group_weight > 0:
+        weight, mine, group = cfg.group_weight, _scaled(advantages), _scaled(against_group(episodes, cfg.gamma))
+        advantages = [(1 - weight) * a + weight * b for a, b in zip(mine, group, strict=True)]
+    if cfg.normalise_advantages:
+        advantages = _scaled(advantages, centre=True)
+    return advantages, targets
+
+
+def against_group(episodes: Sequence[Episode], gamma: float) -> list[Array]:
+    """Discounted return of a play less the mean over the plays of the same game, the same for every turn."""
+    returns = [_return(episode, gamma) for episode in episodes]
+    means = {seed: float(np.mean([returns[i] for i in plays])) for seed, plays in _plays_by_game(episodes).items()}
+    return [
+        np.full(episode.steps, total - means[episode.task.seed])
+        for episode, total in zip(episodes, returns, strict=True)
+    ]
+
+
+def telling_plays(episodes: Sequence[Episode], cfg: PPOConfig) -> list[int]:
+    """Indices of the plays to learn from: all, or of each game the `plays_kept` with the most extreme returns.
+
+    Play is cheaper than learning, and plays near the mean of their game hardly move the policy: keeping the best and
+    the worst keeps most of the variance of the advantages (max-variance down-sampling, Xu et al. 2025). A game whose
+    plays all returned the same says nothing and is left out.
+    """
+    if cfg.plays_kept == 0:
+        return list(range(len(episodes)))
+    kept: list[int] = []
+    for plays in _plays_by_game(episodes).values():
+        ranked = sorted(plays, key=lambda i: _return(episodes[i], cfg.gamma))
+        if _return(episodes[ranked[-1]], cfg.gamma) - _return(episodes[ranked[0]], cfg.gamma) > 1e-9:
+            low = cfg.plays_kept // 2
+            kept += ranked[:low] + ranked[-(cfg.plays_kept - low) :]
+    return sorted(set(kept)) or list(range(len(episodes)))
+
+
+def _plays_by_game(episodes: Sequence[Episode]) -> dict[int, list[int]]:
+    plays: dict[int, list[int]] = {}
+    for index, episode in enumerate(episodes):
+        plays.setdefault(episode.task.seed, []).append(index)
+    return plays
+
+
+def _rewards(episode: Episode) -> Array:
+    return np.array([turn.reward for turn in episode.turns], dtype=np.float64)
+
+
+def _return(episode: Episode, gamma: float) -> float:
+    return float(discounted_returns(_rewards(episode), gamma)[0]) if episode.turns else 0.0
+
+
+def _scaled(per_turn: Sequence[Array], *, centre: bool = False) -> list[Array]:
+    """Divided by the deviation over all turns, after taking the mean away if `centre`."""
+    flat = np.concatenate(per_turn)
+    middle = flat.mean() if centre else 0.0
+    return [(values - middle) / (flat.std() + 1e-8) for values in per_turn]

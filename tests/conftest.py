@@ -1,0 +1,14 @@
+"""Fixtures that several folders of tests share. What they are made of is in `tiny`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of two layers with its tokenizer, as a folder."""
+    return tiny.save(tmp_path_factory.mktemp("models") / "tiny")

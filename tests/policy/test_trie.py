@@ -1,0 +1,103 @@
+"""The trie of valid actions: where it branches, what is forced, what it refuses."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grue.errors import ModelError
+from grue.policy.choose import Decision
+from grue.policy.trie import Node, TrieCache, build_trie, path_branches
+
+
+def letters(action: str) -> list[int]:
+    """One id a character and a closing newline: a tokenizer that can be followed by eye."""
+    return [ord(character) for character in f"{action}\n"]
+
+
+def bare(action: str) -> list[int]:
+    return letters(action)[:-1]
+
+
+def leaves(node: Node, probability: float = 1.0) -> list[tuple[str, float]]:
+    """Every action with its probability when each branching node is a fair die."""
+    if node.action is not None:
+        return [(node.action, probability)]
+    return [leaf for child in node.nodes for leaf in leaves(child, probability / len(node.nodes))]
+
+
+def ords(text: str) -> tuple[int, ...]:
+    return tuple(map(ord, text))
+
+
+def test_a_trie_branches_where_actions_part_and_nowhere_else() -> None:
+    root = build_trie(("go east", "go west", "look"), letters)
+    assert root.tokens == ords("gl")
+    # after "g" come "o" and " " by force; "e" or "w" is the second choice
+    assert path_branches(root, letters("go east")) == [(0, ords("gl"), 0), (3, ords("ew"), 0)]
+    assert path_branches(root, letters("go west")) == [(0, ords("gl"), 0), (3, ords("ew"), 1)]
+    assert path_branches(root, letters("look")) == [(0, ords("gl"), 1)]
+
+
+def test_forced_tokens_are_walked_without_a_choice() -> None:
+    root = build_trie(("go east", "go west", "look"), letters)
+    decision = Decision(root, 10, random.Random(0))
+    assert not decision.follow_forced()  # the root branches: nothing is forced yet
+    assert decision.taken == []
+    decision.node, decision.taken = root.nodes[0], [ord("g")]
+    assert not decision.follow_forced()
+    assert decision.taken == letters("go ")[:-1]  # it stands where "e" or "w" has to be chosen
+    decision.node = decision.node.nodes[1]
+    decision.taken.append(ord("w"))
+    assert decision.follow_forced()
+    assert decision.node.action == "go west"
+    assert decision.taken == letters("go west")
+
+
+def test_a_single_action_is_forced_from_end_to_end() -> None:
+    root = build_trie(("wait",), letters)
+    assert path_branches(root, letters("wait")) == []
+    decision = Decision(root, 0, random.Random(0))
+    assert decision.follow_forced()
+    assert (decision.taken, decision.node.action, decision.log_prob) == (letters("wait"), "wait", 0.0)
+
+
+@pytest.mark.parametrize("actions", [("look", "look"), ("go", "go east"), ("go east", "go"), ("a", "ab", "abc")])
+def test_actions_that_tokens_cannot_tell_apart_are_refused(actions: tuple[str, ...]) -> None:
+    with pytest.raises(ModelError, match=f"actions '{actions[0]}' and '{actions[1]}' cannot be told apart"):
+        build_trie(actions, bare)
+
+
+def test_one_action_may_begin_like_another_when_each_ends_with_a_newline() -> None:
+    root = build_trie(("go", "go east"), letters)
+    assert path_branches(root, letters("go")) == [(2, ords("\n "), 0)]
+    assert path_branches(root, letters("go east")) == [(2, ords("\n "), 1)]
+
+
+WORDS = st.sampled_from([" ".join(words) for words in product(("take", "open", "chop"), ("key", "keys", "red key"))])
+ACTIONS = st.lists(st.one_of(WORDS, st.text("abc ", min_size=1, max_size=6)), min_size=1, max_size=12, unique=True)
+
+
+@given(ACTIONS)
+def test_every_action_is_a_leaf_and_fair_dice_give_probabilities_that_sum_to_1(actions: list[str]) -> None:
+    root = build_trie(actions, letters)
+    found = dict(leaves(root))
+    assert sorted(found) == sorted(actions)
+    assert sum(found.values()) == pytest.approx(1)
+    for action in actions:
+        probability = 1.0
+        for offset, children, chosen in path_branches(root, letters(action)):
+            assert len(children) > 1
+            assert children[chosen] == letters(action)[offset]
+            probability /= len(children)
+        assert found[action] == pytest.approx(probability)
+
+
+def test_equal_states_share_a_trie() -> None:
+    tries = TrieCache(letters)
+    assert tries(("go east", "look")) is tries(("go east", "look"))
+    assert tries(("go east", "look")) is not tries(("go west", "look"))

@@ -1,0 +1,115 @@
+"""pi(a|s) of every action, exact: checked by brute force over whole actions, and against what sampling does."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import tiny
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grue import games
+from grue.algos.losses import branch_log_probs, node_entropies
+from grue.models.policy_model import PolicyModel
+from grue.policy.choose import Decoding
+from grue.policy.trie import build_trie, path_branches
+from grue.policy.weigh import action_probabilities, weigh_turns
+from grue.rollout.collect import collect
+from grue.rollout.pack import Sample, collate
+from grue.types import Branch, Observation, Turn
+
+MODEL = tiny.policy_model()
+ACTIONS = ("go east", "go west", "look", "open basket", "open chest", "take gem", "take key")
+
+
+def prefix_of(text: str = "You are in the hall. There is a sack.") -> list[int]:
+    return [*tiny.encoder().task("Find the key.", 12), *tiny.encoder().observation(text)]
+
+
+@torch.no_grad()
+def brute_force(model: PolicyModel, prefix: list[int], actions: tuple[str, ...], temperature: float) -> dict[str, float]:
+    """pi of each action from plain forward passes of the Hugging Face model, one for each token of each action.
+
+    A token's probability is the softmax over the tokens with which some action that agrees so far goes on.
+    """
+    encoded = {action: list(tiny.encoder().action(action)) for action in actions}
+    found = {}
+    for action, ids in encoded.items():
+        probability = 1.0
+        for place, token in enumerate(ids):
+            following = sorted({other[place] for other in encoded.values() if other[:place] == ids[:place]})
+            logits = model.lm(torch.tensor([[*prefix, *ids[:place]]])).logits[0, -1].double() / temperature
+            probability *= float(torch.softmax(logits[following], 0)[following.index(token)])
+        found[action] = probability
+    return found
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_probabilities_equal_brute_force_over_whole_actions(temperature: float) -> None:
+    root = build_trie(ACTIONS, tiny.encoder().action)
+    found = dict(action_probabilities(MODEL, root, prefix_of(), temperature))
+    expected = brute_force(MODEL, prefix_of(), ACTIONS, temperature)
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert max(found.values()) > 2 / len(ACTIONS)  # the model is not uniform, so this could fail
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.one_of(st.sampled_from(ACTIONS), st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)),
+        min_size=1,
+        max_size=8,
+        unique=True,
+    )
+)
+def test_probabilities_of_any_actions_sum_to_1(actions: list[str]) -> None:
+    actions = [action for action in actions if "\n" not in action]
+    if not actions:
+        return
+    found = action_probabilities(MODEL, build_trie(actions, tiny.encoder().action), prefix_of())
+    assert sorted(action for action, _ in found) == sorted(actions)
+    assert sum(probability for _, probability in found) == pytest.approx(1, abs=1e-5)
+    assert found == sorted(found, key=lambda pair: -pair[1])
+
+
+def test_a_single_action_has_probability_1() -> None:
+    assert action_probabilities(MODEL, build_trie(("look",), tiny.encoder().action), prefix_of()) == [("look", 1.0)]
+
+
+def test_node_entropies_along_a_path_are_an_unbiased_estimate_of_the_entropy() -> None:
+    """The chain rule, by exact enumeration: sum over actions of pi(a) * (node entropies on a's path) = H(pi)."""
+    prefix, root = prefix_of(), build_trie(ACTIONS, tiny.encoder().action)
+    found = dict(action_probabilities(MODEL, root, prefix))
+    entropy = -sum(p * math.log(p) for p in found.values())
+    seen = Observation("", "", "", ACTIONS, 0.0)
+    expected, summed = 0.0, []
+    for action, probability in found.items():
+        ids = tiny.encoder().action(action)
+        branches = tuple(
+            Branch(len(prefix) - 1 + offset, children, chosen) for offset, children, chosen in path_branches(root, ids)
+        )
+        turn = Turn(seen, action, 0.0, state_position=len(prefix) - 1, branches=branches)
+        batch = collate([Sample((*prefix, *ids), (turn,), (0.0,), (0.0,))])
+        with torch.no_grad():
+            summed.append(float(node_entropies(branch_log_probs(MODEL(*batch.inputs).logits_NC, 1.0)).sum()))
+        expected += probability * summed[-1]
+    assert expected == pytest.approx(entropy, abs=1e-5)
+    assert max(summed) - min(summed) > 0.01  # no single path would do as the answer
+
+
+def test_actions_are_drawn_with_the_probabilities_that_are_shown() -> None:
+    """600 draws of one decision: each action's count within 4 standard errors."""
+    (task,) = tiny.tasks(1, limit=1)
+    player, draws = tiny.policy(MODEL), 600
+    seats = [games.make("toy") for _ in range(60)]
+    played = collect(player, seats, [task] * draws, Decoding(), columns=320)
+    (shown,) = weigh_turns(MODEL, player.tries, played[0])
+    counts = Counter(episode.turns[0].action for episode in played)
+    assert set(counts) <= {action for action, _ in shown}
+    assert sum(probability for _, probability in shown) == pytest.approx(1, abs=1e-5)
+    for action, probability in shown:
+        error = math.sqrt(probability * (1 - probability) / draws)
+        assert abs(counts[action] / draws - probability) < 4 * error + 1 / draws

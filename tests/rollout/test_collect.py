@@ -1,0 +1,267 @@
+"""Many games at once: each is played as if it were alone, and what is stored is what training finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+
+from grue import games
+from grue.algos.losses import branch_log_probs, node_entropies
+from grue.errors import GameError, ModelError
+from grue.games.toy import ToyGame
+from grue.models.policy_model import PolicyModel
+from grue.policy.choose import Decoding
+from grue.rollout.collect import collect
+from grue.rollout.pack import collate, samples
+from grue.types import Episode, Observation, Outcome, Task
+
+MODEL = tiny.policy_model()
+SAMPLED, GREEDY = Decoding(), Decoding(greedy=True)
+
+
+def play(
+    tasks: Sequence[Task],
+    slots: int,
+    decoding: Decoding = SAMPLED,
+    *,
+    columns: int = 640,
+    seed: str = "0",
+    model: PolicyModel = MODEL,
+) -> list[Episode]:
+    seats = [games.make("toy") for _ in range(slots)]
+    return collect(tiny.policy(model), seats, tasks, decoding, seed=seed, columns=columns)
+
+
+def actions(episodes: Sequence[Episode]) -> list[list[str]]:
+    return [[turn.action for turn in episode.turns] for episode in episodes]
+
+
+def close(one: Sequence[Episode], other: Sequence[Episode]) -> None:
+    """The same games, and numbers equal but for rounding."""
+    for a, b in zip(one, other, strict=True):
+        assert (a.task, a.outcome, a.segments, a.final) == (b.task, b.outcome, b.segments, b.final)
+        for x, y in zip(a.turns, b.turns, strict=True):
+            assert (x.action, x.observation, x.reward, x.branches) == (y.action, y.observation, y.reward, y.branches)
+            assert (x.segment, x.state_position) == (y.segment, y.state_position)
+            assert x.log_prob == pytest.approx(y.log_prob, abs=1e-5)
+            assert x.entropy == pytest.approx(y.entropy, abs=1e-5)
+            assert x.value == pytest.approx(y.value, abs=1e-5)
+
+
+def test_a_batch_of_1_plays_like_a_batch_of_16() -> None:
+    tasks = tiny.tasks(16)
+    together = play(tasks, 16)
+    close(together, play(tasks, 1))
+    assert len({tuple(line) for line in actions(together)}) > 8  # they are different games, not one
+    assert len({episode.steps for episode in together}) > 1  # of different lengths, so slots fell empty
+
+
+def test_seeds_fix_the_draws_of_a_place_in_the_list() -> None:
+    tasks = tiny.tasks(6)
+    first = play(tasks, 6, seed="a")
+    assert first == play(tasks, 6, seed="a")
+    assert actions(first) != actions(play(tasks, 6, seed="b"))
+    # the same game twice in one list is played with different draws
+    assert len({tuple(line) for line in actions(play([tasks[0]] * 4, 4))}) > 1
+
+
+def test_greedy_play_needs_no_seed() -> None:
+    tasks = tiny.tasks(6)
+    greedy = play(tasks, 6, GREEDY, seed="a")
+    assert greedy == play(tasks, 6, GREEDY, seed="b")
+    assert actions(greedy) == actions(play(tasks, 2, GREEDY))
+
+
+def test_episodes_come_in_the_order_of_their_tasks_with_few_slots_or_many() -> None:
+    tasks = tiny.tasks(7)
+    finished: list[Episode] = []
+    seats = [games.make("toy") for _ in range(3)]
+    episodes = collect(tiny.policy(MODEL), seats, tasks, SAMPLED, columns=640, on_episode=finished.append)
+    assert [episode.task for episode in episodes] == tasks
+    assert sorted(map(id, finished)) == sorted(map(id, episodes))
+    assert finished != episodes  # games end in an order of their own: the third seat did not wait for the first
+    close(episodes, play(tasks, 20))
+    assert play([], 3) == []
+    assert play(tasks, 0) == []
+
+
+def test_what_is_stored_adds_up() -> None:
+    for episode in play(tiny.tasks(12), 12):
+        assert episode.player == "choose"
+        assert episode.outcome is not Outcome.FAILED
+        assert 1 <= episode.steps <= tiny.LIMIT
+        assert (episode.outcome is Outcome.LIMIT) <= (episode.steps == tiny.LIMIT)
+        assert sum(turn.reward for turn in episode.turns) == pytest.approx(episode.score)
+        for turn in episode.turns:
+            assert turn.action in (turn.observation.actions or ())
+            assert turn.log_prob <= 0 <= turn.entropy
+            assert turn.entropy <= sum(math.log(len(branch.children)) for branch in turn.branches) + 1e-6
+
+
+def test_a_segment_is_the_pieces_of_the_transcript_and_only_ever_grows() -> None:
+    encoder = tiny.encoder()
+    for episode in play(tiny.tasks(6), 3):
+        (segment,) = episode.segments
+        ids = encoder.task(episode.turns[0].observation.goal, episode.task.limit)
+        for turn in episode.turns:
+            ids += encoder.observation(turn.observation.text)
+            # what the policy saw at this turn is a prefix of what it saw at the next
+            assert segment.ids[: turn.state_position + 1] == ids
+            ids += encoder.action(turn.action)
+            for branch in turn.branches:
+                assert segment.ids[branch.position + 1] == branch.children[branch.chosen]
+        assert segment.ids == ids
+
+
+@torch.no_grad()
+def trained_view(model: PolicyModel, episodes: Sequence[Episode], temperature: float) -> list[tuple[float, float, float]]:
+    """(log_prob, entropy, value) of every turn as training computes them: one pass over the packed batch."""
+    batch = collate(samples(episodes))
+    reading = model(*batch.inputs)
+    log_probs_NC = branch_log_probs(reading.logits_NC, temperature)
+    chosen_N = log_probs_NC.gather(1, batch.chosen_N[:, None]).squeeze(1)
+    turns = torch.zeros(len(batch.turn_row_T), 2)
+    turns.index_add_(0, batch.node_turn_N, torch.stack([chosen_N, node_entropies(log_probs_NC)], 1))
+    return [(*pair, value) for pair, value in zip(turns.tolist(), reading.values_T.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("temperature", "columns", "slots"),
+    [(1.0, 640, 8), (0.6, 640, 8), (1.0, 320, 5)],
+    ids=["plain", "tempered", "several segments"],
+)
+def test_training_computes_what_the_engine_computed(temperature: float, columns: int, slots: int) -> None:
+    episodes = play(tiny.tasks(12), slots, Decoding(temperature=temperature), columns=columns)
+    assert (columns == 320) == any(len(episode.segments) > 1 for episode in episodes)
+    played = [turn for episode in episodes for turn in episode.turns]
+    found = trained_view(MODEL, episodes, temperature)
+    assert len(found) == len(played) > 60
+    for turn, (log_prob, entropy, value) in zip(played, found, strict=True):
+        assert turn.log_prob == pytest.approx(log_prob, abs=1e-5)
+        assert turn.entropy == pytest.approx(entropy, abs=1e-5)
+        assert turn.value == pytest.approx(value, abs=1e-5)
+    assert min(turn.log_prob for turn in played) < -1  # there was something to decide
+    assert max(abs(turn.value) for turn in played) > 0.01  # and something to value
+
+
+@torch.no_grad()
+def test_log_probs_are_products_of_renormalised_children_by_brute_force() -> None:
+    """Hugging Face's own forward pass and output layer, one pass for each branching token."""
+    (episode,) = play(tiny.tasks(1, start=3), 1)
+    for turn in episode.turns:
+        total = 0.0
+        for branch in turn.branches:
+            ids = torch.tensor([episode.segments[0].ids[: branch.position + 1]])
+            logits = MODEL.lm(ids).logits[0, -1, list(branch.children)].double()
+            total += float(torch.log_softmax(logits, 0)[branch.chosen])
+        assert turn.log_prob == pytest.approx(total, abs=1e-5)
+
+
+@torch.no_grad()
+def test_greedy_takes_the_likeliest_child_at_every_node() -> None:
+    for episode in play(tiny.tasks(4), 4, GREEDY):
+        for turn in episode.turns:
+            for branch in turn.branches:
+                ids = torch.tensor([episode.segments[0].ids[: branch.position + 1]])
+                logits = MODEL.lm(ids).logits[0, -1, list(branch.children)]
+                assert logits[branch.chosen] >= logits.max() - 1e-4
+
+
+def test_a_history_that_outgrows_the_context_goes_on_in_a_new_segment() -> None:
+    encoder, columns = tiny.encoder(), 160
+    episodes = play(tiny.tasks(12), 5, columns=columns)
+    assert max(len(episode.segments) for episode in episodes) > 2
+    for episode in episodes:
+        assert all(len(segment.ids) <= columns for segment in episode.segments)
+        assert [turn.segment for turn in episode.turns] == sorted(turn.segment for turn in episode.turns)
+        for place, segment in enumerate(episode.segments):
+            inside = [turn for turn in episode.turns if turn.segment == place]
+            # the task again, then the observation that the history ends with, then pieces as ever
+            ids = encoder.task(inside[0].observation.goal, episode.task.limit)
+            for turn in inside:
+                ids += encoder.observation(turn.observation.text)
+                assert turn.state_position == len(ids) - 1
+                ids += encoder.action(turn.action)
+            assert segment.ids == ids
+    # the cut changes what the model sees, not what can happen before it
+    whole = play(tiny.tasks(12), 5)
+    for cut, one in zip(episodes, whole, strict=True):
+        until = sum(turn.segment == 0 for turn in cut.turns)
+        assert actions([cut])[0][:until] == actions([one])[0][:until]
+
+
+def test_an_observation_longer_than_the_context_is_an_error_that_says_so() -> None:
+    with pytest.raises(ModelError, match="context of 60") as caught:
+        play(tiny.tasks(1), 1, columns=60)
+    assert "model.context" in caught.value.hint
+
+
+class Fragile(ToyGame):
+    """A toy game that breaks: at its reset for some seeds, at the third step for others."""
+
+    def reset(self, task: Task, *, gold: bool = False) -> Observation:
+        if task.seed % 5 == 1:
+            raise GameError("it would not start")
+        self.countdown = 3 if task.seed % 5 == 3 else 1000
+        return super().reset(task)
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        self.countdown -= 1
+        if self.countdown == 0:
+            raise GameError("it broke")
+        return super().step(action)
+
+
+def test_games_that_crash_are_failed_episodes_and_harm_no_neighbour() -> None:
+    tasks = tiny.tasks(15)
+    healthy = play(tasks, 4)
+    finished: list[Episode] = []
+    seats = [Fragile() for _ in range(4)]
+    broken = collect(tiny.policy(MODEL), seats, tasks, SAMPLED, columns=640, on_episode=finished.append)
+    assert len(finished) == len(broken) == 15
+    close([e for e in broken if e.task.seed % 5 not in (1, 3)], [e for e in healthy if e.task.seed % 5 not in (1, 3)])
+    for episode, twin in zip(broken, healthy, strict=True):
+        if episode.task.seed % 5 == 1:
+            assert (episode.outcome, episode.error, episode.turns) == (Outcome.FAILED, "it would not start", ())
+            assert episode.final is None
+        elif episode.task.seed % 5 == 3 and twin.steps > 2:
+            # the two steps before the crash are kept, as they were
+            assert (episode.outcome, episode.error, episode.steps) == (Outcome.FAILED, "it broke", 2)
+            assert actions([episode])[0] == actions([twin])[0][:2]
+            assert episode.final is not None
+    assert sum(episode.outcome is Outcome.FAILED for episode in broken) >= 5
+
+
+class Silent(ToyGame):
+    """A game that cannot list its valid actions."""
+
+    def reset(self, task: Task, *, gold: bool = False) -> Observation:
+        return replace(super().reset(task), actions=None)
+
+
+def test_a_game_that_lists_no_actions_is_an_error_that_names_it() -> None:
+    with pytest.raises(ModelError, match=r"toy \(seed 0\) lists no valid actions after 0 steps"):
+        collect(tiny.policy(MODEL), [Silent()], tiny.tasks(1), SAMPLED)
+
+
+class Shouting(ToyGame):
+    """A game one of whose actions is far longer than any other game's."""
+
+    LONG = "look " + "very " * 18 + "closely"
+
+    def _actions(self) -> tuple[str, ...]:
+        return (*super()._actions(), self.LONG)
+
+
+def test_an_action_of_any_length_finds_room() -> None:
+    """97 characters are more than 64 tokens here; a decision for it must not run out of columns half way."""
+    assert len(tiny.encoder().action(Shouting.LONG)) > 64
+    for columns in range(200, 260, 20):
+        episodes = collect(tiny.policy(MODEL), [Shouting() for _ in range(4)], tiny.tasks(8), SAMPLED, columns=columns)
+        assert all(len(segment.ids) <= columns for episode in episodes for segment in episode.segments)
+        assert any(turn.action == Shouting.LONG for episode in episodes for turn in episode.turns)

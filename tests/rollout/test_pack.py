@@ -1,0 +1,303 @@
+"""Episodes as tensors: positions by hand, cuts that change nothing, and hints worked out on paper."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grue.config import PPOConfig, SFTConfig
+from grue.models.policy_model import PolicyModel, Reading
+from grue.policy.trie import TrieCache
+from grue.rollout.pack import (
+    Batch,
+    Sample,
+    collate,
+    micro_batches,
+    minibatches,
+    sample_from_dict,
+    sample_to_dict,
+    samples,
+    tokenise,
+    with_lookahead,
+)
+from grue.train.ppo_update import Sizes, ppo_loss
+from grue.train.sft import sft_loss
+from grue.types import Branch, Episode, Observation, Outcome, Segment, Task, Turn
+
+NOTHING = Observation("", "", "", None, 0.0)
+LossFunction = Callable[[Reading, Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+
+
+def turn(state: int, *branches: tuple[int, tuple[int, ...], int], segment: int = 0, valid: bool = True) -> Turn:
+    """A turn that is seen up to position `state` and decided at `branches`."""
+    return Turn(
+        NOTHING,
+        "",
+        0.0,
+        valid=valid,
+        log_prob=-float(state),
+        value=state / 10,
+        segment=segment,
+        state_position=state,
+        branches=tuple(Branch(*branch) for branch in branches),
+    )
+
+
+def episode(turns: Sequence[Turn], *lengths: int, outcome: Outcome = Outcome.WON) -> Episode:
+    segments = tuple(Segment(tuple(range(100 * place, 100 * place + n))) for place, n in enumerate(lengths))
+    return Episode(Task("toy", "", "train", 1, 12), "choose", tuple(turns), outcome, NOTHING, segments)
+
+
+def test_samples_by_hand() -> None:
+    """Two segments; an invalid turn teaches nothing; ids after the last decision are cut off."""
+    turns = [
+        turn(3, (3, (7, 8), 0), (5, (1, 2, 3), 2)),
+        turn(9, (9, (7, 8), 1), valid=False),
+        turn(4, segment=1),  # nothing to decide, but a state to value
+    ]
+    played = episode(turns, 14, 8)
+    failed = replace(played, outcome=Outcome.FAILED)
+    first, second = samples([failed, played], [[9, 9, 9], [1, 2, 3]], [[9, 9, 9], [4, 5, 6]])  # type: ignore[list-item]
+    assert first.ids == tuple(range(6))  # up to position 5, where the last choice was made
+    assert first.turns == (turns[0],)
+    assert (first.advantages, first.returns) == ((1.0,), (4.0,))
+    assert second.ids == tuple(range(100, 105))  # up to the state
+    assert (second.advantages, second.returns) == ((3.0,), (6.0,))
+    assert samples([episode([turns[1]], 14)]) == []
+    assert [s.imitate for s in samples([played], imitate=True)] == [True, True]
+
+
+def test_a_batch_by_hand() -> None:
+    one = Sample((5, 6, 7, 8), (turn(1, (1, (7, 9), 0), (2, (8, 3, 4), 1)), turn(3)), (0.5, 0.25), (1.0, 2.0))
+    two = Sample((9, 8), (turn(0, (1, (2, 1), 1)),), (-1.0,), (3.0,), imitate=True)
+    batch = collate([one, two])
+    assert batch.ids_BL.tolist() == [[5, 6, 7, 8], [9, 8, 0, 0]]
+    assert batch.node_row_N.tolist() == [0, 0, 1]
+    assert batch.node_position_N.tolist() == [1, 2, 1]
+    assert batch.node_turn_N.tolist() == [0, 0, 2]
+    assert batch.children_NC.tolist() == [[7, 9, -1], [8, 3, 4], [2, 1, -1]]
+    assert batch.chosen_N.tolist() == [0, 1, 1]
+    assert batch.turn_row_T.tolist() == [0, 0, 1]
+    assert batch.turn_position_T.tolist() == [1, 3, 0]
+    assert batch.old_log_probs_T.tolist() == [-1, -3, 0]
+    assert batch.old_values_T.tolist() == pytest.approx([0.1, 0.3, 0.0])
+    assert batch.advantages_T.tolist() == [0.5, 0.25, -1]
+    assert batch.returns_T.tolist() == [1, 2, 3]
+    assert batch.imitate_T.tolist() == [False, False, True]
+    assert batch.reference_NC is None
+    assert batch.hints_NC is None
+
+
+def test_reference_and_hints_stand_beside_their_nodes() -> None:
+    inf = float("inf")
+    one = Sample((5, 6, 7), (turn(1, (1, (7, 9), 0), (2, (8, 3, 4), 1)),), (0.0,), (0.0,))
+    two = Sample((9, 8), (turn(0, (1, (2, 1), 1)),), (0.0,), (0.0,))
+    # the reference of `one` was read in a batch whose widest node had 4 children
+    one = replace(one, reference=torch.tensor([[-1.0, -2, -inf, -inf], [-3, -4, -5, -inf]]), hints=((), (0.0, 0.5, 0.5)))
+    two = replace(two, reference=torch.tensor([[-6.0, -7]]), hints=((1.0, 0.0),))
+    batch = collate([one, two])
+    assert batch.reference_NC is not None
+    assert batch.reference_NC.tolist() == [[-1, -2, -inf], [-3, -4, -5], [-6, -7, -inf]]
+    assert batch.hints_NC is not None
+    assert batch.hints_NC.tolist() == [[0, 0, 0], [0, 0.5, 0.5], [1, 0, 0]]
+
+
+def test_a_sample_without_choices_can_be_read() -> None:
+    batch = collate([Sample((5, 6), (turn(1),), (0.0,), (0.0,))])
+    reading = tiny.policy_model()(*batch.inputs)
+    assert reading.logits_NC.shape[0] == 0
+    assert reading.values_T.shape == (1,)
+
+
+def test_padding_does_not_reach_what_is_read() -> None:
+    model = tiny.policy_model()
+    packed = samples(tiny.rollouts(model, tiny.tasks(6)))
+    with torch.no_grad():
+        alone = [model(*collate([item]).inputs) for item in packed]
+        together = model(*collate(packed).inputs)
+    assert torch.allclose(torch.cat([r.values_T for r in alone]), together.values_T, atol=1e-6)
+    first = 0
+    for reading in alone:
+        n, c = reading.logits_NC.shape
+        part = together.logits_NC[first : first + n]
+        assert torch.allclose(reading.logits_NC, part[:, :c], atol=1e-5)
+        assert torch.isinf(part[:, c:]).all()
+        first += n
+
+
+def gradient(model: PolicyModel, items: Sequence[Sample], tokens: int, loss_of: LossFunction) -> tuple[dict, dict]:  # type: ignore[type-arg]
+    """(gradient by name, metrics) of `items` in micro-batches of at most `tokens`."""
+    model.zero_grad()
+    totals: dict[str, float] = {}
+    for group in micro_batches(items, tokens):
+        batch = collate(group)
+        loss, metrics = loss_of(model(*batch.inputs), batch)
+        loss.backward()
+        for name, value in metrics.items():
+            totals[name] = totals.get(name, 0.0) + value.item()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}, totals
+
+
+def assert_same_gradient(model: PolicyModel, items: Sequence[Sample], loss_of: LossFunction) -> None:
+    whole, metrics = gradient(model, items, 10**6, loss_of)
+    parts, other = gradient(model, items, 64, loss_of)
+    assert len(micro_batches(items, 10**6)) == 1
+    assert len(micro_batches(items, 64)) == len(items) > 3
+    assert set(whole) == set(parts)
+    assert max(float(g.abs().max()) for g in whole.values()) > 1e-3
+    for name, expected in whole.items():
+        assert torch.allclose(parts[name], expected, atol=1e-6, rtol=1e-4), name
+    assert other == pytest.approx(metrics, rel=1e-4, abs=1e-6)
+
+
+def test_micro_batches_do_not_change_the_gradient_of_fine_tuning() -> None:
+    model, tries = tiny.policy_model(), TrieCache(tiny.encoder().action)
+    packed = samples([tokenise(e, tiny.encoder(), tries) for e in tiny.scripted("gold")[:6]])
+    items = [with_lookahead(sample, tiny.encoder()) for sample in packed]
+    nodes = sum(len(t.branches) for item in items for t in item.turns)
+    cfg = SFTConfig(lookahead=0.3)
+    assert_same_gradient(model, items, lambda r, b: sft_loss(r, b, cfg, nodes=nodes))
+
+
+def with_noise(item: Sample, draw: random.Random) -> Sample:
+    """As if the policy had moved since it played, and a reference were another model."""
+    turns = tuple(replace(t, log_prob=t.log_prob + draw.gauss(0, 0.2), value=draw.gauss(0, 1)) for t in item.turns)
+    scores = [tuple(draw.gauss(0, 1) for _ in turns) for _ in range(2)]
+    widest = max(len(b.children) for t in turns for b in t.branches)
+    rows = [
+        [draw.gauss(0, 1) for _ in b.children] + [float("-inf")] * (widest - len(b.children))
+        for t in turns
+        for b in t.branches
+    ]
+    reference = torch.log_softmax(torch.tensor(rows), -1)
+    return replace(item, turns=turns, advantages=scores[0], returns=scores[1], reference=reference)
+
+
+@pytest.mark.parametrize("imitated", [0, 2])
+def test_micro_batches_do_not_change_the_gradient_of_ppo(imitated: int) -> None:
+    """With two of the samples to be imitated: these have no reference, and no part in any mean over played turns."""
+    model, draw = tiny.policy_model(), random.Random(0)
+    packed = [with_noise(item, draw) for item in samples(tiny.rollouts(model, tiny.tasks(6)))]
+    learned = [replace(item, imitate=True, reference=None) for item in packed[:imitated]]
+    items = [*packed[imitated:], *learned]
+    turns = sum(len(item.turns) for item in packed[imitated:])
+    sizes = Sizes(turns, sum(len(item.turns) for item in learned))
+    cfg = PPOConfig(value_passes=0, kl_coef=0.5, imitation_coef=0.5)
+    assert_same_gradient(model, items, lambda r, b: ppo_loss(r, b, cfg, sizes, 0.1, policy=True))
+
+
+SAMPLES = st.lists(st.integers(1, 40), min_size=1, max_size=20).map(
+    lambda lengths: [Sample((0,) * n, (turn(0),), (0.0,), (float(i),)) for i, n in enumerate(lengths)]
+)
+
+
+@given(SAMPLES, st.integers(8, 100))
+def test_micro_batches_hold_every_sample_once_and_keep_to_their_size(items: list[Sample], most: int) -> None:
+    groups = micro_batches(items, most)
+    assert sorted(s.returns for group in groups for s in group) == sorted(s.returns for s in items)
+    for group in groups:
+        assert len(group) == 1 or len(group) * max(len(s.ids) for s in group) <= most
+
+
+@given(SAMPLES, st.integers(1, 8), st.integers(0, 99))
+def test_minibatches_are_a_partition_that_the_seed_decides(items: list[Sample], count: int, seed: int) -> None:
+    parts = list(minibatches(items, count, random.Random(seed)))
+    assert sorted(s.returns for part in parts for s in part) == sorted(s.returns for s in items)
+    sizes = [len(part) for part in parts]
+    assert len(parts) == min(count, len(items))
+    assert max(sizes) - min(sizes) <= 1
+    assert parts == list(minibatches(items, count, random.Random(seed)))
+
+
+def test_a_sample_to_imitate_survives_json() -> None:
+    model = tiny.policy_model()
+    for item in samples(tiny.rollouts(model, tiny.tasks(3)), imitate=True):
+        found = sample_from_dict(json.loads(json.dumps(sample_to_dict(item))))
+        assert found.imitate
+        assert sample_to_dict(found) == sample_to_dict(item)
+        mine, theirs = collate([found]), collate([item])
+        for name in ("ids_BL", "node_position_N", "children_NC", "chosen_N", "turn_position_T", "imitate_T"):
+            assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
+
+
+def test_a_teachers_episode_gets_the_ids_that_a_policy_would_have_had() -> None:
+    encoder = tiny.encoder()
+    tries = TrieCache(encoder.action)
+    for original in tiny.scripted("gold")[:5]:
+        found = tokenise(original, encoder, tries)
+        (segment,) = found.segments
+        assert [t.action for t in found.turns] == [t.action for t in original.turns]
+        for one in found.turns:
+            action = encoder.action(one.action)
+            start = one.state_position + 1
+            assert segment.ids[start : start + len(action)] == action  # the ids of the trie, in the training sequence
+            for branch in one.branches:
+                assert branch.children[branch.chosen] == segment.ids[branch.position + 1]
+                assert one.state_position <= branch.position < one.state_position + len(action)
+
+
+def test_an_invalid_action_of_a_teacher_is_context_and_not_a_lesson() -> None:
+    encoder = tiny.encoder()
+    original = tiny.scripted("gold")[0]
+    wrong = replace(original.turns[0], action="sing", valid=False)
+    found = tokenise(replace(original, turns=(wrong, *original.turns[1:])), encoder, TrieCache(encoder.action))
+    assert found.turns[0].branches == ()
+    (sample,) = samples([found])
+    assert sample.turns == found.turns[1:]
+    start = found.turns[0].state_position + 1
+    assert sample.ids[start : start + len(encoder.action("sing"))] == encoder.action("sing")
+
+
+class Letters:
+    """An encoder of one id a character, with a closing newline."""
+
+    @staticmethod
+    def action(text: str) -> tuple[int, ...]:
+        return tuple(map(ord, f"{text}\n"))
+
+
+def played(*steps: tuple[str, tuple[str, ...]]) -> Sample:
+    """A sample of (action, valid actions) with the branches of the trie of letters."""
+    from grue.policy.trie import build_trie, path_branches
+
+    turns = []
+    for number, (action, valid) in enumerate(steps):
+        state = 50 * number
+        branches = tuple(
+            Branch(state + offset, children, chosen)
+            for offset, children, chosen in path_branches(build_trie(valid, Letters.action), Letters.action(action))
+        )
+        turns.append(Turn(Observation("", "", "", valid, 0.0), action, 0.0, state_position=state, branches=branches))
+    return Sample((0,) * 200, tuple(turns), (0.0,) * len(turns), (0.0,) * len(turns))
+
+
+def test_lookahead_by_hand() -> None:
+    """The player does "ab", "cd", "ae", "ab".
+
+    Turn 0, valid ab ae cd: of the later actions cd comes first (weight 1), then ae (0.7); ab is what it does anyway.
+      Node at the root, children a, c: ae begins with a, cd with c: (0.7, 1) / 1.7.
+      Node after "a", children b, e: only ae goes through it: (0, 1).
+    Turn 1, valid ab cd: later ab is valid (ae is not): the root leans to a: (1, 0).
+    Turn 2, valid ae zz: later ab is not valid now: no hint.
+    Turn 3: nothing later.
+    """
+    sample = played(("ab", ("ab", "ae", "cd")), ("cd", ("ab", "cd")), ("ae", ("ae", "zz")), ("ab", ("ab", "zz")))
+    found = with_lookahead(sample, Letters())  # type: ignore[arg-type]
+    assert [len(t.branches) for t in found.turns] == [2, 1, 1, 1]
+    assert found.hints[0] == pytest.approx((0.7 / 1.7, 1 / 1.7))
+    assert found.hints[1:] == ((0.0, 1.0), (1.0, 0.0), (), ())
+
+
+def test_an_action_done_twice_later_is_hinted_once() -> None:
+    """Later: b, b, c. b has weight 1 and c 0.7, though c is the third."""
+    sample = played(("a", ("a", "b", "c")), ("b", ("b",)), ("b", ("b",)), ("c", ("c",)))
+    (hint,) = with_lookahead(sample, Letters()).hints  # type: ignore[arg-type]
+    assert hint == pytest.approx((0, 1 / 1.7, 0.7 / 1.7))

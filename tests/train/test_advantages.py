@@ -1,0 +1,195 @@
+"""Credit for turns: by hand, by brute force, and what each switch of the configuration does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grue.algos.advantages import discounted_returns, normalise, turn_gae
+from grue.config import PPOConfig
+from grue.train.credit import RunningScale, against_group, credit, telling_plays
+from grue.train.ppo_update import explained_variance
+from grue.types import Episode, Observation, Outcome, Task, Turn
+
+
+def episode(
+    rewards: Sequence[float], values: Sequence[float], outcome: Outcome = Outcome.WON, seed: int = 0
+) -> Episode:
+    seen = Observation("", "", "", None, 0.0)
+    turns = tuple(Turn(seen, "", reward, value=value) for reward, value in zip(rewards, values, strict=True))
+    return Episode(Task("toy", "", "train", seed, 16), "choose", turns, outcome, seen)
+
+
+def settings(**changes: object) -> PPOConfig:
+    plain = {"gamma": 0.9, "lam": 0.8, "normalise_advantages": False, **changes}
+    return PPOConfig.model_validate(plain)
+
+
+# r = 0, 0, 1; V = 0.5, 0.4, 0.6; gamma 0.9, lambda 0.8, so gamma lambda = 0.72; nothing after the end
+#   delta_2 = 1 - 0.6              =  0.4     A_2 = 0.4
+#   delta_1 = 0.9 * 0.6 - 0.4      =  0.14    A_1 = 0.14 + 0.72 * 0.4     = 0.428
+#   delta_0 = 0.9 * 0.4 - 0.5      = -0.14    A_0 = -0.14 + 0.72 * 0.428  = 0.16816
+REWARDS, VALUES = (0.0, 0.0, 1.0), (0.5, 0.4, 0.6)
+ADVANTAGES = (0.16816, 0.428, 0.4)
+# cut off instead, with 0.6 still to come: delta_2 = 1 + 0.54 - 0.6 = 0.94, A_1 = 0.8168, A_0 = 0.448096
+BOOTSTRAPPED = (0.448096, 0.8168, 0.94)
+
+
+def test_gae_by_hand() -> None:
+    advantages, returns = turn_gae(np.array(REWARDS), np.array(VALUES), 0.0, 0.9, 0.8)
+    assert advantages == pytest.approx(ADVANTAGES)
+    assert returns == pytest.approx([0.66816, 0.828, 1.0])  # advantages + values
+    advantages, _ = turn_gae(np.array(REWARDS), np.array(VALUES), 0.6, 0.9, 0.8)
+    assert advantages == pytest.approx(BOOTSTRAPPED)
+
+
+NUMBERS = st.lists(st.tuples(st.floats(-2, 2), st.floats(-2, 2)), min_size=1, max_size=12)
+UNIT = st.floats(0, 1)
+
+
+@given(NUMBERS, st.floats(-2, 2), UNIT, UNIT)
+def test_gae_equals_its_definition(pairs: list[tuple[float, float]], last: float, gamma: float, lam: float) -> None:
+    rewards, values = np.array(pairs).T
+    following = [*values[1:], last]
+    deltas = [r + gamma * after - v for r, v, after in zip(rewards, values, following, strict=True)]
+    expected = [sum((gamma * lam) ** (k - t) * deltas[k] for k in range(t, len(deltas))) for t in range(len(deltas))]
+    advantages, returns = turn_gae(rewards, values, last, gamma, lam)
+    assert advantages == pytest.approx(expected, abs=1e-9)
+    assert returns == pytest.approx(np.array(expected) + values, abs=1e-9)
+
+
+@given(NUMBERS, UNIT)
+def test_with_lambda_1_the_target_is_the_discounted_return(pairs: list[tuple[float, float]], gamma: float) -> None:
+    rewards, values = np.array(pairs).T
+    _, returns = turn_gae(rewards, values, 0.0, gamma, 1.0)
+    assert returns == pytest.approx(discounted_returns(rewards, gamma), abs=1e-9)
+
+
+def test_discounted_returns_by_hand() -> None:
+    # 4; 2 + 0.5 * 4; 1 + 0.5 * 4
+    assert discounted_returns(np.array([1.0, 2.0, 4.0]), 0.5).tolist() == [3, 4, 4]
+    assert discounted_returns(np.array([]), 0.5).tolist() == []
+
+
+def test_normalised_values_have_mean_0_and_deviation_1() -> None:
+    found = normalise(np.array([1.0, 2.0, 3.0, 6.0]))  # mean 3, deviation sqrt((4 + 1 + 0 + 9) / 4)
+    assert found == pytest.approx(np.array([-2, -1, 0, 3]) / 3.5**0.5)
+    assert normalise(np.array([2.0, 2.0])).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.WON, Outcome.LOST, Outcome.LIMIT])
+@pytest.mark.parametrize("switch", [False, True])
+def test_only_the_limit_bootstraps_and_only_with_the_switch(outcome: Outcome, switch: bool) -> None:
+    played = episode(REWARDS, VALUES, outcome)
+    ((advantages,), (targets,)) = credit([played], settings(bootstrap_at_limit=switch), RunningScale())
+    cut_off = switch and outcome is Outcome.LIMIT
+    # the last estimate before the cut, 0.6, stands for what would have come after it
+    assert advantages == pytest.approx(BOOTSTRAPPED if cut_off else ADVANTAGES)
+    assert targets == pytest.approx(advantages + VALUES)
+
+
+def test_no_advantage_leaks_from_one_episode_into_another() -> None:
+    one, two = episode(REWARDS, VALUES), episode((5.0,), (0.0,))
+    apart = [credit([e], settings(), RunningScale())[0][0].tolist() for e in (one, two)]
+    assert [a.tolist() for a in credit([one, two], settings(), RunningScale())[0]] == apart
+    assert apart[0] == pytest.approx(ADVANTAGES)
+
+
+def test_advantages_are_normalised_over_all_turns_of_an_iteration_not_within_an_episode() -> None:
+    played = [episode((1.0, 1.0), (0.0, 0.0)), episode((0.0,), (0.0,))]
+    # gamma 0: the advantages are the rewards 1, 1, 0 (mean 2/3, deviation sqrt(2)/3)
+    found, _ = credit(played, settings(gamma=0.0, normalise_advantages=True), RunningScale())
+    assert np.concatenate(found) == pytest.approx([2**-0.5, 2**-0.5, -(2**0.5)])
+
+
+def test_targets_of_the_critic_are_not_normalised() -> None:
+    _, targets = credit([episode(REWARDS, VALUES)], settings(normalise_advantages=True), RunningScale())
+    assert targets[0] == pytest.approx([0.66816, 0.828, 1.0])
+
+
+def plays_of_two_games() -> list[Episode]:
+    """With gamma 0.9 the plays return 0.81 and 0 of one game, 0.9 and 0.9 of another."""
+    return [
+        episode((0.0, 0.0, 1.0), VALUES, seed=1),
+        episode((0.0, 1.0), VALUES[:2], seed=2),
+        episode((0.0, 0.0), VALUES[:2], Outcome.LIMIT, seed=1),
+        episode((0.0, 1.0), VALUES[1:], seed=2),
+    ]
+
+
+def test_a_group_is_its_own_baseline() -> None:
+    """Less the means of the games, 0.405 and 0.9."""
+    found = against_group(plays_of_two_games(), 0.9)
+    assert [a.tolist() for a in found] == [
+        pytest.approx([0.405] * 3),
+        pytest.approx([0, 0]),
+        pytest.approx([-0.405] * 2),
+        pytest.approx([0, 0]),
+    ]
+
+
+@pytest.mark.parametrize("weight", [0.25, 1.0])
+def test_group_and_critic_are_mixed_at_deviation_1(weight: float) -> None:
+    plays = plays_of_two_games()
+    own = np.concatenate([turn_gae(_rewards(e), _values(e), 0.0, 0.9, 0.8)[0] for e in plays])
+    group = np.concatenate(against_group(plays, 0.9))
+    advantages, targets = credit(plays, settings(group_weight=weight, plays_per_game=2), RunningScale())
+    expected = (1 - weight) * own / own.std() + weight * group / group.std()
+    assert np.concatenate(advantages) == pytest.approx(expected, abs=1e-6)
+    assert targets[0] == pytest.approx([0.66816, 0.828, 1.0])  # the critic still learns the ordinary target
+
+
+def _rewards(played: Episode) -> np.ndarray:
+    return np.array([turn.reward for turn in played.turns])
+
+
+def _values(played: Episode) -> np.ndarray:
+    return np.array([turn.value for turn in played.turns])
+
+
+def test_the_telling_plays_are_the_best_and_the_worst_of_each_game() -> None:
+    """Returns of game 1: 0.5, 0.1, 0.9, 0.5; of game 2: all 0.3, which says nothing."""
+    returns = {1: (0.5, 0.1, 0.9, 0.5), 2: (0.3,) * 4}
+    plays = [episode((r,), (0.0,), seed=seed) for seed, every in returns.items() for r in every]
+    assert telling_plays(plays, settings(plays_per_game=4, plays_kept=2)) == [1, 2]
+    assert telling_plays(plays, settings(plays_per_game=4, plays_kept=1)) == [2]
+    assert telling_plays(plays, settings(plays_per_game=4, plays_kept=4)) == [0, 1, 2, 3]
+    assert telling_plays(plays, settings()) == list(range(8))
+    # where no game tells anything, there is still an update to make
+    assert telling_plays(plays[4:], settings(plays_per_game=4, plays_kept=2)) == [0, 1, 2, 3]
+
+
+def test_rewards_are_divided_by_the_running_deviation_of_returns() -> None:
+    """Returns of whole episodes: 2 and 4 with gamma 1, deviation 1; then 12 too: mean 6, deviation sqrt(56/3)."""
+    cfg, scale = settings(gamma=1.0, lam=1.0, normalise_rewards=True), RunningScale()
+    _, targets = credit([episode((2.0,), (0.0,)), episode((1.0, 3.0), (0.0, 0.0))], cfg, scale)
+    assert [t.tolist() for t in targets] == [pytest.approx([2]), pytest.approx([4, 3])]
+    _, targets = credit([episode((12.0,), (0.0,))], cfg, scale)
+    assert targets[0] == pytest.approx([12 / (56 / 3) ** 0.5])
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=30))
+def test_the_running_deviation_is_the_deviation(values: list[float]) -> None:
+    scale = RunningScale()
+    scale.add(np.array(values[:1]))
+    scale.add(np.array(values[1:]))
+    expected = float(np.std(values))
+    if expected > 1e-6:
+        assert scale.deviation == pytest.approx(expected, rel=1e-6)
+
+
+def test_explained_variance_by_hand() -> None:
+    """Rewards 0, 0, 1 with gamma 1: G = 1, 1, 1 and, lost, 0, 0, 0; Var(G) = 1/4."""
+    won, lost = (0.0, 0.0, 1.0), (0.0, 0.0, 0.0)
+    perfect = [episode(won, (1, 1, 1)), episode(lost, (0, 0, 0), Outcome.LOST)]
+    blind = [episode(won, (0.5, 0.5, 0.5)), episode(lost, (0.5, 0.5, 0.5), Outcome.LOST)]
+    half = [episode(won, (0.5, 0.5, 0.5)), episode(lost, (0, 0, 0), Outcome.LOST)]
+    assert explained_variance(perfect, 1.0) == pytest.approx(1)
+    assert explained_variance(blind, 1.0) == pytest.approx(0, abs=1e-9)
+    assert explained_variance(half, 1.0) == pytest.approx(1 - 0.0625 / 0.25)  # what is left varies by 0, 0.5
+    broken = episode((9.0,), (0.0,), Outcome.FAILED)
+    assert explained_variance([*half, broken], 1.0) == explained_variance(half, 1.0)

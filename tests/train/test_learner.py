@@ -1,0 +1,252 @@
+"""One optimiser step, the critic's fit and the reference: what they change, and what they leave alone."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+
+from grue.errors import CheckpointError, TrainingError
+from grue.models.policy_model import PolicyModel, Reading
+from grue.models.value import ValueHead
+from grue.rollout.pack import Batch, Sample, samples
+from grue.storage import checkpoint
+from grue.train.critic import Critic, hash_seed
+from grue.train.learner import Learner, learning_rate_factor, load_weights
+from grue.train.reference import Reference
+
+
+def learner_of(model: PolicyModel, **changes: float) -> Learner:
+    settings = {"learning_rate": 1e-2, "weight_decay": 0.0, "max_grad_norm": 1.0, "micro_tokens": 2048, **changes}
+    return Learner(model, dtype="float32", **settings)  # type: ignore[arg-type]
+
+
+def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return set(one) == set(other) and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def nll(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    log_probs = torch.log_softmax(reading.logits_NC, -1).gather(1, batch.chosen_N[:, None])
+    return -log_probs.mean(), {}
+
+
+def items(model: PolicyModel, count: int = 3) -> list[Sample]:
+    return samples(tiny.rollouts(model, tiny.tasks(count)))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        ("constant", [0.5, 1, 1, 1, 1, 1]),
+        ("linear", [0.5, 1, 1, 0.75, 0.5, 0.25]),
+        ("cosine", [0.5, 1, 1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]),
+    ],
+)
+def test_learning_rates_by_hand(schedule: str, factors: list[float]) -> None:
+    """Two steps of warm-up to the peak, then four steps down."""
+    found = [learning_rate_factor(schedule, step, 6, 2) for step in range(6)]
+    assert found == pytest.approx(factors)
+
+
+def test_steps_reduce_the_loss_and_count() -> None:
+    model = tiny.policy_model()
+    played, learner = items(model), learner_of(model)
+    losses = [learner.step(played, nll, 1.0)["loss"] for _ in range(8)]
+    assert losses[-1] < losses[0] / 2
+    assert learner.step_count == 8
+
+
+def test_a_rate_of_0_moves_nothing() -> None:
+    model = tiny.policy_model()
+    before = weights(model)
+    learner_of(model, weight_decay=0.5).step(items(model), nll, 0.0)
+    assert same(before, weights(model))
+
+
+def test_measuring_is_a_step_without_the_step() -> None:
+    model = tiny.policy_model()
+    played, learner, before = items(model), learner_of(model), weights(tiny.policy_model())
+    measured = learner.measure(played, nll)
+    assert same(before, weights(model))
+    assert learner.step(played, nll, 1.0)["loss"] == pytest.approx(measured["loss"], rel=1e-5)
+
+
+def test_a_loss_that_is_not_finite_stops_before_any_weight_changes() -> None:
+    model = tiny.policy_model()
+    played, learner = items(model), learner_of(model)
+    learner.step(played, nll, 1.0)
+    before, moments = weights(model), learner.state()[0]["optimizer"]
+    moments = {name: value.clone() for name, value in moments.items()}
+
+    def poisoned(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        loss, _ = nll(reading, batch)
+        return loss * float("nan"), {}
+
+    with pytest.raises(TrainingError, match="loss is nan at optimiser step 1") as caught:
+        learner.step(played, poisoned, 1.0)
+    assert "learning rate" in caught.value.hint
+    assert same(before, weights(model))
+    assert same(moments, learner.state()[0]["optimizer"])
+    assert learner.step_count == 1
+
+
+def test_a_gradient_that_is_not_finite_stops_before_any_weight_changes() -> None:
+    model = tiny.policy_model()
+    played, learner, before = items(model), learner_of(model), weights(model)
+
+    def steep(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        loss, _ = nll(reading, batch)
+        return (loss - loss.detach()).sqrt(), {}  # 0, with an infinite slope
+
+    with pytest.raises(TrainingError, match="gradient's norm is (inf|nan)"):
+        learner.step(played, steep, 1.0)
+    assert same(before, weights(model))
+
+
+def test_gradients_are_clipped_to_the_norm_of_the_weights_that_learn_here() -> None:
+    """A gradient that something else has left on the value head is no part of the norm."""
+    clean, spoiled = tiny.policy_model(), tiny.policy_model()
+    played = items(clean)
+    for parameter in spoiled.value_head.parameters():
+        parameter.grad = torch.full_like(parameter, 1e6)
+    one = learner_of(clean).step(played, nll, 1.0)
+    other = learner_of(spoiled).step(played, nll, 1.0)
+    assert other["grad_norm"] == one["grad_norm"]
+    assert same(weights(clean), weights(spoiled))
+
+
+def test_the_state_of_a_learner_goes_through_a_checkpoint_bit_for_bit(tmp_path: object) -> None:
+    from pathlib import Path
+
+    assert isinstance(tmp_path, Path)
+    model = tiny.policy_model()
+    played, learner = items(model), learner_of(model, value_learning_rate=1e-3)
+
+    def both(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        return nll(reading, batch)[0] + (reading.values_T**2).mean(), {}
+
+    learner.step(played, both, 1.0)
+    stored = checkpoint.load(checkpoint.save(tmp_path, 1, *learner.state()))
+    twin = learner_of(tiny.policy_model(seed=5), value_learning_rate=1e-3)
+    twin.load_state(stored.tensors, stored.state)
+    for _ in range(2):
+        learner.step(played, both, 0.5)
+        twin.step(played, both, 0.5)
+    assert same(weights(model), weights(twin.policy_model))
+    assert twin.step_count == 3
+
+
+def test_weights_of_another_model_are_refused_by_name() -> None:
+    model = tiny.policy_model()
+    own = weights(model)
+    name = "lm.model.embed_tokens.weight"
+    with pytest.raises(CheckpointError, match=rf"{name} is only on one side"):
+        load_weights(model, {k: v for k, v in own.items() if k != name})
+    with pytest.raises(CheckpointError, match=rf"{name} has shape \(3, 4\)"):
+        load_weights(model, {**own, name: torch.zeros(3, 4)})
+    assert same(own, weights(model))
+
+
+def test_the_reference_is_swapped_in_and_out_exactly() -> None:
+    model = tiny.policy_model()
+    start, played = weights(model), items(model)
+    reference, learner = Reference(model), learner_of(model)
+    learner.step(played, nll, 1.0)
+    moved = weights(model)
+    assert not same(start, moved)
+    with reference.in_place():
+        assert same(start, weights(model))
+    assert same(moved, weights(model))
+    with pytest.raises(KeyError), reference.in_place():
+        raise KeyError  # whatever happens inside, the trained weights come back
+    assert same(moved, weights(model))
+    learner.step(played, nll, 1.0)  # and it is these that go on learning
+    assert not same(moved, weights(model))
+    with reference.in_place():
+        assert same(start, weights(model))
+
+
+def critic_of(seed: int = 0, memory: int = 2) -> Critic:
+    torch.manual_seed(seed)
+    return Critic(ValueHead(8, 16), 1e-2, 3, memory, "7")
+
+
+def turns(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    states = torch.randn(count, 8, generator=torch.Generator().manual_seed(seed))
+    return states, torch.nn.functional.layer_norm(states, (8,))[:, 0] * 2 - 1
+
+
+def test_the_critic_learns_its_targets() -> None:
+    critic = critic_of()
+    critic.remember(*turns(900, 1))
+    errors = [critic.fit()["value_loss"] for _ in range(20)]
+    assert errors[-1] < errors[0] / 10
+    states, targets = turns(200, 2)
+    assert float(((critic.head(states) - targets) ** 2).mean()) < float(targets.var()) / 10
+
+
+def test_the_critic_keeps_the_last_iterations_only() -> None:
+    critic = critic_of(memory=2)
+    for seed in range(4):
+        critic.remember(*turns(5, seed))
+    assert [states.tolist() for states, _ in critic.kept] == [turns(5, seed)[0].tolist() for seed in (2, 3)]
+
+
+def test_fitting_the_critic_leaves_no_gradient_behind() -> None:
+    """It would count in the norm to which the policy's gradient is clipped."""
+    critic = critic_of()
+    critic.remember(*turns(50, 1))
+    critic.fit()
+    assert all(parameter.grad is None for parameter in critic.head.parameters())
+
+
+def test_the_state_of_a_critic_goes_through_a_checkpoint_bit_for_bit(tmp_path: object) -> None:
+    from pathlib import Path
+
+    assert isinstance(tmp_path, Path)
+    critic = critic_of()
+    critic.remember(*turns(700, 1))
+    critic.fit()
+    tensors, state = critic.state()
+    stored = checkpoint.load(checkpoint.save(tmp_path, 1, {"critic": tensors}, state))
+    twin = critic_of(seed=9)
+    twin.head.load_state_dict(critic.head.state_dict())  # the head is stored with the model
+    twin.load_state(stored.tensors["critic"], stored.state)
+    for one in (critic, twin):
+        one.remember(*turns(700, 2))
+        one.fit()
+    assert same(weights(critic.head), weights(twin.head))
+    assert critic.fits == twin.fits == 2
+
+
+def test_a_critic_that_has_seen_nothing_has_a_state_too() -> None:
+    critic = critic_of()
+    twin = critic_of()
+    twin.load_state(*critic.state())
+    assert twin.fits == 0
+    assert not twin.kept
+
+
+def test_seeds_from_text_are_the_same_everywhere() -> None:
+    assert hash_seed("0/critic/0") == hash_seed("0/critic/0") != hash_seed("0/critic/1")
+    assert 0 <= hash_seed("grue") < 2**56
+
+
+def test_reading_gives_each_samples_nodes_in_the_order_of_the_samples() -> None:
+    model = tiny.policy_model()
+    played = items(model, 6)
+    random.Random(0).shuffle(played)
+    together = learner_of(model, micro_tokens=300).read(played)
+    for item, logits in zip(played, together, strict=True):
+        (alone,) = learner_of(model).read([replace(item)])
+        n, c = alone.shape
+        assert logits.shape[0] == n == sum(len(turn.branches) for turn in item.turns)
+        assert torch.allclose(logits[:, :c], alone, atol=1e-5)

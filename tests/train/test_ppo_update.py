@@ -1,0 +1,274 @@
+"""One iteration's update: on-policy at its first step, blind to failed games, and with a state that can be restored."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from grue.config import Config, override
+from grue.errors import TrainingError
+from grue.models.policy_model import PolicyModel
+from grue.rollout.pack import collate, samples
+from grue.storage import checkpoint
+from grue.train.critic import Critic
+from grue.train.learner import Learner
+from grue.train.ppo_update import Best, Sizes, Updater, ppo_loss, rollout_metrics
+from grue.train.reference import Reference
+from grue.types import Episode, Observation, Outcome, Task, Turn
+
+
+@cache
+def played(count: int = 8) -> tuple[Episode, ...]:
+    """Games of the tiny model with seed 0."""
+    return tuple(tiny.rollouts(tiny.policy_model(), tiny.tasks(count)))
+
+
+def settings(*changes: str) -> Config:
+    return tiny.config(Path("none"), "ppo.warmup_iterations=0", "ppo.minibatches=2", "ppo.epochs=1", *changes)
+
+
+def updater_of(config: Config, model: PolicyModel, *, apart: bool = True) -> Updater:
+    """`apart`: the critic is fitted apart from the language model."""
+    cfg = config.ppo
+    learner = Learner(
+        model,
+        learning_rate=cfg.learning_rate,
+        value_learning_rate=0.0 if apart else cfg.value_learning_rate,
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        micro_tokens=2048,
+        dtype="float32",
+    )
+    critic = Critic(model.value_head, cfg.value_learning_rate, 2, 2, "0") if apart else None
+    return Updater(config, learner, cfg.entropy_coef, critic)
+
+
+def update(
+    episodes: Sequence[Episode], *changes: str, iteration: int = 0, apart: bool = True
+) -> tuple[dict[str, float], PolicyModel]:
+    """(metrics, the model after it) of one update of the model that played `played()`."""
+    model = tiny.policy_model()
+    config = settings(*changes) if apart else settings("ppo.value_passes=0", *changes)
+    updater = updater_of(config, model, apart=apart)
+    return updater.update(episodes, iteration, 1.0, Reference(model)), model
+
+
+def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def body(model: PolicyModel) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in weights(model).items() if name.startswith("lm.")}
+
+
+def test_at_the_first_step_the_policy_is_the_one_that_played() -> None:
+    metrics, _ = update(played(), "ppo.minibatches=1")
+    assert metrics["engine_gap"] < 1e-5
+    assert metrics["kl_old"] == pytest.approx(0, abs=1e-7)
+    assert metrics["kl_ref"] == pytest.approx(0, abs=1e-6)
+    assert metrics["clip_fraction"] == 0
+    # the ratio is 1, so the surrogate is minus the mean advantage, which is normalised to 0
+    assert metrics["policy_loss"] == pytest.approx(0, abs=1e-5)
+
+
+def test_the_gap_is_that_of_the_first_step_and_the_kl_that_of_the_last() -> None:
+    metrics, _ = update(played(), "ppo.epochs=3", "ppo.minibatches=4", "ppo.learning_rate=0.003", "ppo.target_kl=0")
+    assert metrics["updates"] == 12
+    assert metrics["engine_gap"] < 1e-5
+    assert metrics["kl_old"] > 1e-4
+
+
+def test_dropout_is_off_while_the_policy_learns_from_what_it_did() -> None:
+    """Else the ratio would not be 1 at the first step. The model here drops half of all attention."""
+    config, model = settings("ppo.minibatches=1"), tiny.policy_model()
+    model.lm.config.attention_dropout = 0.5
+    for layer in model.lm.get_decoder().layers:
+        layer.self_attn.attention_dropout = 0.5
+    updater = updater_of(config, model)
+    metrics = updater.update(played(), 0, 1.0, Reference(model))
+    assert metrics["engine_gap"] < 1e-5
+
+
+def test_the_entropy_of_the_update_is_that_of_the_play() -> None:
+    metrics, _ = update(played(), "ppo.minibatches=1")
+    turns = [turn for episode in played() for turn in episode.turns]
+    assert metrics["entropy"] == pytest.approx(np.mean([turn.entropy for turn in turns]), abs=1e-5)
+
+
+def test_actions_with_an_advantage_become_likelier_and_the_others_less_likely() -> None:
+    model, config = tiny.policy_model(), settings("ppo.kl_coef=0", "ppo.entropy_coef=0", "ppo.learning_rate=0.001")
+    items = samples(played())
+    draw = random.Random(0)
+    items = [replace(s, advantages=tuple(draw.choice((-1.0, 1.0)) for _ in s.turns)) for s in items]
+    sizes = Sizes(sum(len(s.turns) for s in items), 0)
+
+    def log_probs() -> np.ndarray:
+        batch = collate(items)
+        with torch.no_grad():
+            found = torch.log_softmax(model(*batch.inputs).logits_NC, -1).gather(1, batch.chosen_N[:, None])
+        return torch.zeros(sizes.turns).index_add(0, batch.node_turn_N, found[:, 0]).numpy()
+
+    before, learner = log_probs(), updater_of(config, model).learner
+    for _ in range(3):
+        learner.step(items, lambda r, b: ppo_loss(r, b, config.ppo, sizes, 0.0, policy=True), 1.0)
+    gained = (log_probs() - before) * np.array([a for s in items for a in s.advantages])
+    assert gained.mean() > 0.01
+
+
+def broken(seed: int = 900) -> Episode:
+    """A game that crashed after a turn with an absurd reward: nothing of it may be learned."""
+    one = played()[0]
+    turns = (replace(one.turns[0], reward=1e6, value=1e6),)
+    return replace(one, task=replace(one.task, seed=seed), turns=turns, outcome=Outcome.FAILED, error="Java is gone")
+
+
+def test_failed_games_are_left_out_of_the_update() -> None:
+    clean, with_none = update(played(), "ppo.normalise_rewards=true")
+    mixed, with_some = update([broken(), *played(), broken()], "ppo.normalise_rewards=true")
+    assert same(weights(with_none), weights(with_some))
+    assert mixed == clean
+
+
+def test_half_of_the_games_may_fail_but_no_more() -> None:
+    four = played()[:4]
+    update([*four, *[broken()] * 4])
+    with pytest.raises(TrainingError, match="5 of 9 games failed in iteration 3: Java is gone"):
+        update([*four, *[broken()] * 5], iteration=3)
+
+
+def test_when_every_game_fails_the_error_says_so() -> None:
+    """Also where the metrics of the play, which have nothing to be means of, come first."""
+    with pytest.raises(TrainingError, match="2 of 2 games failed"):
+        update([broken(), broken()])
+    metrics = rollout_metrics([broken(), broken()], 1.0, 0.97)
+    assert (metrics["failed"], metrics["episodes"]) == (2, 2)
+
+
+def test_rollout_metrics_by_hand() -> None:
+    seen = Observation("", "", "", None, 0.5)
+
+    def game(outcome: Outcome, steps: int) -> Episode:
+        final = replace(seen, score=1.0 if outcome is Outcome.WON else 0.5)
+        turns = (Turn(seen, "", 0.0),) * steps
+        return Episode(Task("toy", "", "train", 0, 12), "choose", turns, outcome, final)
+
+    games = [game(Outcome.WON, 3), game(Outcome.LOST, 5), game(Outcome.LIMIT, 12), game(Outcome.WON, 4)]
+    found = rollout_metrics([*games, replace(game(Outcome.FAILED, 6), error="x")], 2.0, 0.97)
+    assert (found["success"], found["lost"], found["limit"]) == (0.5, 0.25, 0.25)
+    assert found["score"] == 0.75
+    assert found["steps_mean"] == 6
+    assert (found["failed"], found["episodes"]) == (1, 5)
+    assert found["env_steps_per_s"] == 15  # all 30 steps were played
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_while_the_critic_warms_up_the_policy_stands_still(apart: bool) -> None:
+    start = tiny.policy_model()
+    metrics, model = update(played(), "ppo.warmup_iterations=1", apart=apart)
+    assert same(body(start), body(model))
+    assert not same(weights(start.value_head), weights(model.value_head))
+    metrics, model = update(played(), "ppo.warmup_iterations=1", iteration=1, apart=apart)
+    assert not same(body(start), body(model))
+    assert metrics["value_loss"] > 0
+
+
+def test_a_critic_fitted_apart_does_not_touch_the_policy() -> None:
+    """The policy's weights after an update do not depend on how the critic is fitted after it."""
+    _, one = update(played())
+    model = tiny.policy_model()
+    updater = updater_of(settings(), model)
+    assert updater.critic is not None
+    updater.critic.passes = 9
+    updater.update(played(), 0, 1.0, Reference(model))
+    assert same(body(one), body(model))
+    assert not same(weights(one.value_head), weights(model.value_head))
+
+
+def test_the_kl_from_the_reference_grows_from_0_and_is_watched_where_it_costs_nothing() -> None:
+    model = tiny.policy_model()
+    updater, reference = updater_of(settings("ppo.kl_coef=0.1", "ppo.learning_rate=0.003"), model), Reference(model)
+    found = [updater.update(played(), i, 1.0, reference)["kl_ref"] for i in range(3)]
+    assert 0 <= found[0] < found[1] < found[2]
+    assert "kl_ref" in update(played(), "ppo.kl_coef=0", iteration=5)[0]
+    assert "kl_ref" not in update(played(), "ppo.kl_coef=0", iteration=6)[0]
+
+
+def test_passes_stop_above_the_target_kl() -> None:
+    wild = ("ppo.epochs=6", "ppo.learning_rate=0.02", "ppo.kl_coef=0")
+    assert update(played(), *wild, "ppo.target_kl=0.01")[0]["passes"] < 6
+    assert update(played(), *wild, "ppo.target_kl=0")[0]["passes"] == 6
+
+
+def test_the_entropy_bonus_is_steered_towards_its_target() -> None:
+    """By a tenth at each update, between 0.0001 and 0.1; the entropy of a game of several actions is between 0 and 5."""
+    assert update(played(), "ppo.entropy_coef=0.02")[0]["entropy_coef"] == 0.02
+    assert update(played(), "ppo.entropy_coef=0.02", "ppo.entropy_target=5")[0]["entropy_coef"] == pytest.approx(0.022)
+    down = update(played(), "ppo.entropy_coef=0.02", "ppo.entropy_target=0.001")[0]["entropy_coef"]
+    assert down == pytest.approx(0.02 / 1.1)
+    assert update(played(), "ppo.entropy_coef=0.099", "ppo.entropy_target=5")[0]["entropy_coef"] == 0.1
+    assert update(played(), "ppo.entropy_coef=0.0001", "ppo.entropy_target=0.001")[0]["entropy_coef"] == 1e-4
+
+
+def won(seed: int, steps: int) -> Episode:
+    """A win in `steps` turns, cut out of a played game."""
+    source = next(episode for episode in played() if episode.steps >= steps)
+    return replace(
+        source, task=replace(source.task, seed=seed), turns=source.turns[:steps], outcome=Outcome.WON
+    )
+
+
+def test_self_imitation_keeps_the_shortest_win_of_each_game() -> None:
+    best = Best()
+    best.add([won(1, 3), won(2, 4), replace(won(3, 2), outcome=Outcome.LOST)])
+    best.add([won(1, 5), won(2, 2), won(1, 3)])
+    assert {seed: steps for seed, (steps, _) in best.samples_of.items()} == {1: 3, 2: 2}
+    drawn = best.draw(5, random.Random(0))
+    assert sorted(len(sample.turns) for sample in drawn) == [2, 3]
+    assert all(sample.imitate for sample in drawn)
+    assert len(best.draw(1, random.Random(0))) == 1
+
+
+def test_imitation_raises_the_probability_of_what_won() -> None:
+    model = tiny.policy_model()
+    changes = ("ppo.imitation_coef=1", "ppo.kl_coef=0.01", "ppo.minibatches=1", "ppo.learning_rate=0.003")
+    updater, reference = updater_of(settings(*changes), model), Reference(model)
+    games = [replace(episode, outcome=Outcome.WON) for episode in played()]
+    losses = [updater.update(games, i, 1.0, reference)["imitation_loss"] for i in range(6)]
+    assert losses[-1] < losses[0]
+
+
+def test_an_updater_goes_through_a_checkpoint_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    changes = ("ppo.imitation_coef=0.5", "ppo.entropy_target=1", "ppo.normalise_rewards=true")
+    games = [*played()[:6], won(40, 3), won(41, 4)]
+    one = tiny.policy_model()
+    mine, reference = updater_of(settings(*changes), one), Reference(one)
+    mine.update(games, 0, 1.0, reference)
+    (tensors, state), (more, rest) = mine.learner.state(), mine.state()
+    stored = checkpoint.load(checkpoint.save(tmp_path, 1, tensors | more, {**state, **rest}))
+    json.dumps(stored.state)
+
+    two = tiny.policy_model()
+    theirs, their_reference = updater_of(settings(*changes), two), Reference(two)
+    theirs.learner.load_state(stored.tensors, stored.state)
+    theirs.load_state(stored.tensors, stored.state)
+    results = [u.update(games, 1, 0.7, r) for u, r in ((mine, reference), (theirs, their_reference))]
+    assert results[0] == results[1]
+    assert same(weights(one), weights(two))
+
+
+def test_settings_can_be_changed_from_text() -> None:
+    """The settings used above are those of the configuration, not names of their own."""
+    assert override(settings(), ["ppo.imitation_coef=0.5"], None).ppo.imitation_coef == 0.5
