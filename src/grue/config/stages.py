@@ -86,13 +86,7 @@ class SFTConfig(Stage):
     warmup_steps: int = Field(10, ge=0, description="optimiser steps of linear warm-up")
     schedule: Literal["linear", "constant", "cosine"] = Field("linear", description="learning rate after the warm-up")
     smoothing: float = Field(
-        0.02, ge=0, lt=1, description="label smoothing over the trie's children; keeps exploration"
-    )
-    lookahead: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="label mass on the teacher's later actions that are valid already; guides exploration",
+        0.02, ge=0, lt=1, description="label smoothing over the trie's children"
     )
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     micro_tokens: int = Field(8192, ge=64, description="tokens per forward pass; gradients are accumulated")
