@@ -1,4 +1,4 @@
-"""Small real things for the tests of the learning core: a tokenizer, language models of a few thousand weights, toy games.
+"""Small real things for the tests of the learning core: a tokenizer, models of a few thousand weights, toy games.
 
 Torch and transformers are imported inside the functions, so that tests which need neither do not wait for them.
 """
@@ -62,7 +62,7 @@ def encoder() -> Encoder:
 
 
 def llama(seed: int = 0, *, hidden: int = 32, spread: float = 0.3) -> PreTrainedModel:
-    """Two layers of random weights. `spread` is their deviation: large enough for policies that are far from uniform."""
+    """Two layers of random weights; `spread` is their deviation, large enough for policies far from uniform."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

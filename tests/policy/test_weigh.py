@@ -6,11 +6,11 @@ import math
 from collections import Counter
 
 import pytest
-import tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tiny
 from grue import games
 from grue.algos.losses import branch_log_probs, node_entropies
 from grue.models.policy_model import PolicyModel
@@ -30,7 +30,9 @@ def prefix_of(text: str = "You are in the hall. There is a sack.") -> list[int]:
 
 
 @torch.no_grad()
-def brute_force(model: PolicyModel, prefix: list[int], actions: tuple[str, ...], temperature: float) -> dict[str, float]:
+def brute_force(
+    model: PolicyModel, prefix: list[int], actions: tuple[str, ...], temperature: float
+) -> dict[str, float]:
     """pi of each action from plain forward passes of the Hugging Face model, one for each token of each action.
 
     A token's probability is the softmax over the tokens with which some action that agrees so far goes on.

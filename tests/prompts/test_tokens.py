@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import ByT5Tokenizer
 
+import tiny
 from grue.prompts.tokens import Encoder
 from grue.prompts.transcript import render_action, render_observation, render_task, tidy
 

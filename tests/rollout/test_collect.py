@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-import tiny
 import torch
 
+import tiny
 from grue import games
 from grue.algos.losses import branch_log_probs, node_entropies
 from grue.errors import GameError, ModelError
@@ -119,7 +119,9 @@ def test_a_segment_is_the_pieces_of_the_transcript_and_only_ever_grows() -> None
 
 
 @torch.no_grad()
-def trained_view(model: PolicyModel, episodes: Sequence[Episode], temperature: float) -> list[tuple[float, float, float]]:
+def trained_view(
+    model: PolicyModel, episodes: Sequence[Episode], temperature: float
+) -> list[tuple[float, float, float]]:
     """(log_prob, entropy, value) of every turn as training computes them: one pass over the packed batch."""
     batch = collate(samples(episodes))
     reading = model(*batch.inputs)

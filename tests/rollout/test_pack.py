@@ -1,4 +1,4 @@
-"""Episodes as tensors: positions by hand, cuts that change nothing, and hints worked out on paper."""
+"""Episodes as tensors: positions by hand, and cuts that change nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-import tiny
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tiny
 from grue.config import PPOConfig, SFTConfig
 from grue.models.policy_model import PolicyModel, Reading
 from grue.policy.trie import TrieCache
@@ -26,7 +26,6 @@ from grue.rollout.pack import (
     sample_to_dict,
     samples,
     tokenise,
-    with_lookahead,
 )
 from grue.train.ppo_update import Sizes, ppo_loss
 from grue.train.sft import sft_loss
@@ -96,18 +95,20 @@ def test_a_batch_by_hand() -> None:
     assert batch.hints_NC is None
 
 
-def test_reference_and_hints_stand_beside_their_nodes() -> None:
+def test_a_reference_stands_beside_its_nodes() -> None:
     inf = float("inf")
     one = Sample((5, 6, 7), (turn(1, (1, (7, 9), 0), (2, (8, 3, 4), 1)),), (0.0,), (0.0,))
     two = Sample((9, 8), (turn(0, (1, (2, 1), 1)),), (0.0,), (0.0,))
     # the reference of `one` was read in a batch whose widest node had 4 children
-    one = replace(one, reference=torch.tensor([[-1.0, -2, -inf, -inf], [-3, -4, -5, -inf]]), hints=((), (0.0, 0.5, 0.5)))
-    two = replace(two, reference=torch.tensor([[-6.0, -7]]), hints=((1.0, 0.0),))
-    batch = collate([one, two])
-    assert batch.reference_NC is not None
-    assert batch.reference_NC.tolist() == [[-1, -2, -inf], [-3, -4, -5], [-6, -7, -inf]]
-    assert batch.hints_NC is not None
-    assert batch.hints_NC.tolist() == [[0, 0, 0], [0, 0.5, 0.5], [1, 0, 0]]
+    one = replace(one, reference=torch.tensor([[-1.0, -2, -inf, -inf], [-3, -4, -5, -inf]]))
+    two = replace(two, reference=torch.tensor([[-6.0, -7]]))
+    found = collate([one, two]).reference_NC
+    assert found is not None
+    assert found.tolist() == [[-1, -2, -inf], [-3, -4, -5], [-6, -7, -inf]]
+    # what is to be imitated has none, and gets numbers that are finite where there are children
+    found = collate([replace(one, reference=None, imitate=True), two]).reference_NC
+    assert found is not None
+    assert torch.isfinite(found).tolist() == [[True, True, False], [True, True, True], [True, True, False]]
 
 
 def test_a_sample_without_choices_can_be_read() -> None:
@@ -133,7 +134,9 @@ def test_padding_does_not_reach_what_is_read() -> None:
         first += n
 
 
-def gradient(model: PolicyModel, items: Sequence[Sample], tokens: int, loss_of: LossFunction) -> tuple[dict, dict]:  # type: ignore[type-arg]
+def gradient(
+    model: PolicyModel, items: Sequence[Sample], tokens: int, loss_of: LossFunction
+) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     """(gradient by name, metrics) of `items` in micro-batches of at most `tokens`."""
     model.zero_grad()
     totals: dict[str, float] = {}
@@ -160,10 +163,9 @@ def assert_same_gradient(model: PolicyModel, items: Sequence[Sample], loss_of: L
 
 def test_micro_batches_do_not_change_the_gradient_of_fine_tuning() -> None:
     model, tries = tiny.policy_model(), TrieCache(tiny.encoder().action)
-    packed = samples([tokenise(e, tiny.encoder(), tries) for e in tiny.scripted("gold")[:6]])
-    items = [with_lookahead(sample, tiny.encoder()) for sample in packed]
+    items = samples([tokenise(e, tiny.encoder(), tries) for e in tiny.scripted("gold")[:6]])
     nodes = sum(len(t.branches) for item in items for t in item.turns)
-    cfg = SFTConfig(lookahead=0.3)
+    cfg = SFTConfig(smoothing=0.1)
     assert_same_gradient(model, items, lambda r, b: sft_loss(r, b, cfg, nodes=nodes))
 
 
@@ -183,7 +185,7 @@ def with_noise(item: Sample, draw: random.Random) -> Sample:
 
 @pytest.mark.parametrize("imitated", [0, 2])
 def test_micro_batches_do_not_change_the_gradient_of_ppo(imitated: int) -> None:
-    """With two of the samples to be imitated: these have no reference, and no part in any mean over played turns."""
+    """With two samples to imitate: these have no reference, and no part in any mean over played turns."""
     model, draw = tiny.policy_model(), random.Random(0)
     packed = [with_noise(item, draw) for item in samples(tiny.rollouts(model, tiny.tasks(6)))]
     learned = [replace(item, imitate=True, reference=None) for item in packed[:imitated]]
@@ -254,50 +256,3 @@ def test_an_invalid_action_of_a_teacher_is_context_and_not_a_lesson() -> None:
     assert sample.turns == found.turns[1:]
     start = found.turns[0].state_position + 1
     assert sample.ids[start : start + len(encoder.action("sing"))] == encoder.action("sing")
-
-
-class Letters:
-    """An encoder of one id a character, with a closing newline."""
-
-    @staticmethod
-    def action(text: str) -> tuple[int, ...]:
-        return tuple(map(ord, f"{text}\n"))
-
-
-def played(*steps: tuple[str, tuple[str, ...]]) -> Sample:
-    """A sample of (action, valid actions) with the branches of the trie of letters."""
-    from grue.policy.trie import build_trie, path_branches
-
-    turns = []
-    for number, (action, valid) in enumerate(steps):
-        state = 50 * number
-        branches = tuple(
-            Branch(state + offset, children, chosen)
-            for offset, children, chosen in path_branches(build_trie(valid, Letters.action), Letters.action(action))
-        )
-        turns.append(Turn(Observation("", "", "", valid, 0.0), action, 0.0, state_position=state, branches=branches))
-    return Sample((0,) * 200, tuple(turns), (0.0,) * len(turns), (0.0,) * len(turns))
-
-
-def test_lookahead_by_hand() -> None:
-    """The player does "ab", "cd", "ae", "ab".
-
-    Turn 0, valid ab ae cd: of the later actions cd comes first (weight 1), then ae (0.7); ab is what it does anyway.
-      Node at the root, children a, c: ae begins with a, cd with c: (0.7, 1) / 1.7.
-      Node after "a", children b, e: only ae goes through it: (0, 1).
-    Turn 1, valid ab cd: later ab is valid (ae is not): the root leans to a: (1, 0).
-    Turn 2, valid ae zz: later ab is not valid now: no hint.
-    Turn 3: nothing later.
-    """
-    sample = played(("ab", ("ab", "ae", "cd")), ("cd", ("ab", "cd")), ("ae", ("ae", "zz")), ("ab", ("ab", "zz")))
-    found = with_lookahead(sample, Letters())  # type: ignore[arg-type]
-    assert [len(t.branches) for t in found.turns] == [2, 1, 1, 1]
-    assert found.hints[0] == pytest.approx((0.7 / 1.7, 1 / 1.7))
-    assert found.hints[1:] == ((0.0, 1.0), (1.0, 0.0), (), ())
-
-
-def test_an_action_done_twice_later_is_hinted_once() -> None:
-    """Later: b, b, c. b has weight 1 and c 0.7, though c is the third."""
-    sample = played(("a", ("a", "b", "c")), ("b", ("b",)), ("b", ("b",)), ("c", ("c",)))
-    (hint,) = with_lookahead(sample, Letters()).hints  # type: ignore[arg-type]
-    assert hint == pytest.approx((0, 1 / 1.7, 0.7 / 1.7))

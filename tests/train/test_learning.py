@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny
 
+import tiny
 from grue.interrupt import Interrupt
 from grue.progress import Progress
 from grue.storage.run import Run, read_metrics

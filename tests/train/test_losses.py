@@ -106,28 +106,16 @@ def test_smoothed_nll_by_hand() -> None:
     assert smoothed_nll(log_probs, chosen, 0.0).tolist() == pytest.approx([0.356675, math.log(2)], abs=1e-5)
 
 
-def test_hints_take_their_share_of_the_target_where_there_are_any() -> None:
-    log_probs, chosen = logs(THREE, THREE), torch.tensor([0, 0])
-    hints = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
-    # 0.5 * 0.463297 + 0.5 * 1.609438 = 1.036368; the second node has no hint
-    found = smoothed_nll(log_probs, chosen, 0.1, hints, 0.5)
-    assert found.tolist() == pytest.approx([1.036368, 0.463297], abs=1e-5)
-    assert smoothed_nll(log_probs, chosen, 0.1, hints, 0.0).tolist() == pytest.approx([0.463297] * 2, abs=1e-5)
-
-
-@given(NODES, st.floats(0, 0.9), st.floats(0, 0.9))
+@given(NODES, st.floats(0, 0.9))
 def test_smoothed_nll_is_cross_entropy_against_a_target_that_sums_to_1(
-    logits: list[tuple[float, float]], smoothing: float, hinted: float
+    logits: list[tuple[float, float]], smoothing: float
 ) -> None:
-    scores, weights = (torch.tensor(column, dtype=torch.float64) for column in zip(*logits, strict=True))
-    log_probs, hints = torch.log_softmax(scores, 0), torch.softmax(weights, 0)
-    one_hot = torch.zeros(len(logits), dtype=torch.float64)
-    one_hot[1] = 1
-    target = (1 - hinted) * ((1 - smoothing) * one_hot + smoothing / len(logits)) + hinted * hints
+    log_probs = torch.log_softmax(torch.tensor([score for score, _ in logits], dtype=torch.float64), 0)
+    target = torch.full_like(log_probs, smoothing / len(logits))
+    target[1] += 1 - smoothing
     assert target.sum().item() == pytest.approx(1)
     padded = torch.tensor([[*log_probs.tolist(), -INF]], dtype=torch.float64)
-    padded_hints = torch.tensor([[*hints.tolist(), 0.0]], dtype=torch.float64)
-    found = smoothed_nll(padded, torch.tensor([1]), smoothing, padded_hints, hinted)
+    found = smoothed_nll(padded, torch.tensor([1]), smoothing)
     assert found.item() == pytest.approx(-(target * log_probs).sum().item(), abs=1e-9)
 
 
@@ -136,12 +124,8 @@ def test_padded_children_give_finite_gradients() -> None:
     padded = scores.masked_fill(torch.tensor([[False, False, True], [False, False, False]]), -INF)
     log_probs = branch_log_probs(padded, 1.0)
     reference = logs((0.5, 0.5), THREE)
-    hints = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
-    losses = (
-        node_entropies(log_probs)
-        + node_kl(log_probs, reference)
-        + smoothed_nll(log_probs, torch.tensor([0, 1]), 0.1, hints, 0.3)
-    )
+    chosen = torch.tensor([0, 1])
+    losses = node_entropies(log_probs) + node_kl(log_probs, reference) + smoothed_nll(log_probs, chosen, 0.1)
     losses.sum().backward()
     assert torch.isfinite(losses).all()
     assert scores.grad is not None

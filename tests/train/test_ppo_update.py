@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny
 import torch
 
+import tiny
 from grue.config import Config, override
 from grue.errors import TrainingError
 from grue.models.policy_model import PolicyModel
@@ -213,7 +213,7 @@ def test_passes_stop_above_the_target_kl() -> None:
 
 
 def test_the_entropy_bonus_is_steered_towards_its_target() -> None:
-    """By a tenth at each update, between 0.0001 and 0.1; the entropy of a game of several actions is between 0 and 5."""
+    """By a tenth at each update, between 0.0001 and 0.1. The entropy of these games is between 0.001 and 5."""
     assert update(played(), "ppo.entropy_coef=0.02")[0]["entropy_coef"] == 0.02
     assert update(played(), "ppo.entropy_coef=0.02", "ppo.entropy_target=5")[0]["entropy_coef"] == pytest.approx(0.022)
     down = update(played(), "ppo.entropy_coef=0.02", "ppo.entropy_target=0.001")[0]["entropy_coef"]
@@ -225,9 +225,7 @@ def test_the_entropy_bonus_is_steered_towards_its_target() -> None:
 def won(seed: int, steps: int) -> Episode:
     """A win in `steps` turns, cut out of a played game."""
     source = next(episode for episode in played() if episode.steps >= steps)
-    return replace(
-        source, task=replace(source.task, seed=seed), turns=source.turns[:steps], outcome=Outcome.WON
-    )
+    return replace(source, task=replace(source.task, seed=seed), turns=source.turns[:steps], outcome=Outcome.WON)
 
 
 def test_self_imitation_keeps_the_shortest_win_of_each_game() -> None:

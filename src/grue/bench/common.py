@@ -63,15 +63,21 @@ def result(
     """The benchmark's JSON object: the median rate of each side, their ratio, and what is known of each side."""
     sides = [_side(unit, timed) | facts for timed, facts in zip(measured, (ours, baseline), strict=True)]
     rates = [side[f"{unit}_per_s"] for side in sides]
-    return {"bench": bench, "ratio": rates[0] / rates[1], "ours": sides[0], "baseline": sides[1], "same": same}
+    return {
+        "bench": bench,
+        "ratio": round(rates[0] / rates[1], 2),
+        "ours": sides[0],
+        "baseline": sides[1],
+        "same": same,
+    }
 
 
 def _side(unit: str, timed: list[Timed]) -> dict[str, Any]:
     return {
-        f"{unit}_per_s": statistics.median(t.rate for t in timed),
-        f"{unit}_per_s_each": [t.rate for t in timed],
+        f"{unit}_per_s": round(statistics.median(t.rate for t in timed), 2),
+        f"{unit}_per_s_each": [round(t.rate, 2) for t in timed],
         unit: sum(t.count for t in timed),
-        "seconds": sum(t.seconds for t in timed),
+        "seconds": round(sum(t.seconds for t in timed), 2),
         "repetitions": len(timed),
     }
 

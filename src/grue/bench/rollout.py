@@ -46,7 +46,7 @@ class Sides:
 
 
 def run(
-    config: Config, say: Say, *, slots: int = 128, games: int = 128, baseline_games: int = 2, repetitions: int = 3
+    config: Config, say: Say, *, slots: int = 128, games: int = 128, baseline_games: int = 4, repetitions: int = 3
 ) -> dict[str, Any]:
     """`games` games with `slots` at once against `baseline_games` of them one by one, `repetitions` times each."""
     model, encoder = load(config)
@@ -79,13 +79,18 @@ def run(
         "rollout",
         "steps",
         measured,
-        {**common, "games_at_once": slots, "games": games * repetitions, "tokens_read_per_step": fed / steps[0]},
+        {
+            **common,
+            "games_at_once": slots,
+            "games": games * repetitions,
+            "tokens_read_per_step": round(fed / steps[0], 1),
+        },
         {
             **common,
             "games_at_once": 1,
             "games": baseline_games * repetitions,
-            "tokens_read_per_step": sides.player.tokens / steps[1],
-            "passes_per_step": sides.player.passes / steps[1],
+            "tokens_read_per_step": round(sides.player.tokens / steps[1], 1),
+            "passes_per_step": round(sides.player.passes / steps[1], 2),
         },
         SAME,
     )

@@ -14,18 +14,21 @@ from grue.bench import Say
 from grue.bench.common import alternate, facts, load, open_games, result, task_sets, threads
 from grue.bench.notebook import PromptActorCritic, PromptSample, prompts_of
 from grue.config import Config, PPOConfig
+from grue.models.load import compute_dtype
 from grue.models.policy_model import PolicyModel, Reading
 from grue.policy.actor import Actor
 from grue.policy.choose import ChoosePolicy, Decoding
 from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
-from grue.rollout.pack import Batch, Sample, samples
+from grue.rollout.pack import Batch, Sample, minibatches, samples
 from grue.train.credit import RunningScale, credit
 from grue.train.learner import Learner
 from grue.train.ppo_update import Sizes, ppo_loss
 from grue.types import Episode, Outcome
 
+SMALL = 1e-3  # of the configured learning rate: the policies stay what they are
 ACCUMULATE = 8  # samples per optimiser step of the baseline
+ONE_LOSS = {"kl_coef": 0.0, "imitation_coef": 0.0, "group_weight": 0.0, "plays_kept": 0}  # the terms that both have
 SAME = (
     "the same model, number format, threads, episodes, optimiser and PPO loss (policy, value and entropy terms); the "
     "baseline's turns are a random part of the same episodes, its prompts are tokenised and its old log-probabilities "
@@ -33,27 +36,26 @@ SAME = (
 )
 
 
-def run(config: Config, say: Say, *, games: int = 32, baseline_turns: int = 32, repetitions: int = 3) -> dict[str, Any]:
-    """One optimiser step on `games` episodes against `baseline_turns` turns of them one by one, `repetitions` times."""
+def run(
+    config: Config, say: Say, *, games: int = 128, baseline_turns: int = 48, repetitions: int = 3
+) -> dict[str, Any]:
+    """One pass over `games` episodes against one over `baseline_turns` of their turns, `repetitions` times each.
+
+    Ours takes ppo.minibatches optimiser steps a pass, the baseline one for every ACCUMULATE turns.
+    """
     model, encoder = load(config)
-    cfg = PPOConfig(value_shares_trunk=True, value_passes=0, kl_coef=0.0, micro_tokens=config.ppo.micro_tokens)
     model.value_shares_trunk = True
+    cfg = config.ppo.model_copy(update={"value_shares_trunk": True, "value_passes": 0, **ONE_LOSS})
     with threads(config) as thread_count:
-        say(f"playing {games * repetitions} games to learn from")
-        policy = ChoosePolicy(Actor(model, config.model.dtype).model, encoder)
-        with open_games(config, games) as seats:
-            sets = [
-                collect(policy, seats, tasks, Decoding(), seed=f"bench/{number}", columns=config.model.context)
-                for number, tasks in enumerate(task_sets(config, repetitions, games))
-            ]
-        baseline = Baseline(deepcopy(model), config, cfg)
-        ours = Ours(model, config, cfg)
-        prompts = [prompt_samples(found, cfg, encoder, baseline_turns, seed=n) for n, found in enumerate(sets)]
-        items = [samples(played, *credit(played, cfg, RunningScale())) for played in map(_played, sets)]
-        ours.learn(items[0][:2])
-        baseline.learn(prompts[0][:1], baseline.log_probs(prompts[0][:1]))
-        ours.steps = baseline.steps = 0
+        sets = _play(config, model, encoder, repetitions, games, say)
+        twin = deepcopy(model)
+        ours, baseline = Ours(model, config, cfg), Baseline(twin, config, cfg)
+        items = [samples(played, *credit(played, cfg, RunningScale())) for played in sets]
+        prompts = [prompt_samples(played, cfg, encoder, baseline_turns, seed=n) for n, played in enumerate(sets)]
         old = [baseline.log_probs(part) for part in prompts]
+        ours.learn(items[0][: cfg.minibatches])  # the first pass of each is slower than the others
+        baseline.learn(prompts[0][:2], old[0][:2])
+        ours.steps = baseline.steps = 0
         measured = alternate(
             lambda n: ours.learn(items[n]), lambda n: baseline.learn(prompts[n], old[n]), repetitions, "turns", say
         )
@@ -64,14 +66,22 @@ def run(config: Config, say: Say, *, games: int = 32, baseline_turns: int = 32, 
         "update",
         "turns",
         measured,
-        {**common, "optimiser_steps": ours.steps, "tokens_read_per_turn": read[0] / turns[0]},
-        {**common, "optimiser_steps": baseline.steps, "tokens_read_per_turn": read[1] / turns[1]},
+        {**common, "optimiser_steps": ours.steps, "tokens_read_per_turn": round(read[0] / turns[0], 1)},
+        {**common, "optimiser_steps": baseline.steps, "tokens_read_per_turn": round(read[1] / turns[1], 1)},
         SAME,
     )
 
 
-def _played(episodes: Sequence[Episode]) -> list[Episode]:
-    return [episode for episode in episodes if episode.outcome is not Outcome.FAILED]
+def _play(config: Config, model: PolicyModel, encoder: Encoder, sets: int, games: int, say: Say) -> list[list[Episode]]:
+    """Sampled episodes of `sets` times `games` games; those that failed are left out."""
+    say(f"playing {sets * games} games to learn from")
+    policy = ChoosePolicy(Actor(model, config.model.dtype).model, encoder)
+    found = []
+    with open_games(config, min(games, config.ppo.slots)) as seats:
+        for number, tasks in enumerate(task_sets(config, sets, games)):
+            played = collect(policy, seats, tasks, Decoding(), seed=f"bench/{number}", columns=config.model.context)
+            found.append([episode for episode in played if episode.outcome is not Outcome.FAILED])
+    return found
 
 
 class Ours:
@@ -90,15 +100,19 @@ class Ours:
         )
 
     def learn(self, items: Sequence[Sample]) -> int:
-        """One optimiser step; the number of turns."""
-        turns = sum(len(item.turns) for item in items)
+        """One pass over the samples; the number of turns."""
+        for part in minibatches(items, self.cfg.minibatches, random.Random(self.steps)):
+            self._step(part)
+        return sum(len(item.turns) for item in items)
+
+    def _step(self, items: Sequence[Sample]) -> None:
+        sizes = Sizes(sum(len(item.turns) for item in items), 0)
 
         def loss_of(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-            return ppo_loss(reading, batch, self.cfg, Sizes(turns, 0), self.cfg.entropy_coef, policy=True)
+            return ppo_loss(reading, batch, self.cfg, sizes, self.cfg.entropy_coef, policy=True)
 
-        self.learner.step(items, loss_of, 1e-3)
+        self.learner.step(items, loss_of, SMALL)
         self.steps += 1
-        return turns
 
 
 class Baseline:
@@ -109,7 +123,7 @@ class Baseline:
         actor_critic = PromptActorCritic(model)
         optimizer = torch.optim.AdamW(
             [p for p in model.parameters() if p.requires_grad],
-            lr=1e-3 * cfg.learning_rate,
+            lr=SMALL * cfg.learning_rate,
             betas=(0.9, 0.99),
             weight_decay=cfg.weight_decay,
             fused=True,
@@ -150,8 +164,6 @@ class Baseline:
 
 def _accelerator(config: Config, model: PolicyModel) -> Accelerator:
     """Mixed precision as the learner has it."""
-    from grue.models.load import compute_dtype
-
     device = next(model.parameters()).device.type
     precision = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(compute_dtype(config.model.dtype, device), "no")
     return Accelerator(mixed_precision=precision, cpu=device == "cpu")
@@ -161,10 +173,9 @@ def prompt_samples(
     episodes: Sequence[Episode], cfg: PPOConfig, encoder: Encoder, count: int, *, seed: int
 ) -> list[PromptSample]:
     """`count` turns drawn from the episodes, each a sample of its own, with the same credit as ours."""
-    played = _played(episodes)
-    advantages, returns = credit(played, cfg, RunningScale())
+    advantages, returns = credit(episodes, cfg, RunningScale())
     found = []
-    for number, episode in enumerate(played):
+    for number, episode in enumerate(episodes):
         for place, (turn, prompt) in enumerate(zip(episode.turns, prompts_of(episode.turns), strict=True)):
             found.append((turn, prompt, float(advantages[number][place]), float(returns[number][place])))
     drawn = random.Random(seed).sample(found, min(count, len(found)))

@@ -84,10 +84,10 @@ class SFTConfig(Stage):
     learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of AdamW")
     weight_decay: float = Field(0.01, ge=0, lt=1, description="decoupled weight decay")
     warmup_steps: int = Field(10, ge=0, description="optimiser steps of linear warm-up")
-    schedule: Literal["linear", "constant", "cosine"] = Field("linear", description="learning rate after the warm-up")
-    smoothing: float = Field(
-        0.02, ge=0, lt=1, description="label smoothing over the trie's children"
+    schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
+        "linear", description="learning rate after the warm-up"
     )
+    smoothing: float = Field(0.02, ge=0, lt=1, description="label smoothing over the trie's children")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     micro_tokens: int = Field(8192, ge=64, description="tokens per forward pass; gradients are accumulated")
     save_every_s: float = Field(
@@ -108,7 +108,9 @@ class PPOConfig(Stage):
     value_learning_rate: float = Field(1e-3, gt=0, lt=1, description="peak learning rate of the value head")
     weight_decay: float = Field(0.0, ge=0, lt=1, description="decoupled weight decay")
     warmup_iterations: int = Field(3, ge=0, description="first iterations in which only the critic learns")
-    schedule: Literal["linear", "constant", "cosine"] = Field("linear", description="learning rate over the iterations")
+    schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
+        "linear", description="learning rate; hold = 2/3 flat, then linear"
+    )
     gamma: float = Field(0.97, ge=0, le=1, description="discount per turn")
     lam: float = Field(0.95, ge=0, le=1, description="lambda of generalised advantage estimation, per turn")
     clip: float = Field(0.2, gt=0, le=10, description="the policy ratio is clipped to 1 +- this")

@@ -1,23 +1,27 @@
 """The ragged KV cache: many sequences of different lengths grow together, and only new tokens are ever fed.
 
-One preallocated buffer a layer holds keys and values for all slots. A forward pass takes some rows with the new ids of
-each, right-padded to the longest; keys are written at each row's own length, and the mask lets a token see the
-tokens of its own row up to itself. What padding writes lies beyond the row's length and is overwritten later, or, where
-the row ends, in one column more that is never read.
+One buffer a layer holds keys and values for all slots. A forward pass takes some rows with the new ids of each,
+right-padded to the longest; keys are written at each row's own length, and the mask lets a token see the tokens of its
+own row up to itself. What padding writes lies beyond the row's length and is overwritten later, or, where the row ends,
+in one column more that is never read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from grue.errors import ModelError
+from grue.policy.attention import PACKED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+FIRST_COLUMNS = 256  # columns of a new buffer; it doubles when a sequence outgrows it
 
 
 class _Plan:
@@ -27,6 +31,7 @@ class _Plan:
     write_rows: torch.Tensor  # (B*n,)
     write_columns: torch.Tensor  # (B*n,)
     length: int = 0  # columns to read
+    reach: int = 0  # columns that the buffer must have to be written
 
 
 class _RaggedLayer(CacheLayerMixin):
@@ -39,9 +44,8 @@ class _RaggedLayer(CacheLayerMixin):
         self._slots, self._columns, self._plan = slots, columns, plan
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        _, heads, _, dim = key_states.shape
-        self.keys = key_states.new_zeros(self._slots, heads, self._columns + 1, dim)
-        self.values = value_states.new_zeros(self._slots, heads, self._columns + 1, value_states.shape[-1])
+        self.keys = key_states.new_zeros(self._slots, key_states.shape[1], 0, key_states.shape[-1])
+        self.values = value_states.new_zeros(self._slots, value_states.shape[1], 0, value_states.shape[-1])
         self.is_initialized = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -49,13 +53,24 @@ class _RaggedLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
         plan = self._plan
+        if plan.reach > self.keys.shape[2]:
+            self.keys, self.values = self._grown(self.keys), self._grown(self.values)
         # row indexing: one (heads, dim) block a token; scatter_ with an expanded index is several times slower
         for buffer, states in ((self.keys, key_states), (self.values, value_states)):
             flat = states.transpose(1, 2).reshape(-1, states.shape[1], states.shape[3])
             buffer[plan.write_rows, :, plan.write_columns] = flat
+        keys, values = self.keys[:, :, : plan.length], self.values[:, :, : plan.length]
         if plan.rows is None:
-            return self.keys[:, :, : plan.length], self.values[:, :, : plan.length]
-        return self.keys[plan.rows, :, : plan.length], self.values[plan.rows, :, : plan.length]
+            return keys, values
+        # index_select copies whole rows; keys[plan.rows] is several times slower
+        return keys.index_select(0, plan.rows), values.index_select(0, plan.rows)
+
+    def _grown(self, buffer: torch.Tensor) -> torch.Tensor:
+        """The buffer with the columns that the plan needs. New ones are 0: what is masked must still be finite."""
+        columns = min(self._columns + 1, max(FIRST_COLUMNS, self._plan.reach, 2 * buffer.shape[2]))
+        grown = buffer.new_zeros(*buffer.shape[:2], columns, buffer.shape[3])
+        grown[:, :, : buffer.shape[2]] = buffer
+        return grown
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._plan.length, 0
@@ -96,14 +111,9 @@ class Engine:
                 f"a sequence of {longest} tokens does not fit the cache of {self.columns}",
                 hint="raise model.context, or shorten the game's limit",
             )
-        if len(rows) < self.slots <= 2 * len(rows) and max(map(len, ids)) <= 4:
-            return self._feed_among_all(rows, ids)
-        return self._forward(rows, ids)
-
-    def _forward(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
         width = max(map(len, ids))
         before = [self.lengths[row] for row in rows]
-        padded = torch.tensor([list(new) + [0] * (width - len(new)) for new in ids], device=self.device)
+        padded = torch.tensor([[*new, *[0] * (width - len(new))] for new in ids], device=self.device)
         start = torch.tensor(before, device=self.device)
         columns = start[:, None] + torch.arange(width, device=self.device)
         plan = self._plan
@@ -112,27 +122,30 @@ class Engine:
         plan.rows = None if everything else index
         plan.write_rows = index.repeat_interleave(width)
         plan.write_columns = columns.reshape(-1).clamp(max=self.columns)
-        plan.length = min(self.columns, max(map(int.__add__, before, map(len, ids))))
+        plan.length, plan.reach = longest, min(self.columns, max(before) + width - 1) + 1
         seen = torch.arange(plan.length, device=self.device) <= columns[..., None]
         mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device).masked_fill_(~seen, float("-inf"))
-        hidden: torch.Tensor = self.decoder(
-            input_ids=padded,
-            attention_mask=mask[:, None],
-            position_ids=columns.clamp(max=self.columns - 1),  # a model may know no positions beyond
-            past_key_values=self._cache,
-            use_cache=True,
-        ).last_hidden_state
+        with self._packed_attention():
+            hidden: torch.Tensor = self.decoder(
+                input_ids=padded,
+                attention_mask=mask[:, None],
+                position_ids=columns.clamp(max=self.columns - 1),  # a model may know no positions beyond
+                past_key_values=self._cache,
+                use_cache=True,
+            ).last_hidden_state
         for row, old, new in zip(rows, before, ids, strict=True):
             self.lengths[row] = old + len(new)
         last = torch.tensor([len(new) - 1 for new in ids], device=self.device)
         return hidden[torch.arange(len(rows), device=self.device), last]
 
-    def _feed_among_all(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Feed a dummy to the other rows, forgotten at once: reading all in place beats copying half the buffer."""
-        new = dict(zip(rows, ids, strict=True))
-        lengths = self.lengths.copy()
-        others = [row for row in range(self.slots) if row not in new]
-        hidden = self._forward(range(self.slots), [new.get(row, (0,)) for row in range(self.slots)])
-        for row in others:
-            self.lengths[row] = lengths[row]
-        return hidden[torch.tensor(list(rows), device=self.device)]
+    @contextmanager
+    def _packed_attention(self) -> Iterator[None]:
+        """Our call of SDPA in place of the stock one, for this pass only: the same model may be in training."""
+        config = self.decoder.config
+        stock = config._attn_implementation
+        if stock == "sdpa":
+            config._attn_implementation = PACKED
+        try:
+            yield
+        finally:
+            config._attn_implementation = stock

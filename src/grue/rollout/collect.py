@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -13,7 +13,7 @@ from grue.policy.engine import Engine
 from grue.rollout.seat import Seat
 from grue.types import Episode, Task
 
-LONG_FEED = 24  # rows with more new tokens are fed apart, so that short rows are not padded to their length
+FEED_WIDTHS = (6, 24)  # rows with more new tokens are fed apart: all of a group are padded to its longest
 
 
 def collect(
@@ -58,8 +58,7 @@ def collect(
     seats = [Seat(row, game, policy.encoder, player, columns) for row, game in enumerate(games[:slots])]
     playing = [seat for seat in seats if refill(seat)]
     while playing:
-        for group in _feed_groups(playing):
-            _decide(policy, engine, group, decoding)
+        _decide(policy, engine, playing, decoding)
         for seat in playing:
             episode = seat.play()
             if episode is not None:
@@ -68,28 +67,41 @@ def collect(
     return [episodes[index] for index in range(len(tasks))]
 
 
-def _feed_groups(seats: list[Seat]) -> Iterator[list[Seat]]:
-    short = [seat for seat in seats if len(seat.unread()) <= LONG_FEED]
-    long = [seat for seat in seats if len(seat.unread()) > LONG_FEED]
-    yield from (group for group in (short, long) if group)
-
-
 def _decide(policy: ChoosePolicy, engine: Engine, seats: list[Seat], decoding: Decoding) -> None:
     """Give every seat a finished decision: feed what is new, then walk the tries down, one pass a branching depth."""
-    for seat in seats:
-        if seat.seen == 0:
-            engine.reset(seat.row)
-    hidden_BH = engine.feed([seat.row for seat in seats], [seat.unread() for seat in seats])
+    groups = _by_width(seats)
+    hidden_BH = torch.cat([_feed_new(engine, group) for group in groups])
+    seats = [seat for group in groups for seat in group]
+    decisions = []
     for seat, value in zip(seats, policy.values(hidden_BH), strict=True):
         seat.seen, seat.value = len(seat.ids), value
         seat.decision = Decision(policy.tries(seat.actions()), len(seat.ids), seat.rng)
-    undecided = [(seat.row, seat.decision) for seat in seats if seat.decision and not seat.decision.follow_forced()]
-    at_root = [place for place, seat in enumerate(seats) if seat.decision and not seat.decision.taken]
+        decisions.append(seat.decision)
+    # a decision that follows a forced token first has to be fed it; the others begin at the state
+    undecided = [
+        (seat.row, decision) for seat, decision in zip(seats, decisions, strict=True) if not decision.follow_forced()
+    ]
+    at_root = [place for place, decision in enumerate(decisions) if not decision.taken]
     if at_root:
-        roots = [seats[place].decision for place in at_root]
-        policy.decide([d for d in roots if d], hidden_BH[torch.tensor(at_root)], decoding)
+        policy.decide([decisions[place] for place in at_root], hidden_BH[at_root], decoding)
     while undecided := [(row, decision) for row, decision in undecided if not decision.follow_forced()]:
         hidden_BH = engine.feed([row for row, _ in undecided], [d.unread() for _, d in undecided])
         for _, decision in undecided:
             decision.fed = len(decision.taken)
         policy.decide([decision for _, decision in undecided], hidden_BH, decoding)
+
+
+def _feed_new(engine: Engine, seats: list[Seat]) -> torch.Tensor:
+    for seat in seats:
+        if seat.seen == 0:
+            engine.reset(seat.row)
+    return engine.feed([seat.row for seat in seats], [seat.unread() for seat in seats])
+
+
+def _by_width(seats: list[Seat]) -> list[list[Seat]]:
+    """Groups of seats with similar numbers of new tokens: each is padded to its longest."""
+    groups: dict[int, list[Seat]] = {}
+    for seat in seats:
+        width = len(seat.ids) - seat.seen
+        groups.setdefault(sum(width > edge for edge in FEED_WIDTHS), []).append(seat)
+    return list(groups.values())

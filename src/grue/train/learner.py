@@ -24,6 +24,8 @@ def learning_rate_factor(schedule: str, step: int, total: int, warmup: int) -> f
     progress = (step - warmup) / max(1, total - warmup)
     if schedule == "linear":
         return max(0.0, 1.0 - progress)
+    if schedule == "hold":
+        return max(0.0, min(1.0, 3 * (1.0 - progress)))
     return 0.5 * (1 + math.cos(math.pi * min(1.0, progress))) if schedule == "cosine" else 1.0
 
 

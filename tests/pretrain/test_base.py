@@ -1,0 +1,200 @@
+"""How the base is made, in small: transcripts from the real game, the tokenizer, a few steps of training."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+import tiny
+from grue.errors import DataError
+from grue.games import FOLDS, tasks
+from grue.games.twx import TwxGame
+from grue.pretrain.corpus import Transcript, read_corpus, record, write_corpus
+from grue.pretrain.main import GAME, PARAMS, RECORD_LIMIT, record_corpus, tokenizer_texts
+from grue.pretrain.names import game_foods, recipe_pairs
+from grue.pretrain.tokenizer import train_tokenizer
+from grue.pretrain.train import Recipe, batches, encode, loss_of, train
+from grue.prompts.tokens import Encoder
+
+TINY = Recipe(
+    passes=1.0,
+    episodes_per_batch=4,
+    warmup_steps=2,
+    hidden=32,
+    layers=2,
+    heads=4,
+    key_value_heads=2,
+    intermediate=64,
+    learning_rate=5e-3,
+)
+
+
+@pytest.fixture(scope="module")
+def game() -> Iterator[TwxGame]:
+    game = TwxGame(GAME, PARAMS)
+    yield game
+    game.close()
+
+
+@pytest.fixture(scope="module")
+def recorded(game: TwxGame) -> dict[str, Transcript]:
+    """One real game of each player."""
+    played = tasks(GAME, PARAMS, "pretrain", RECORD_LIMIT, 3)
+    players = ("gold", "noisy", "random")
+    return {p: record(game, task, p, 0.3, random.Random(5)) for p, task in zip(players, played, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(recorded: dict[str, Transcript]) -> PreTrainedTokenizerFast:
+    return train_tokenizer(tokenizer_texts(list(recorded.values())), 512, game_foods())
+
+
+def replayed(game: TwxGame, transcript: Transcript) -> tuple[list[str], bool]:
+    (task,) = tasks(GAME, PARAMS, "pretrain", RECORD_LIMIT, 1, start=transcript.seed - FOLDS["pretrain"].start)
+    seen, won = [game.reset(task).text], False
+    for action in transcript.actions:
+        observation, _, outcome = game.step(action)
+        seen.append(observation.text)
+        won = str(outcome) == "won"
+    return seen, won
+
+
+def test_transcripts_are_real_games_of_the_pretrain_fold(game: TwxGame, recorded: dict[str, Transcript]) -> None:
+    for player, transcript in recorded.items():
+        assert transcript.player == player
+        assert transcript.seed in FOLDS["pretrain"]
+        assert len(transcript.observations) == len(transcript.actions) + 1 == len(transcript.valid) + 1
+        seen, won = replayed(game, transcript)
+        assert list(transcript.observations) == seen
+        assert transcript.won is won
+    assert recorded["gold"].won
+    assert recorded["noisy"].won
+    assert len(recorded["random"].actions) <= 16
+    assert any(recipe_pairs(text) for text in recorded["gold"].observations)
+
+
+def test_noise_only_ever_adds_steps_to_gold(game: TwxGame, recorded: dict[str, Transcript]) -> None:
+    noisy = recorded["noisy"]
+    (task,) = tasks(GAME, PARAMS, "pretrain", RECORD_LIMIT, 1, start=noisy.seed - FOLDS["pretrain"].start)
+    game.reset(task, gold=True)
+    rest = iter(noisy.actions)
+    assert all(action in rest for action in game.gold())  # gold is a subsequence
+    assert len(noisy.actions) > len(game.gold())
+
+
+def test_a_transcript_depends_on_its_seed_alone() -> None:
+    said: list[str] = []
+    two, three = list(record_corpus(2, said.append)), list(record_corpus(3, said.append))
+    assert three[:2] == two
+    assert said[-1].startswith("recorded 3/3 games")
+
+
+def test_a_corpus_is_written_and_read(recorded: dict[str, Transcript], tmp_path: Path) -> None:
+    file = tmp_path / "corpus.jsonl"
+    assert write_corpus(file, iter(recorded.values())) == 3
+    assert read_corpus(file) == list(recorded.values())
+    with file.open("a") as opened:
+        opened.write('{"seed": 1}\n')
+    with pytest.raises(DataError, match=r"corpus.jsonl:4 is no transcript"):
+        read_corpus(file)
+
+
+def test_the_tokenizer_has_the_size_asked_for_and_whole_food_names(tokenizer: PreTrainedTokenizerFast) -> None:
+    assert len(tokenizer) == 512
+    encoder = Encoder(tokenizer)
+    for food in game_foods():
+        token = tokenizer.convert_tokens_to_ids(f" {food}")
+        assert token != tokenizer.unk_token_id
+        # one token, whatever it stands in: an action, a list of ingredients, a sentence
+        for ids in (
+            encoder.action(f"take {food}"),
+            encoder.observation(f"Ingredients:\n  {food}\n"),
+            encoder.observation(f"You also see a raw {food}, and salt."),
+        ):
+            assert ids.count(token) == (2 if food == "salt" and len(ids) > 12 else 1), food
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
+def test_the_tokenizer_loses_nothing(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    text = f"You see a raw red apple. {text} red apple,red apple"
+    assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text or "<" in text
+
+
+def test_merges_cross_spaces_but_no_sentence(
+    tokenizer: PreTrainedTokenizerFast, recorded: dict[str, Transcript]
+) -> None:
+    pieces = [tokenizer.decode([token]) for token in range(len(tokenizer))]
+    assert any(" " in piece.strip() for piece in pieces if piece.strip() not in game_foods())
+    assert not any(piece.strip()[:-1].count(".") for piece in pieces)
+    # the whole names leave no part of themselves in the merges, and text shrinks to a fraction of its letters
+    text = " ".join(recorded["gold"].observations)
+    assert len(tokenizer.encode(text)) < len(text) / 4
+
+
+def test_without_whole_names_merges_are_learned_too() -> None:
+    """The toy's tokenizer has no whole names."""
+    assert len(tiny.tokenizer()) == 320
+    assert len(tiny.encoder().action("go east")) < len(" go east\n")
+
+
+def test_weights_of_the_loss_by_hand(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Nothing for the header, 0.2 for observations, 1 for valid actions, nothing for invalid ones."""
+    encoder = Encoder(tokenizer)
+    observations, actions = ("A room.", "You look.", "Nothing."), ("look around", "sing")
+    played = Transcript(1, "gold", "Cook!", observations, actions, (True, False), False)
+    ids, weights = encode(played, encoder, 16, 0.2)
+    pieces = [
+        (encoder.task("Cook!", 16), 0.0),
+        (encoder.observation("A room."), 0.2),
+        (encoder.action("look around"), 1.0),
+        (encoder.observation("You look."), 0.2),
+        (encoder.action("sing"), 0.0),
+        (encoder.observation("Nothing."), 0.2),
+    ]
+    assert ids == [token for piece, _ in pieces for token in piece]
+    assert weights == [weight for piece, weight in pieces for _ in piece]
+
+
+def test_batches_hold_every_transcript_once(
+    tokenizer: PreTrainedTokenizerFast, recorded: dict[str, Transcript]
+) -> None:
+    corpus = list(recorded.values()) * 3
+    found = list(batches(corpus, Encoder(tokenizer), TINY, random.Random(0)))
+    assert sorted(len(ids) for ids, _ in found) == [1, 4, 4]
+    for ids_BT, weights_BT in found:
+        assert ids_BT.shape == weights_BT.shape
+        assert (ids_BT[:, 0] == tokenizer.bos_token_id).all()
+        assert (weights_BT[ids_BT == tokenizer.pad_token_id] == 0).all()
+
+
+def test_a_few_steps_reduce_the_loss_and_leave_a_base_that_loads(
+    tokenizer: PreTrainedTokenizerFast, recorded: dict[str, Transcript], tmp_path: Path
+) -> None:
+    said: list[str] = []
+    corpus = list(recorded.values()) * 4  # 12 transcripts, 4 a batch: 20 steps are 20 / 3 passes
+    recipe = replace(TINY, passes=20 / 3)
+    model = train(corpus, tokenizer, recipe, tmp_path / "base", say=said.append)
+    assert said[-1].startswith("pretrain 20/20 ")
+    encoder = Encoder(tokenizer)
+    (ids_BT, weights_BT), *_ = batches(corpus[:4], encoder, recipe, random.Random(1))
+    untrained = train(corpus, tokenizer, replace(recipe, passes=0.0), tmp_path / "none", say=said.append)
+    with torch.no_grad():
+        before, after = (float(loss_of(m.float(), ids_BT, weights_BT)[0]) for m in (untrained, model))
+    assert before == pytest.approx(math.log(len(tokenizer)), rel=0.1)  # it knew nothing
+    assert after < before - 1
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
+    again = AutoTokenizer.from_pretrained(tmp_path / "base")
+    with torch.no_grad():
+        # what is stored is rounded to bfloat16
+        assert float(loss_of(loaded, ids_BT, weights_BT)[0]) == pytest.approx(after, rel=0.02)
+    text = "You see a raw red apple. <eos>"
+    assert Encoder(again).observation(text) == encoder.observation(text)

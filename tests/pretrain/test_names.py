@@ -1,0 +1,131 @@
+"""Exchanged food names: consistent, one to one, and never a pair that dev or test recipes may draw."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grue.games.recipes import read_recipe
+from grue.pretrain.corpus import Transcript, augment
+from grue.pretrain.names import (
+    INVENTED,
+    Pair,
+    _world,
+    draw_renaming,
+    game_foods,
+    held_out_pairs,
+    recipe_pairs,
+    rename,
+)
+
+COOKBOOK = (
+    "Gather all following ingredients and follow the directions to prepare this tasty meal.\n\n"
+    "Ingredients:\n  red apple\n  block of cheese\n  salt\n\n"
+    "Directions:\n  dice the red apple\n  fry the red apple\n  roast the block of cheese\n  prepare meal\n"
+)
+CUT = {"chopped": "chop", "sliced": "slice", "diced": "dice", "uncut": ""}
+COOK = {"fried": "fry", "roasted": "roast", "grilled": "grill", "raw": ""}
+
+
+def drawable(fold: str) -> list[Pair]:
+    """Every recipe line of a fold, read from the game's own file."""
+    ways = _world()["FOOD_PREPARATIONS_SPLITS"][fold]
+    return [(food, CUT[cut], COOK[cook]) for food, pairs in ways.items() for cook, cut in pairs]
+
+
+TRAIN = st.lists(st.sampled_from(drawable("train")), min_size=1, max_size=5, unique_by=lambda pair: pair[0])
+
+
+def test_a_recipe_by_hand() -> None:
+    assert recipe_pairs(COOKBOOK) == {
+        ("red apple", "dice", "fry"),
+        ("block of cheese", "", "roast"),
+        ("salt", "", ""),
+    }
+    assert recipe_pairs("You are in the kitchen. There is a red apple.") == frozenset()
+
+
+@given(TRAIN)
+def test_recipes_are_read_as_the_games_adapter_reads_them(lines: list[Pair]) -> None:
+    directions = [f"  {verb} the {food}" for food, *verbs in lines for verb in verbs if verb]
+    foods = [f"  {food}" for food, _, _ in lines]
+    page = "\n".join(["Gather.", "", "Ingredients:", *foods, "", "Directions:", *directions, "  prepare meal", ""])
+    assert recipe_pairs(page) == set(lines)
+    theirs = {(food, CUT[cut], COOK[cook]) for food, (cook, cut) in read_recipe(page).items()}
+    assert recipe_pairs(page) == theirs
+
+
+def test_what_is_held_out_is_everything_that_dev_and_test_may_ask_for() -> None:
+    asked = {pair for fold in ("valid", "test") for pair in drawable(fold) if pair[1] or pair[2]}
+    assert held_out_pairs() == asked
+    assert len(asked) > 100
+    assert not asked & set(drawable("train"))  # otherwise the games themselves would show them
+
+
+@given(TRAIN, st.sampled_from([0.0, 0.3, 0.7]), st.integers(0, 10**6))
+def test_no_renaming_shows_a_held_out_pair(lines: list[Pair], invented: float, seed: int) -> None:
+    recipe = frozenset(lines)
+    names = draw_renaming(recipe, invented, random.Random(seed))
+    shown = {(names.get(food, food), cut, cook) for food, cut, cook in recipe}
+    assert not shown & held_out_pairs()
+    # and with the text itself, as the model reads it
+    directions = [f"  {verb} the {food}" for food, *verbs in lines for verb in verbs if verb]
+    page = "\n".join(["Ingredients:", *(f"  {food}" for food, _, _ in lines), "", "Directions:", *directions, ""])
+    assert recipe_pairs(rename(page, names)) == shown
+
+
+@given(TRAIN, st.sampled_from([0.0, 0.3, 0.7]), st.integers(0, 10**6))
+def test_a_renaming_is_one_to_one(lines: list[Pair], invented: float, seed: int) -> None:
+    names = draw_renaming(frozenset(lines), invented, random.Random(seed))
+    targets = [names.get(food, food) for food in game_foods()]
+    assert len(set(targets)) == len(targets)
+    assert set(targets) <= set(game_foods()) | set(INVENTED)
+    assert invented > 0 or set(targets) == set(game_foods())
+
+
+def test_renaming_is_drawn_anew_and_uses_invented_names_when_asked() -> None:
+    recipe, rng = frozenset({("red apple", "dice", "fry")}), random.Random(0)
+    drawn = [draw_renaming(recipe, 0.7, rng) for _ in range(20)]
+    assert len({names["red apple"] for names in drawn}) > 10
+    assert any(names["red apple"] in INVENTED for names in drawn)
+    assert not set(INVENTED) & set(game_foods())
+
+
+def test_every_mention_is_renamed_and_nothing_else() -> None:
+    names = {"red apple": "salt", "salt": "red tuna", "red tuna": "red apple"}
+    text = "A raw red apple, some salt and red tuna. You take the red apple. Redder apples are no red onion."
+    assert rename(text, names) == (
+        "A raw salt, some red tuna and red apple. You take the salt. Redder apples are no red onion."
+    )
+    # names inside longer names are left alone: "red hot pepper" holds no "pepper" of its own
+    assert rename("a red hot pepper", {"black pepper": "milk"}) == "a red hot pepper"
+    back = {new: old for old, new in names.items()}
+    assert rename(rename(text, names), back) == text
+
+
+def transcript() -> Transcript:
+    observations = ("You see a red apple and a block of cheese.", COOKBOOK, "You take the red apple.")
+    return Transcript(1, "gold", "Cook!", observations, ("read cookbook", "take red apple"), (True, True), True)
+
+
+def test_a_transcript_is_renamed_throughout() -> None:
+    for seed in range(30):
+        found = augment(transcript(), random.Random(seed), original=0.0)
+        (apple,) = re.findall(r"You take the (.+)\.", found.observations[2])
+        assert found.actions == ("read cookbook", f"take {apple}")
+        assert f"You see a {apple} and a " in found.observations[0]
+        assert f"dice the {apple}\n" in found.observations[1]
+        assert apple in {food for food, _, _ in recipe_pairs(found.observations[1])}
+        assert not recipe_pairs(found.observations[1]) & held_out_pairs()
+
+
+def test_the_share_of_transcripts_left_alone_is_kept() -> None:
+    rng = random.Random(0)
+    assert all(augment(transcript(), rng, original=1.0) == transcript() for _ in range(20))
+    kept = sum(augment(transcript(), rng) == transcript() for _ in range(500))
+    assert 60 < kept < 140  # 20 %, give or take 4 standard deviations
+    unread = Transcript(1, "random", "Cook!", ("A red apple.",), (), (), False)
+    assert augment(unread, rng, original=0.0) == unread  # no recipe was seen, so nothing can be checked against it

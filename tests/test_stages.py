@@ -1,0 +1,183 @@
+"""The stages of a run, from demonstrations to the report, on the toy game with a model of a few thousand weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny
+from grue import stages
+from grue.config import Config, override
+from grue.errors import CheckpointError, DataError
+from grue.models.load import load_model
+from grue.progress import Progress
+from grue.storage import checkpoint, episodes
+from grue.storage.run import Run, read_metrics, read_stages
+from grue.types import Outcome
+
+QUIET = Progress(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def config(tiny_folder: Path) -> Config:
+    return tiny.config(tiny_folder, "eval.side_games=4", "ppo.iterations=3", "ppo.warmup_iterations=1")
+
+
+@pytest.fixture(scope="module")
+def finished(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that is done. Tests copy it before they change it."""
+    out = tmp_path_factory.mktemp("runs") / "done"
+    stages.run_all(config, out, say=QUIET)
+    return out
+
+
+def weights(out: Path, stage: str) -> dict[str, torch.Tensor]:
+    path = checkpoint.latest_valid(out / "checkpoints" / stage)
+    assert path is not None
+    return checkpoint.load(path).tensors["model"]
+
+
+def test_results_have_the_form_that_is_promised(finished: Path, config: Config) -> None:
+    results = json.loads((finished / "results.json").read_text())
+    assert results["schema"] == 1
+    assert results["preset"] == "toy"
+    assert results["wall_s"] > 0
+    assert {"hardware", "versions", "stages", "command", "seed", "paired"} <= set(results)
+    assert {"torch", "transformers", "grue"} <= set(results["versions"])
+    assert set(results["policies"]) == {"random", "gold", "base", "sft", "ppo"}
+    for policy, entry in results["policies"].items():
+        scripted = policy in ("random", "gold")
+        assert set(entry["decoding"]) == ({"scripted"} if scripted else {"greedy", "sampled"})
+        for row in entry["decoding"].values():
+            assert (row["fold"], row["games"], row["failed"]) == ("test", 6, 0)
+            assert 0 <= row["success_ci95"][0] <= row["success"] <= row["success_ci95"][1] <= 1
+            assert row["score_ci95"][0] <= row["score"] <= row["score_ci95"][1]
+            assert row["steps_mean"] <= tiny.LIMIT
+            assert row["success"] + row["lost"] + row["limit"] == pytest.approx(1, abs=1e-5)
+            assert row["invalid"] == 0
+            assert (row["env_steps_trained"] > 0) == (policy == "ppo")
+    assert results["policies"]["gold"]["decoding"]["scripted"]["success"] == 1
+    assert set(results["train"]) == set(results["dev"]) == set(results["policies"])
+    assert results["dev"]["sft"]["decoding"]["greedy"]["games"] == 4
+    assert [(pair["a"], pair["b"]) for pair in results["paired"]] == [("ppo", "base"), ("ppo", "sft"), ("ppo", "gold")]
+
+
+def test_a_run_leaves_what_a_run_directory_promises(finished: Path, config: Config) -> None:
+    assert {"config.yaml", "metrics.jsonl", "episodes", "checkpoints", "report.html", "results.json"} <= {
+        path.name for path in finished.iterdir()
+    }
+    page = (finished / "report.html").read_text(encoding="utf-8")
+    assert page.lstrip().lower().startswith("<!doctype html>")
+    assert "before training" in page
+    assert "after PPO" in page
+    played = list(episodes.read(finished / "episodes" / "demos.jsonl"))
+    assert len(played) == config.demos.games
+    assert all(episode.outcome is Outcome.WON and episode.player == "gold" for episode in played)
+    assert all(stage["state"] == "done" for stage in read_stages(finished).values())
+    assert [row["step"] for row in read_metrics(finished, "sft")] == list(range(1, 7))  # 12 games, 4 a batch, twice
+    assert [row["step"] for row in read_metrics(finished, "ppo")] == [1, 2, 3]
+    assert [row["step"] for row in read_metrics(finished, "dev")] == [0, 2, 3]  # every second, and the last
+
+
+def test_what_is_measured_while_training_is_what_happened(finished: Path) -> None:
+    rows = read_metrics(finished, "ppo")
+    steps = 0
+    for row in rows:
+        assert row["engine_gap"] < 1e-5
+        assert row["failed"] == 0
+        assert row["episodes"] == 8
+        steps += row["steps_mean"] * row["episodes"]
+        assert row["env_steps_trained"] == pytest.approx(steps)
+    assert rows[0]["kl_old"] == pytest.approx(0, abs=1e-6)  # warm-up: only the critic learned
+    assert rows[1]["kl_ref"] == pytest.approx(0, abs=1e-2)
+    losses = [row["nll"] for row in read_metrics(finished, "sft")]
+    assert losses[-1] < losses[0]
+
+
+def snapshot(out: Path) -> dict[str, tuple[int, bytes]]:
+    """Time of change and content of every file but the report, which may always be rendered again."""
+    files = [path for path in out.rglob("*") if path.is_file() and path.name not in ("report.html", ".lock")]
+    return {str(path.relative_to(out)): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_the_same_command_again_does_nothing(finished: Path, config: Config) -> None:
+    before = snapshot(finished)
+    # config.yaml is written by every command, with the same content
+    ignored = {"config.yaml"}
+    results = stages.run_all(config, finished, say=QUIET)
+    after = snapshot(finished)
+    assert before["config.yaml"][1] == after["config.yaml"][1]
+    assert {k: v for k, v in after.items() if k not in ignored} == {k: v for k, v in before.items() if k not in ignored}
+    assert results == json.loads((finished / "results.json").read_text())
+    assert stages.run_stage("sft", config, finished, say=QUIET)["optimiser_steps"] == 6
+    assert snapshot(finished)["metrics.jsonl"] == before["metrics.jsonl"]
+
+
+def test_a_stage_may_be_done_again(finished: Path, config: Config, tmp_path: Path) -> None:
+    """PPO over again, from the same SFT, gives the same weights; the table that was made of the old ones is gone."""
+    out = tmp_path / "again"
+    shutil.copytree(finished, out)
+    stages.run_stage("ppo", config, out, say=QUIET, again=True)
+    assert not (out / "results.json").exists()
+    assert set(read_stages(out)) == {"demos", "sft", "ppo"}
+    ours, theirs = weights(out, "ppo"), weights(finished, "ppo")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_stages_out_of_order_say_what_comes_first(config: Config, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no demonstrations"):
+        stages.run_stage("sft", config, tmp_path / "run", say=QUIET)
+    with pytest.raises(CheckpointError, match="no checkpoint") as caught:
+        stages.run_stage("ppo", config, tmp_path / "run", say=QUIET)
+    assert "grue sft" in caught.value.hint
+
+
+def test_training_can_be_skipped(finished: Path, config: Config, tmp_path: Path) -> None:
+    """With 0 passes and 0 iterations the table compares the base with itself."""
+    changes = ["sft.epochs=0", "ppo.iterations=0", "ppo.dev_every=0", "eval.side_games=0"]
+    results = stages.run_all(override(config, changes, None), tmp_path / "run", say=QUIET)
+    rows = [results["policies"][policy]["decoding"] for policy in ("base", "sft", "ppo")]
+    assert rows[0] == rows[1] == rows[2]
+
+
+def test_a_trained_policy_can_be_watched(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    shown = stages.watch(out, policy=None, decoding="greedy", seed=10_005, delay_s=0, say=QUIET)
+    assert shown["policy"] == "ppo"
+    assert (shown["task"]["fold"], shown["task"]["seed"]) == ("dev", 10_005)
+    for turn in shown["turns"]:
+        actions = [action for action, _ in turn["considered"]]
+        assert turn["action"] in actions
+        assert sum(probability for _, probability in turn["considered"]) == pytest.approx(1, abs=1e-4)
+    assert stages.watch(out, policy="base", decoding="sampled", seed=None, delay_s=0, say=QUIET)["policy"] == "base"
+
+
+def test_with_an_adapter_only_the_adapter_learns(tiny_folder: Path, config: Config, tmp_path: Path) -> None:
+    changes = ["model.adapter=lora", "model.lora_rank=4", "ppo.kl_coef=0.1", "eval.side_games=0"]
+    lora = override(config, changes, None)
+    results = stages.run_all(lora, tmp_path / "run", say=QUIET)
+    assert set(results["policies"]) == {"random", "gold", "base", "sft", "ppo"}
+    sft, ppo = weights(tmp_path / "run", "sft"), weights(tmp_path / "run", "ppo")
+    assert all("lora_" in name or name.startswith("value_head.") for name in sft)
+    assert any(not torch.equal(sft[name], ppo[name]) for name in sft if "lora_" in name)
+    rows = read_metrics(tmp_path / "run", "ppo")
+    assert all(row["engine_gap"] < 1e-5 for row in rows)  # the engine plays with the adapter on
+    assert rows[1]["kl_ref"] == pytest.approx(0, abs=1e-6)  # first minibatches of the first steps of the policy
+    assert rows[2]["kl_ref"] > rows[1]["kl_ref"]  # the reference is the adapter as it was, not as it is
+
+    from grue.stages.session import open_session
+
+    plain, _ = load_model(config.model)
+    with open_session(Run(tmp_path / "run", lora), lora, QUIET) as session:
+        base = {name: value.clone() for name, value in session.model.lm.get_base_model().state_dict().items()}
+        session.load("ppo")
+        for name, value in session.model.lm.get_base_model().state_dict().items():
+            if "lora_" not in name:
+                assert torch.equal(value, base[name]), name
+        frozen = {name.replace(".base_layer", ""): value for name, value in base.items() if "lora_" not in name}
+        assert all(torch.equal(value, frozen[name]) for name, value in plain.state_dict().items())
