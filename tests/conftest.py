@@ -5,8 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import tiny
+
+
+# examples are not timed: the machine that runs them may have other things to do
+settings.register_profile("grue", deadline=None, max_examples=50)
+settings.load_profile("grue")
 
 
 @pytest.fixture(scope="session")

@@ -58,7 +58,7 @@ def test_probabilities_equal_brute_force_over_whole_actions(temperature: float) 
     assert max(found.values()) > 2 / len(ACTIONS)  # the model is not uniform, so this could fail
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(
         st.one_of(st.sampled_from(ACTIONS), st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from grue.games.recipes import read_recipe
 from grue.pretrain.corpus import Transcript, augment
-from grue.pretrain.names import (
+from grue.games.names import (
     INVENTED,
     Pair,
     _world,
@@ -61,7 +61,7 @@ def test_recipes_are_read_as_the_games_adapter_reads_them(lines: list[Pair]) -> 
 def test_what_is_held_out_is_everything_that_dev_and_test_may_ask_for() -> None:
     asked = {pair for fold in ("valid", "test") for pair in drawable(fold) if pair[1] or pair[2]}
     assert held_out_pairs() == asked
-    assert len(asked) > 100
+    assert len(asked) > 50
     assert not asked & set(drawable("train"))  # otherwise the games themselves would show them
 
 

@@ -92,7 +92,6 @@ def test_a_batch_by_hand() -> None:
     assert batch.returns_T.tolist() == [1, 2, 3]
     assert batch.imitate_T.tolist() == [False, False, True]
     assert batch.reference_NC is None
-    assert batch.hints_NC is None
 
 
 def test_a_reference_stands_beside_its_nodes() -> None:

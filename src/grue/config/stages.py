@@ -138,8 +138,9 @@ class PPOConfig(Stage):
         0.0, ge=0, le=1, description="share of the advantage that compares plays of the same game, not with the critic"
     )
     plays_kept: int = Field(0, ge=0, description="plays of each game to learn from, the best and worst ones; 0 = all")
-    imitation_coef: float = Field(0.0, ge=0, description="weight of imitating the best episodes so far")
-    rename: bool = Field(False, description="exchange the names of things at random in each training game")
+    imitation_coef: float = Field(0.0, ge=0, description="weight of imitating the shortest wins so far")
+    rename: float = Field(0.0, ge=0, le=1, description="share of training games with foods renamed; cookingworld only")
+    lost_penalty: float = Field(0.0, ge=0, description="taken from the reward of the turn that loses a game")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

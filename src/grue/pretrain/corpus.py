@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from grue.errors import DataError
+from grue.games.names import draw_renaming, recipe_pairs, rename
 from grue.games.twx import TwxGame
-from grue.pretrain.names import draw_renaming, recipe_pairs, rename
 from grue.types import Outcome, Task
 
 

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from grue.games import tasks
+from grue.games.names import game_foods
 from grue.games.twx import TwxGame
 from grue.pretrain.corpus import Transcript, augment, read_corpus, record, write_corpus
-from grue.pretrain.names import game_foods
 from grue.prompts.transcript import render_action, render_observation, render_task
 
 GAME = "cookingworld"

@@ -24,7 +24,7 @@ from grue.stages.final import final_results, measure
 from grue.stages.session import Session, open_session
 from grue.stages.show import print_episode, shown_episode
 from grue.storage import checkpoint, episodes, jsonl
-from grue.storage.run import Run, read_run_config
+from grue.storage.run import Run, read_results, read_run_config
 from grue.train.learner import Learner
 from grue.train.ppo import train_ppo
 from grue.train.sft import train_sft
@@ -37,11 +37,14 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     start = time.monotonic()
     run = Run(out, config, again="demos" if again else "")
     say(plan(config, out))
-    with open_session(run, config, say) as session:
-        for name in STAGES:
-            if not run.is_done(name):
+    missing = [name for name in STAGES if not run.is_done(name)]
+    results = None if missing else read_results(out)
+    if results is None:
+        with open_session(run, config, say) as session:
+            for name in missing:
                 _do(session, name)
-        results = final_results(session, wall_s=time.monotonic() - start, command=command())
+            wall_s = None if run.resumed else time.monotonic() - start
+            results = final_results(session, wall_s=wall_s, command=command())
     page = html.render(out)
     say(f"report: {page}")
     return results
@@ -50,11 +53,12 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
 def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, again: bool = False) -> dict[str, Any]:
     """One stage on a run directory. A finished stage is only repeated with `again`."""
     run = Run(out, config, again=name if again else "")
-    if run.is_done(name):
+    if run.is_done(name) and (name != "eval" or read_results(out) is not None):
         say(f"{name} is done in {out}; --again does it over")
         return run.facts(name)
     with open_session(run, config, say) as session:
-        _do(session, name)
+        if not run.is_done(name):
+            _do(session, name)
         if name == "eval":
             return final_results(session, wall_s=None, command=command())
     return run.facts(name)
@@ -180,7 +184,9 @@ def _eval(session: Session) -> dict[str, Any]:
 def _show(session: Session, policy: str, title: str) -> None:
     """Play one dev game, print it, and keep it for the report."""
     shown = shown_episode(session, policy, title, session.tasks("dev", 1)[0])
-    append_shown(session.run.episodes("shown"), shown)
+    file = session.run.episodes("shown")
+    jsonl.keep(file, lambda row: row.get("title") != title)  # what a stage that began over has shown before
+    append_shown(file, shown)
     print_episode(session.say, shown)
 
 

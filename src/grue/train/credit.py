@@ -51,7 +51,10 @@ def credit(episodes: Sequence[Episode], cfg: PPOConfig, scale: RunningScale) -> 
         values_T = np.array([turn.value for turn in episode.turns], dtype=np.float64)
         cut = cfg.bootstrap_at_limit and episode.outcome is Outcome.LIMIT
         last = float(values_T[-1]) if cut and len(values_T) else 0.0
-        advantage, target = turn_gae(_rewards(episode) / divisor, values_T, last, cfg.gamma, cfg.lam)
+        rewards_T = _rewards(episode) / divisor
+        if cfg.lost_penalty > 0 and episode.outcome is Outcome.LOST and episode.turns:
+            rewards_T[-1] -= cfg.lost_penalty
+        advantage, target = turn_gae(rewards_T, values_T, last, cfg.gamma, cfg.lam)
         advantages.append(advantage)
         targets.append(target)
     if cfg.group_weight > 0:

@@ -7,10 +7,12 @@ import time
 from collections.abc import Sequence
 
 from grue.config import Config
-from grue.errors import TrainingError
+from grue.errors import ConfigError, TrainingError
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import summarise
 from grue.games import Game
+from grue.games.renamed import Renamed
+from grue.games.twx import TwxGame
 from grue.interrupt import Interrupt
 from grue.policy.actor import Actor
 from grue.policy.choose import ChoosePolicy, Decoding
@@ -61,7 +63,8 @@ def train_ppo(
             )
             seed = f"{config.seed}/ppo/{iteration}/play"
             decoding = Decoding(temperature=cfg.temperature)
-            episodes = collect(policy, games[: cfg.slots], tasks, decoding, seed=seed, columns=config.model.context)
+            players = training_games(games[: cfg.slots], cfg.rename, f"{config.seed}/ppo/{iteration}/names")
+            episodes = collect(policy, players, tasks, decoding, seed=seed, columns=config.model.context)
             played = time.monotonic()
             metrics = rollout_metrics(episodes, played - start, cfg.gamma)
             progress["env_steps"] += sum(episode.steps for episode in episodes)
@@ -88,10 +91,22 @@ def train_ppo(
                 saved = time.monotonic()
                 if not last:
                     interrupt.check()
+    if not cfg.iterations:
+        _save(run, learner, updater, progress)
     best = checkpoint.best_valid(run.checkpoints("ppo"))
     if best is not None:
         load_weights(learner.policy_model, checkpoint.load(best).tensors["model"])
     return progress
+
+
+def training_games(games: Sequence[Game], rename: float, salt: str) -> Sequence[Game]:
+    """The games to train on: as they are, or with foods renamed in a share of the episodes."""
+    if rename == 0:
+        return games
+    cooking = [game for game in games if isinstance(game, TwxGame)]
+    if len(cooking) < len(games):
+        raise ConfigError("ppo.rename is for cookingworld: this game has no foods", hint="set ppo.rename=0")
+    return [Renamed(game, salt, rename) for game in cooking]
 
 
 def draw(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list[Task]:
