@@ -9,7 +9,6 @@ from hypothesis import settings
 
 import tiny
 
-
 # examples are not timed: the machine that runs them may have other things to do
 settings.register_profile("grue", deadline=None, max_examples=50)
 settings.load_profile("grue")

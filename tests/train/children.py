@@ -56,11 +56,14 @@ class DoomedProgress(Progress):
 
 
 def _work(config: Config, out: Path, last: str, end: End | None) -> None:
-    """The stages of a run up to `last`, in this process."""
-    from grue.stages import run_stage
+    """The stages of a run up to `last`, each by itself, or all of them in one go ("all"); in this process."""
+    from grue.stages import run_all, run_stage
 
     say = Progress(quiet=True) if end is None else DoomedProgress(end)
     try:
+        if last == "all":
+            run_all(config, out, say=say)
+            return
         for stage in STAGES[: STAGES.index(last) + 1]:
             run_stage(stage, config, out, say=say)  # type: ignore[arg-type]
     except Interrupted as stop:

@@ -61,7 +61,9 @@ def learned(out: Path) -> None:
     before, after = (checkpoint.load(path).tensors["model"] for path in (sft, ppo))
     moved = [name for name in before if name.startswith("lm.") and not torch.equal(before[name], after[name])]
     assert len(moved) > len(before) / 2
-    assert {row["step"] for row in read_metrics(out, "ppo")} == {1, 2, 3, 4}
+    rows = read_metrics(out, "ppo")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert all(row["engine_gap"] < 1e-5 for row in rows)  # also where fine-tuning had dropout
 
 
 def often(config: Config) -> Config:
@@ -168,8 +170,8 @@ def test_a_run_in_bfloat16_plays_with_a_copy_that_follows_the_trained_weights(
 ) -> None:
     """Training in autocast, playing in bfloat16: they differ by rounding, also when the weights have moved."""
     changes = ("model.dtype=bfloat16", "ppo.learning_rate=0.01", "ppo.minibatches=1", "ppo.epochs=4", "ppo.target_kl=0")
-    config = tiny.config(tiny_folder, *changes, "sft.epochs=1", "ppo.warmup_iterations=0", "ppo.kl_coef=0")
-    assert work(config, tmp_path / "run", "ppo") == 0
+    config = tiny.config(tiny_folder, *changes, "sft.epochs=1", "ppo.warmup_iterations=0", "ppo.kl_coef=0.1")
+    assert work(config, tmp_path / "run", "all") == 0
     rows = read_metrics(tmp_path / "run", "ppo")
     # each iteration moves the policy far further than rounding does, so an actor left behind would show
     assert all(row["kl_old"] > 0.02 for row in rows)

@@ -19,7 +19,8 @@ from grue.types import Episode, Task
 SAME = (
     "the same model, number format, threads and games (the baseline plays the first ones of each repetition), through "
     "the same adapter of the game: the ratio is about the model's side. Both sample at temperature 1 from the valid "
-    "actions; the baseline reads its whole prompt again for each token of an action, as generation without a cache does"
+    "actions; the baseline reads its whole prompt again for each token of an action, as generation without a cache "
+    "does. Ours also records log-probabilities and values, for which the baseline would need further passes"
 )
 
 

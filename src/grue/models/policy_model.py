@@ -47,7 +47,7 @@ class PolicyModel(nn.Module):
         super().__init__()
         self.lm = lm
         config = lm.config.get_text_config() if hasattr(lm.config, "get_text_config") else lm.config
-        self.value_head = value_head or ValueHead(config.hidden_size)
+        self.value_head = (value_head or ValueHead(config.hidden_size)).to(next(lm.parameters()).device)
         self.value_shares_trunk = value_shares_trunk
         self.softcap = getattr(config, "final_logit_softcapping", None)
 

@@ -1,7 +1,8 @@
 """Attention for grouped query heads without copies of keys and values.
 
-With a mask, transformers repeats keys and values for every query head before it calls SDPA; with a long cache that takes
-longer than attention itself. Queries that share a key head may as well stand behind one another as more positions.
+With a mask, transformers repeats keys and values for every query head before it calls SDPA, which with a long cache
+takes longer than attention itself. Queries that share a key head may as well stand behind one another, as if they were
+more positions.
 """
 
 from __future__ import annotations

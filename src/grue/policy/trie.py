@@ -9,7 +9,7 @@ is an unbiased estimate of the entropy of pi(.|s).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 from grue.errors import ModelError
@@ -24,35 +24,32 @@ class Node:
     action: str | None = None
 
 
-@dataclass(slots=True)
-class _Draft:
-    children: dict[int, _Draft] = field(default_factory=dict)
-    action: str | None = None
-
-    def first(self) -> str | None:
-        """An action at or below this node."""
-        return self.action or next((child.first() for child in self.children.values()), None)
-
-    def freeze(self) -> Node:
-        return Node(tuple(self.children), tuple(child.freeze() for child in self.children.values()), self.action)
-
-
 def build_trie(actions: Sequence[str], encode: Callable[[str], Sequence[int]]) -> Node:
-    """The trie of `actions`, each encoded by `encode`. Raises ModelError where two actions have the same ids."""
-    root = _Draft()
-    for action in actions:
-        draft = root
-        shorter = None
-        for token in encode(action):
-            shorter = shorter or draft.action
-            draft = draft.children.setdefault(token, _Draft())
-        if shorter is not None or draft.action is not None or draft.children:
+    """The trie of `actions`, each encoded by `encode`. Raises ModelError where two actions cannot be told apart."""
+    return _subtree([(tuple(encode(action)), action) for action in actions], 0)
+
+
+def _subtree(paths: list[tuple[tuple[int, ...], str]], depth: int) -> Node:
+    """The node under which all of `paths` (ids, action) lie, which have their first `depth` ids in common."""
+    if len(paths) == 1:
+        ids, action = paths[0]
+        return _chain(ids[depth:], action)
+    groups: dict[int, list[tuple[tuple[int, ...], str]]] = {}
+    for path in paths:
+        if len(path[0]) == depth:
+            one, other = (path, paths[1]) if path is paths[0] else (paths[0], path)
             raise ModelError(
-                f"the actions {shorter or draft.first()!r} and {action!r} cannot be told apart by their tokens",
+                f"the actions {one[1]!r} and {other[1]!r} cannot be told apart by their tokens",
                 hint="an action must not be a prefix of another once encoded; check the tokenizer",
             )
-        draft.action = action
-    return root.freeze()
+        groups.setdefault(path[0][depth], []).append(path)
+    return Node(tuple(groups), tuple(_subtree(group, depth + 1) for group in groups.values()))
+
+
+@lru_cache(maxsize=50_000)
+def _chain(ids: tuple[int, ...], action: str) -> Node:
+    """Forced tokens down to an action. Most of a trie is these, and the same ones return in most tries."""
+    return Node((ids[0],), (_chain(ids[1:], action),)) if ids else Node(action=action)
 
 
 class TrieCache:

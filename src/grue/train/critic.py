@@ -73,7 +73,8 @@ class Critic:
         """Inverse of `state`."""
         self.fits = int(state["fits"])
         count = sum(name.startswith("states.") for name in tensors)
-        self.kept.extend((tensors[f"states.{i}"], tensors[f"targets.{i}"]) for i in range(count))
+        device = next(self.head.parameters()).device
+        self.kept.extend((tensors[f"states.{i}"].to(device), tensors[f"targets.{i}"].to(device)) for i in range(count))
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for key in (key for key in tensors if key.startswith("moment.")):
             _, index, name = key.split(".", 2)
