@@ -41,7 +41,7 @@ class ModelError(GrueError, RuntimeError):
     """A model or tokenizer cannot be loaded or cannot be driven."""
 
 
-_EXTRA_OF = {"bitsandbytes": "qlora", "textworld": "textworld", "jericho": "jericho", "scienceworld": "scienceworld"}
+_EXTRA_OF = {"bitsandbytes": "qlora"}
 
 
 def needs(module: str, *, feature: str) -> None:

@@ -23,17 +23,6 @@ MIN_FREE_GIB = 1.0
 # extra -> (module that shows it is installed, what it adds)
 EXTRAS = {
     "qlora": ("bitsandbytes", "4-bit and 8-bit base models and optimisers (model.quantize=nf4)"),
-    "textworld": ("textworld", "TextWorld games"),
-    "jericho": ("jericho", "classic interactive fiction"),
-    "alfworld": ("alfworld", "household tasks in text"),
-    "scienceworld": ("scienceworld", "science experiments in text"),
-    "babyai": ("minigrid", "grid worlds described in text"),
-    "trl": ("trl", "SFT and GRPO of TRL, to compare with"),
-    "vllm": ("httpx", "play through a vLLM server (the server lives in its own environment)"),
-    "ray": ("ray", "games on many machines"),
-    "trackio": ("trackio", "a local dashboard of metrics"),
-    "wandb": ("wandb", "metrics at Weights & Biases"),
-    "notebooks": ("jupytext", "the tutorials as notebooks"),
     "dev": ("pytest", "tests and checks of this package"),
 }
 

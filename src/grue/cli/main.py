@@ -124,7 +124,7 @@ def watch(
         str | None, typer.Option(help="base, sft or ppo; default: the furthest one of the run", metavar="NAME")
     ] = None,
     decoding: Annotated[Literal["greedy", "sampled"], typer.Option(help="how actions are taken")] = "greedy",
-    seed: Annotated[int | None, typer.Option(help="seed of the game; default: the first of the test fold")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of the game; default: the first of the dev fold")] = None,
     delay_s: Annotated[float, typer.Option("--delay", min=0, max=60, help="seconds between two turns")] = 0.0,
     as_json: Json = False,
     quiet: Quiet = False,

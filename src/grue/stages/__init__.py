@@ -202,7 +202,7 @@ def watch(
     with open_session(run, config, say) as session:
         name = policy or (done[0] if done else "base")
         session.load(name)
-        task = session.tasks("test", 1)[0]
+        task = session.tasks("dev", 1)[0]
         if seed is not None:
             fold = next((f for f in ("train", "dev", "test") if seed in _range(f)), "test")
             task = replace(task, fold=fold, seed=seed)

@@ -1,0 +1,92 @@
+"""Foods renamed in a game, and demonstrations replayed with steps left out: on the real game."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from grue.games import tasks
+from grue.games.names import game_foods, held_out_pairs, recipe_pairs
+from grue.games.omission import replay_with_omissions
+from grue.games.play import play
+from grue.games.renamed import Renamed
+from grue.games.teachers import teacher
+from grue.games.twx import TwxGame
+from grue.types import Outcome
+
+KITCHEN = {"numLocations": 3, "includeDoors": 1, "numDistractorItems": 2, "numIngredients": 2}
+
+
+@pytest.fixture(scope="module")
+def game() -> Iterator[TwxGame]:
+    twx = TwxGame("cookingworld", KITCHEN)
+    yield twx
+    twx.close()
+
+
+def test_renamed_game_is_won_by_the_renamed_gold_path(game: TwxGame) -> None:
+    for task in tasks("cookingworld", KITCHEN, "train", 50, 5):
+        game.reset(task, gold=True)
+        gold = game.gold()
+        renamed = Renamed(game, "salt", share=1.0)
+        observation = renamed.reset(task)
+        outcome = None
+        for action in gold:
+            there = next((a for a in observation.actions or () if _back(renamed, a) == action), None)
+            if there is None:  # gold holds a few steps that are not valid
+                continue
+            observation, _, outcome = renamed.step(there)
+        assert outcome is Outcome.WON
+
+
+def test_renaming_is_the_same_for_the_same_salt_and_differs_for_another(game: TwxGame) -> None:
+    (task,) = tasks("cookingworld", KITCHEN, "train", 16, 1)
+    texts = []
+    for salt in ("a", "a", "b"):
+        renamed = Renamed(game, salt, share=1.0)
+        renamed.reset(task)
+        texts.append(renamed.step("read cookbook")[0].text)
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_no_recipe_line_of_dev_or_test_comes_from_renaming(game: TwxGame) -> None:
+    for task in tasks("cookingworld", KITCHEN, "train", 16, 40):
+        renamed = Renamed(game, "x", share=1.0)
+        renamed.reset(task)
+        pairs = recipe_pairs(renamed.step("read cookbook")[0].text)
+        assert {food for food, _, _ in pairs} <= set(game_foods())
+        assert not pairs & held_out_pairs()
+
+
+def test_share_zero_leaves_every_name_alone(game: TwxGame) -> None:
+    (task,) = tasks("cookingworld", KITCHEN, "train", 16, 1)
+    plain = game.reset(task).text
+    assert Renamed(game, "x", share=0.0).reset(task).text == plain
+
+
+def test_replay_without_omissions_is_the_demonstration_less_its_invalid_steps(game: TwxGame) -> None:
+    (task,) = tasks("cookingworld", KITCHEN, "train", 16, 1)
+    gold = play(game, task, teacher("gold", game), record_limit=50)
+    again = replay_with_omissions(game, gold, 0.0, random.Random(0))
+    assert [turn.action for turn in again.turns] == [turn.action for turn in gold.turns if turn.valid]
+    assert again.outcome is Outcome.WON
+
+
+def test_replays_leave_steps_out_and_are_not_selected_by_success(game: TwxGame) -> None:
+    outcomes = []
+    for task in tasks("cookingworld", KITCHEN, "train", 16, 20):
+        gold = play(game, task, teacher("gold", game), record_limit=50)
+        again = replay_with_omissions(game, gold, 0.3, random.Random(task.seed))
+        assert again.steps < gold.steps
+        assert all(turn.valid for turn in again.turns)
+        outcomes.append(again.outcome)
+    # with 30 % of about 20 steps missing hardly any replay can still win
+    assert outcomes.count(Outcome.WON) < 10
+
+
+def _back(renamed: Renamed, action: str) -> str:
+    from grue.games.names import rename
+
+    return rename(action, renamed._back)
