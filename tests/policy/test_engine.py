@@ -49,6 +49,46 @@ def qwen3() -> PreTrainedModel:
     return Qwen3ForCausalLM(config).eval()
 
 
+def gemma3() -> PreTrainedModel:
+    """One layer that sees the last 16 tokens only, one that sees all."""
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    config = Gemma3TextConfig(
+        vocab_size=320,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=256,
+        sliding_window=16,
+        layer_types=["sliding_attention", "full_attention"],
+        initializer_range=0.3,
+    )
+    torch.manual_seed(0)
+    return Gemma3ForCausalLM(config).eval()
+
+
+def mistral() -> PreTrainedModel:
+    """All layers see the last 10 tokens only."""
+    from transformers import MistralConfig, MistralForCausalLM
+
+    config = MistralConfig(
+        vocab_size=320,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        sliding_window=10,
+        initializer_range=0.3,
+    )
+    torch.manual_seed(0)
+    return MistralForCausalLM(config).eval()
+
+
 @torch.no_grad()
 def full_pass(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
     return model.get_decoder()(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0, -1]
@@ -62,7 +102,7 @@ def check(engine: Engine, fed: dict[int, list[int]], rows: list[int], new: list[
         assert torch.allclose(hidden[place], expected, atol=1e-5, rtol=1e-4), (row, len(fed[row]))
 
 
-@pytest.mark.parametrize("make", [llama, gpt2, qwen3])
+@pytest.mark.parametrize("make", [llama, gpt2, qwen3, gemma3, mistral])
 def test_a_random_schedule_gives_the_hidden_states_of_full_passes(make: Callable[[], PreTrainedModel]) -> None:
     """Subsets of the rows in any order, 1 to 12 new tokens each, resets in between."""
     model, draw, slots = make(), random.Random(3), 6
@@ -130,3 +170,10 @@ def test_feeding_neighbours_does_not_disturb_a_row_that_is_nearly_full() -> None
     check(engine, fed, [0], [[11]])
     check(engine, fed, [2, 1], [[12, 13], [14]])
     assert engine.lengths[0] == COLUMNS
+
+
+def test_layers_that_keep_no_keys_are_refused_by_their_kind() -> None:
+    model = qwen3()
+    model.config.layer_types = ["linear_attention", "full_attention"]
+    with pytest.raises(ModelError, match="qwen3 has layers of the kind 'linear_attention'"):
+        Engine(model, 2, COLUMNS)

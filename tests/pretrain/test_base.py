@@ -17,10 +17,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 import tiny
 from grue.errors import DataError
 from grue.games import FOLDS, tasks
+from grue.games.names import game_foods, recipe_pairs
 from grue.games.twx import TwxGame
 from grue.pretrain.corpus import Transcript, read_corpus, record, write_corpus
 from grue.pretrain.main import GAME, PARAMS, RECORD_LIMIT, record_corpus, tokenizer_texts
-from grue.games.names import game_foods, recipe_pairs
 from grue.pretrain.tokenizer import train_tokenizer
 from grue.pretrain.train import Recipe, batches, encode, loss_of, train
 from grue.prompts.tokens import Encoder

@@ -8,8 +8,6 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grue.games.recipes import read_recipe
-from grue.pretrain.corpus import Transcript, augment
 from grue.games.names import (
     INVENTED,
     Pair,
@@ -20,6 +18,8 @@ from grue.games.names import (
     recipe_pairs,
     rename,
 )
+from grue.games.recipes import read_recipe
+from grue.pretrain.corpus import Transcript, augment
 
 COOKBOOK = (
     "Gather all following ingredients and follow the directions to prepare this tasty meal.\n\n"

@@ -92,6 +92,15 @@ def test_only_the_limit_bootstraps_and_only_with_the_switch(outcome: Outcome, sw
     assert targets == pytest.approx(advantages + VALUES)
 
 
+def test_losing_costs_its_penalty_on_the_turn_that_lost() -> None:
+    """With gamma lambda = 0.72 the turns before bear 0.72 and 0.72^2 of it; games that are not lost bear nothing."""
+    lost, won = episode(REWARDS, VALUES, Outcome.LOST), episode(REWARDS, VALUES)
+    (advantages, others), _ = credit([lost, won], settings(lost_penalty=0.5), RunningScale())
+    assert advantages == pytest.approx(np.array(ADVANTAGES) - 0.5 * np.array([0.72**2, 0.72, 1]))
+    assert others == pytest.approx(ADVANTAGES)
+    assert [turn.reward for turn in lost.turns] == list(REWARDS)
+
+
 def test_no_advantage_leaks_from_one_episode_into_another() -> None:
     one, two = episode(REWARDS, VALUES), episode((5.0,), (0.0,))
     apart = [credit([e], settings(), RunningScale())[0][0].tolist() for e in (one, two)]

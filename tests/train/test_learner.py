@@ -47,6 +47,7 @@ def items(model: PolicyModel, count: int = 3) -> list[Sample]:
     [
         ("constant", [0.5, 1, 1, 1, 1, 1]),
         ("linear", [0.5, 1, 1, 0.75, 0.5, 0.25]),
+        ("hold", [0.5, 1, 1, 1, 1, 0.75]),  # of the four steps, two thirds at the peak
         ("cosine", [0.5, 1, 1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]),
     ],
 )

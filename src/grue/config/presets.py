@@ -14,7 +14,7 @@ def cooking16() -> Config:
         preset="cooking16",
         game=GameConfig(name="cookingworld", params=kitchen, limit=16),
         demos=DemosConfig(teacher="gold", games=900, replays=2, omission=0.2),
-        sft=SFTConfig(epochs=1, learning_rate=3e-4, smoothing=0.02),
+        sft=SFTConfig(epochs=1, learning_rate=3e-4, smoothing=0.02, rename=0.8),
         ppo=PPOConfig(
             iterations=130,
             episodes_per_iteration=128,
@@ -24,7 +24,7 @@ def cooking16() -> Config:
             minibatches=6,
             warmup_iterations=2,
             dev_every=15,
-            rename=0.5,
+            rename=0.8,
             # a wasted step costs 7 % of what is still to come: with a weaker discount the noise hides it
             gamma=0.93,
             lam=0.9,

@@ -88,6 +88,7 @@ class SFTConfig(Stage):
         "linear", description="learning rate after the warm-up"
     )
     smoothing: float = Field(0.02, ge=0, lt=1, description="label smoothing over the trie's children")
+    rename: float = Field(0.0, ge=0, le=1, description="share of episodes with foods renamed; cookingworld only")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     micro_tokens: int = Field(8192, ge=64, description="tokens per forward pass; gradients are accumulated")
     save_every_s: float = Field(

@@ -10,10 +10,10 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from grue.games.names import draw_renaming, rename
+from grue.games.names import draw_renaming, recipe_pairs, rename
 from grue.games.recipes import COOKING, CUTTING
 from grue.games.twx import TwxGame
-from grue.types import Observation, Outcome, Task
+from grue.types import Episode, Observation, Outcome, Task
 
 _VERB = {adjective: verb for verb, adjective in (COOKING | CUTTING).items()}
 
@@ -46,12 +46,30 @@ class Renamed:
         self._game.close()
 
     def _shown(self, observation: Observation) -> Observation:
-        if not self._there:
-            return observation
-        actions = observation.actions
-        return replace(
-            observation,
-            text=rename(observation.text, self._there),
-            inventory=rename(observation.inventory, self._there),
-            actions=None if actions is None else tuple(sorted(rename(action, self._there) for action in actions)),
-        )
+        return renamed_observation(observation, self._there) if self._there else observation
+
+
+def renamed_observation(observation: Observation, names: dict[str, str]) -> Observation:
+    """The observation with foods renamed; valid actions stay sorted."""
+    actions = observation.actions
+    return replace(
+        observation,
+        text=rename(observation.text, names),
+        inventory=rename(observation.inventory, names),
+        actions=None if actions is None else tuple(sorted(rename(action, names) for action in actions)),
+    )
+
+
+def renamed_episode(episode: Episode, rng: random.Random) -> Episode:
+    """A played episode with its foods renamed throughout, as a game with other names would have shown it.
+
+    An episode in which nobody read the cookbook keeps its names: its recipe is not known.
+    """
+    pairs = next((found for turn in episode.turns if (found := recipe_pairs(turn.observation.text))), None)
+    if pairs is None or not (names := draw_renaming(pairs, 0.0, rng)):
+        return episode
+    turns = tuple(
+        replace(turn, observation=renamed_observation(turn.observation, names), action=rename(turn.action, names))
+        for turn in episode.turns
+    )
+    return replace(episode, turns=turns)

@@ -94,6 +94,7 @@ class Engine:
         self.device = next(model.parameters()).device
         self.dtype = next(model.parameters()).dtype
         self.lengths = [0] * slots
+        self._window, self._mixed = _sliding_window(self.decoder.config)
         self._plan = _Plan()
         layers = [_RaggedLayer(slots, columns, self._plan) for _ in range(model.config.num_hidden_layers)]
         self._cache = Cache(layers=layers)  # type: ignore[arg-type]
@@ -123,12 +124,10 @@ class Engine:
         plan.write_rows = index.repeat_interleave(width)
         plan.write_columns = columns.reshape(-1).clamp(max=self.columns)
         plan.length, plan.reach = longest, min(self.columns, max(before) + width - 1) + 1
-        seen = torch.arange(plan.length, device=self.device) <= columns[..., None]
-        mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device).masked_fill_(~seen, float("-inf"))
         with self._packed_attention():
             hidden: torch.Tensor = self.decoder(
                 input_ids=padded,
-                attention_mask=mask[:, None],
+                attention_mask=self._mask(columns),
                 position_ids=columns.clamp(max=self.columns - 1),  # a model may know no positions beyond
                 past_key_values=self._cache,
                 use_cache=True,
@@ -137,6 +136,20 @@ class Engine:
             self.lengths[row] = old + len(new)
         last = torch.tensor([len(new) - 1 for new in ids], device=self.device)
         return hidden[torch.arange(len(rows), device=self.device), last]
+
+    def _mask(self, columns: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Additive mask for new tokens at `columns` (rows, n); one for each kind where layers are of two kinds."""
+        place = torch.arange(self._plan.length, device=self.device)
+        own = columns.clamp(max=self._plan.length - 1)[..., None]  # padding too must see something, or it gives NaN
+
+        def additive(seen: torch.Tensor) -> torch.Tensor:
+            mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
+            return mask.masked_fill_(~seen, float("-inf"))[:, None]
+
+        if self._window is None:
+            return additive(place <= own)
+        sliding = additive((place <= own) & (place > own - self._window))
+        return {"full_attention": additive(place <= own), "sliding_attention": sliding} if self._mixed else sliding
 
     @contextmanager
     def _packed_attention(self) -> Iterator[None]:
@@ -149,3 +162,16 @@ class Engine:
             yield
         finally:
             config._attn_implementation = stock
+
+
+def _sliding_window(config: Any) -> tuple[int | None, bool]:
+    """(columns that a sliding layer sees, None without such layers; whether other layers see all)."""
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if unknown := kinds - {"full_attention", "sliding_attention"}:
+        raise ModelError(
+            f"{config.model_type} has layers of the kind {sorted(unknown)[0]!r}, whose state cannot be kept ragged",
+            hint="choose a model whose layers all attend to earlier tokens",
+        )
+    window = getattr(config, "sliding_window", None)
+    slides = window is not None and (not kinds or "sliding_attention" in kinds)
+    return (int(window) if slides else None), "full_attention" in kinds

@@ -55,7 +55,7 @@ def _chain(ids: tuple[int, ...], action: str) -> Node:
 class TrieCache:
     """Tries by action list. States repeat, within a game and between games."""
 
-    def __init__(self, encode: Callable[[str], Sequence[int]], size: int = 20_000) -> None:
+    def __init__(self, encode: Callable[[str], Sequence[int]], size: int = 4_000) -> None:
         self._build = lru_cache(maxsize=size)(lambda actions: build_trie(actions, encode))
 
     def __call__(self, actions: tuple[str, ...]) -> Node:

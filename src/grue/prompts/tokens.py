@@ -29,8 +29,8 @@ class Encoder:
         if self._fast is not None:
             self._fast.encode_special_tokens = True
         self._bos: tuple[int, ...] = () if tokenizer.bos_token_id is None else (int(tokenizer.bos_token_id),)
-        self.action = lru_cache(maxsize=50_000)(self._action)
-        self.observation = lru_cache(maxsize=20_000)(self._observation)
+        self.action = lru_cache(maxsize=20_000)(self._action)
+        self.observation = lru_cache(maxsize=10_000)(self._observation)
 
     def _encode(self, text: str) -> tuple[int, ...]:
         if self._fast is not None:

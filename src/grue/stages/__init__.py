@@ -14,6 +14,7 @@ from grue.config import Config
 from grue.errors import DataError
 from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
+from grue.games.renamed import renamed_episode
 from grue.games.teachers import teacher
 from grue.policy.trie import TrieCache
 from grue.progress import Progress
@@ -133,7 +134,12 @@ def _sft(session: Session) -> dict[str, Any]:
     _show(session, "base", "before training")
     tries = TrieCache(session.encoder.action)
     recorded = [file, *([replays] if (replays := session.run.episodes("replays")).exists() else [])]
-    played = (episode for part in recorded for episode in episodes.read(part))
+    rng = random.Random(f"{config.seed}/sft/names")
+    played = (
+        renamed_episode(episode, rng) if rng.random() < cfg.rename else episode
+        for part in recorded
+        for episode in episodes.read(part)
+    )
     items = samples([tokenise(episode, session.encoder, tries) for episode in played])
     learner = Learner(
         session.model,

@@ -1,0 +1,42 @@
+"""Which games an iteration plays."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+import tiny
+from grue import games
+from grue.errors import ConfigError
+from grue.train.ppo import draw, training_games
+
+
+def test_draws_are_different_games_decided_by_the_seed() -> None:
+    tasks = tiny.tasks(50)
+    drawn = draw(tasks, 20, 1, "0/ppo/3/tasks")
+    assert len(set(drawn)) == 20
+    assert drawn == draw(tasks, 20, 1, "0/ppo/3/tasks") != draw(tasks, 20, 1, "0/ppo/4/tasks")
+    every = Counter(task for number in range(200) for task in draw(tasks, 20, 1, str(number)))
+    # each game is in two draws of five: 80 times, give or take 4 standard deviations
+    assert set(every) == set(tasks)
+    assert all(80 - 28 < count < 80 + 28 for count in every.values())
+
+
+def test_plays_of_one_game_stand_together() -> None:
+    drawn = draw(tiny.tasks(50), 24, 4, "x")
+    assert len(drawn) == 24
+    assert [drawn[i : i + 4] for i in range(0, 24, 4)] == [[drawn[i]] * 4 for i in range(0, 24, 4)]
+    assert len(set(drawn)) == 6
+
+
+def test_where_there_are_too_few_games_all_are_played_again() -> None:
+    counts = Counter(draw(tiny.tasks(3), 8, 1, "x"))
+    assert sorted(counts.values()) == [2, 3, 3]
+
+
+def test_only_games_with_foods_can_have_them_renamed() -> None:
+    seats = [games.make("toy")]
+    assert training_games(seats, 0.0, "x") is seats
+    with pytest.raises(ConfigError, match="no foods"):
+        training_games(seats, 0.5, "x")
