@@ -130,7 +130,7 @@ def test_an_unknown_key_names_the_nearest_known_one(key: str, meant: str) -> Non
         ("demos.teacher=silver", "'gold'"),
         ("game.params.numLocations=three", "game.params.numLocations='three'"),
         ("ppo.plays_per_game=3", "not a multiple of plays_per_game=3"),
-        ("ppo.group_baseline=true", "set plays_per_game to 2 or more"),
+        ("ppo.group_weight=0.5", "set plays_per_game to 2 or more"),
         ("ppo.minibatches=1000", "more than episodes_per_iteration=128"),
         ("ppo=3", "ppo='3'"),
         ("seed.x=3", "seed="),
@@ -215,7 +215,7 @@ def test_the_hash_follows_what_can_change_a_result() -> None:
 
 def test_differences_name_the_settings_and_both_values() -> None:
     config = load_config()
-    assert differences(config, override(config, ["ppo.gamma=0.9", "threads=7"])) == {"ppo.gamma": (0.97, 0.9)}
+    assert differences(config, override(config, ["ppo.clip=0.3", "threads=7"])) == {"ppo.clip": (0.2, 0.3)}
     assert differences(config, config) == {}
 
 

@@ -11,7 +11,7 @@ from grue.games import tasks
 from grue.games.names import game_foods, held_out_pairs, recipe_pairs
 from grue.games.omission import replay_with_omissions
 from grue.games.play import play
-from grue.games.renamed import Renamed
+from grue.games.renamed import Renamed, renamed_episode
 from grue.games.teachers import teacher
 from grue.games.twx import TwxGame
 from grue.types import Outcome
@@ -90,3 +90,16 @@ def _back(renamed: Renamed, action: str) -> str:
     from grue.games.names import rename
 
     return rename(action, renamed._back)
+
+
+def test_renamed_episode_is_consistent_and_keeps_what_happened(game: TwxGame) -> None:
+    (task,) = tasks("cookingworld", KITCHEN, "train", 16, 1)
+    gold = play(game, task, teacher("gold", game), record_limit=50)
+    other = renamed_episode(gold, random.Random(1))
+    assert [turn.reward for turn in other.turns] == [turn.reward for turn in gold.turns]
+    assert [turn.action for turn in other.turns] != [turn.action for turn in gold.turns]
+    for turn, before in zip(other.turns, gold.turns, strict=True):
+        assert (turn.action in (turn.observation.actions or ())) == before.valid
+    pairs = {pair for turn in other.turns for pair in recipe_pairs(turn.observation.text)}
+    assert pairs
+    assert not pairs & held_out_pairs()

@@ -225,7 +225,7 @@ def bench(
     def work(say: Progress) -> object:
         from grue import bench as benchmarks
 
-        result = benchmarks.main(name)
+        result = benchmarks.main(name, say=say)
         if not as_json:
             say(f"{name}: ratio {result['ratio']:.3g}  ({result['same']})", style="bold")
             say(f"  ours      {result['ours']}")

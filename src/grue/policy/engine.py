@@ -173,5 +173,5 @@ def _sliding_window(config: Any) -> tuple[int | None, bool]:
             hint="choose a model whose layers all attend to earlier tokens",
         )
     window = getattr(config, "sliding_window", None)
-    slides = window is not None and (not kinds or "sliding_attention" in kinds)
-    return (int(window) if slides else None), "full_attention" in kinds
+    slides = not kinds or "sliding_attention" in kinds
+    return (int(window) if window is not None and slides else None), "full_attention" in kinds
