@@ -38,21 +38,14 @@ def cooking16() -> Config:
 
 
 def smoke() -> Config:
-    """The game of cooking16 with budgets of a few minutes: proof that everything works, not a result."""
-    return Config(
-        preset="smoke",
-        game=cooking16().game,
-        demos=DemosConfig(games=200),
-        ppo=PPOConfig(
-            iterations=6,
-            episodes_per_iteration=48,
-            slots=48,
-            warmup_iterations=1,
-            dev_every=3,
-            dev_games=48,
-            minibatches=2,
-        ),
-        eval=EvalConfig(games=100, slots=64, bootstrap=1000),
+    """The main job cut down to some five minutes: proof that everything works and learns, not a result."""
+    full = cooking16()
+    return full.model_copy(
+        update={
+            "preset": "smoke",
+            "ppo": full.ppo.model_copy(update={"iterations": 30, "dev_games": 100}),
+            "eval": EvalConfig(games=200, side_games=0, bootstrap=500),
+        }
     )
 
 
