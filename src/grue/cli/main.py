@@ -199,13 +199,13 @@ def doctor(out: Out = None, as_json: Json = False) -> None:
 def pretrain(
     out: Annotated[Path, typer.Option(metavar="DIR", help="where the base and its corpus go")] = Path("runs/pretrain"),
     games: Annotated[int, typer.Option(min=1, max=1_000_000, help="games to record")] = 40_000,
-    passes: Annotated[float, typer.Option(min=0.01, help="passes over the games")] = 3.0,
+    passes: Annotated[float, typer.Option(min=0.01, help="passes over the games")] = 2.0,
     vocabulary: Annotated[int, typer.Option(min=300, max=65_000, help="size of the tokenizer's vocabulary")] = 1280,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = as torch chooses")] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make the embedded base model anew. Takes hours; it ships with the package."""
+    """Make the embedded base model anew. Takes about an hour; it ships with the package."""
 
     def work(say: Progress) -> object:
         from grue.pretrain.main import main as make_base

@@ -55,7 +55,7 @@ def main(
     out: Path,
     *,
     games: int = 40_000,
-    passes: float = 3.0,
+    passes: float = 2.0,
     vocabulary: int = 1280,
     threads: int = 0,
     say: Callable[[str], None] = print,
