@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -101,6 +101,3 @@ def open_session(run: Run, config: Config, say: Progress) -> Iterator[Session]:
         finally:
             for game in session._games:
                 game.close()
-
-
-Stage = Callable[[Session], None]
