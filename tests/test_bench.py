@@ -12,7 +12,7 @@ import torch
 
 import tiny
 from grue import bench, games
-from grue.bench import rollout, update
+from grue.bench import rollout, score, update
 from grue.bench.common import task_sets
 from grue.bench.notebook import WINDOW, PromptActorCritic, PromptPlayer, prompts_of, render_prompt
 from grue.errors import ConfigError
@@ -62,10 +62,21 @@ def test_update(tiny_folder: Path) -> None:
     assert found["ours"]["tokens_read_per_turn"] < found["baseline"]["tokens_read_per_turn"]
 
 
+def test_score(tiny_folder: Path) -> None:
+    heard: list[str] = []
+    config = tiny.config(tiny_folder, "policy.kind=score", "model.context=2048")
+    found = score.run(config, heard.append, actions=12, turns=2, states=3, repetitions=2)
+    check_form(found, "score", "states")
+    assert found["ours"]["largest_difference"] < 1e-4
+    assert found["ours"]["actions"] == found["baseline"]["passes_per_state"] == 12
+    assert found["ours"]["states"] == found["baseline"]["states"] == 6
+    assert len(set(score.state_actions())) == score.ACTIONS == 42
+
+
 def test_an_unknown_benchmark_is_an_error_that_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="no benchmark 'speed'") as caught:
         bench.main("speed")
-    assert "rollout and update" in caught.value.hint
+    assert "rollout, update, score" in caught.value.hint
 
 
 def test_both_sides_play_the_same_tasks(tiny_folder: Path) -> None:

@@ -17,7 +17,21 @@ from grue.cli import common
 from grue.errors import ConfigError, GrueError, TrainingError
 from grue.interrupt import Interrupted
 
-VERBS = ["run", "demos", "sft", "ppo", "eval", "report", "watch", "play", "doctor", "pretrain", "bench"]
+VERBS = [
+    "run",
+    "demos",
+    "sft",
+    "ppo",
+    "eval",
+    "report",
+    "watch",
+    "play",
+    "doctor",
+    "pretrain",
+    "bench",
+    "export",
+    "push",
+]
 
 
 def grue(
@@ -64,7 +78,7 @@ def test_version() -> None:
         (("nosuch",), "No such command"),
         (("run", "--nosuch"), "No such option"),
         (("run", "--seed", "x"), "--seed"),
-        (("run", "cooking61"), "did you mean cooking16?"),
+        (("run", "cokking16"), "did you mean cooking16?"),
         (("run", "toy", "smoke"), "neither a setting nor a preset"),
         (("run", "toy", "ppo.iteration=3"), "did you mean ppo.iterations?"),
         (("run", "toy", "ppo.gamma=7"), "less than or equal to 1"),
@@ -102,7 +116,7 @@ def test_json_errors_are_for_machines(tmp_path: Path) -> None:
 
 
 def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
-    assert "Traceback" in grue("run", "cooking61", cwd=tmp_path, GRUE_DEBUG="1").stderr
+    assert "Traceback" in grue("run", "cokking16", cwd=tmp_path, GRUE_DEBUG="1").stderr
 
 
 def _exit_code(error: BaseException) -> int:

@@ -190,8 +190,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_presets_are_found_by_name(write) -> None:
-    with pytest.raises(ConfigError, match="no preset 'cooking61'") as caught:
-        load_config("cooking61")
+    with pytest.raises(ConfigError, match="no preset 'cokking16'") as caught:
+        load_config("cokking16")
     assert caught.value.hint == "did you mean cooking16?"
     with pytest.raises(ConfigError, match="is of preset smoke, not toy"):
         load_config("toy", file=write("preset: smoke"))

@@ -17,11 +17,12 @@ MODULES = sorted(path for path in SOURCE.rglob("*.py"))
 
 # Each part may import those on the lines above its own, and itself. A module may stand higher than its folder.
 LAYERS = (
-    {"__init__"},
     {"types", "errors"},
     {"config", "progress", "interrupt", "hardware"},
+    {"parallel"},
     {"storage"},
     {"games"},
+    {"retrieval"},
     {"prompts"},
     {"models"},
     {"policy"},
@@ -33,8 +34,10 @@ LAYERS = (
     {"report"},
     {"stages"},
     {"bench"},
+    {"experiments"},
+    {"wrappers"},
     {"cli"},
-    {"__main__"},
+    {"__init__", "__main__"},  # what the package offers at its top is imported when it is called
 )
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from grue.models.policy_model import PolicyModel
     from grue.policy.choose import ChoosePolicy
+    from grue.policy.policy import Policy
     from grue.prompts.tokens import Encoder
 
 LIMIT = 12
@@ -59,6 +60,26 @@ def encoder() -> Encoder:
     from grue.prompts.tokens import Encoder
 
     return Encoder(tokenizer())
+
+
+# in the words of the tokenizer's own special tokens, so that the same model can read it
+CHAT = (
+    "{% for message in messages %}<bos>{{ message.role }}\n{{ message.content }}<eos>\n{% endfor %}"
+    "{% if add_generation_prompt %}<bos>assistant\n{% endif %}"
+)
+
+
+@cache
+def prompted(**prompt: Any) -> Encoder:
+    """An encoder with the settings of `policy.*`; template="chat" comes with a template."""
+    from copy import deepcopy
+
+    from grue.config import PolicyConfig
+    from grue.prompts.tokens import Encoder
+
+    words = deepcopy(tokenizer())
+    words.chat_template = CHAT
+    return Encoder(words, PolicyConfig(**prompt))
 
 
 def llama(seed: int = 0, *, hidden: int = 32, spread: float = 0.3) -> PreTrainedModel:
@@ -99,6 +120,13 @@ def policy(model: PolicyModel | None = None) -> ChoosePolicy:
     from grue.policy.choose import ChoosePolicy
 
     return ChoosePolicy(model or policy_model(), encoder())
+
+
+def player(model: PolicyModel | None = None, **prompt: Any) -> Policy:
+    """A policy of any kind."""
+    from grue.policy.policy import make_policy
+
+    return make_policy(model or policy_model(), prompted(**prompt))
 
 
 def rollouts(

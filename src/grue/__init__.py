@@ -1,3 +1,26 @@
-"""grue: train language-model policies for text games, and see how it is done."""
+"""grue: train language-model policies for text games, and see how it is done.
+
+from grue import load_policy
+policy = load_policy("runs/cooking16-seed0")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from grue.rollout.player import PolicyPlayer
 
 __version__ = "0.1.0"
+
+
+def load_policy(folder: str | Path, policy: str | None = None, *, greedy: bool = True, seed: int = 0) -> PolicyPlayer:
+    """The trained policy of a run directory or of an exported folder; `policy.act(observation)` names an action.
+
+    `policy` is "sft" or "ppo", by default the furthest that the run has come to. Errors are those of `grue.errors`.
+    """
+    from grue.stages.trained import load_policy as load  # here, so that `import grue` stays light
+
+    return load(folder, policy, greedy=greedy, seed=seed)

@@ -41,7 +41,13 @@ class ModelError(GrueError, RuntimeError):
     """A model or tokenizer cannot be loaded or cannot be driven."""
 
 
-_EXTRA_OF = {"bitsandbytes": "qlora"}
+_EXTRA_OF = {
+    "bitsandbytes": "qlora",
+    "minigrid": "babyai",
+    "datasets": "trl",
+    "sb3_contrib": "sb3",
+    "bm25s": "retrieval",
+}
 
 
 def needs(module: str, *, feature: str) -> None:

@@ -7,8 +7,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Self
+
+REPEAT_S = 5.0  # a signal that a launcher passes on within this time is not a second one
 
 
 class Interrupted(BaseException):
@@ -31,12 +34,23 @@ class Interrupt:
 
     def __init__(self) -> None:
         self._number: int | None = None
+        self._since = 0.0
         self._before: dict[int, signal._HANDLER] = {}
 
     @property
     def requested(self) -> bool:
         """Has somebody asked to stop?"""
         return self._number is not None
+
+    @property
+    def number(self) -> int | None:
+        """The signal that was caught."""
+        return self._number
+
+    def adopt(self, number: int | None) -> None:
+        """Stop as if `number` had been caught here: another process of the run has got it."""
+        if number is not None and self._number is None:
+            self._number = number
 
     def check(self) -> None:
         """Raise Interrupted if somebody has asked to stop. Call it where everything is saved or can be saved."""
@@ -57,11 +71,13 @@ class Interrupt:
         self._before.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._number is not None and "WORLD_SIZE" in os.environ and time.monotonic() - self._since < REPEAT_S:
+            return  # Ctrl-C reaches the launcher too, and it passes the signal on
         if self._number is not None:
             # Not sys.exit: whatever is running would get to clean up, which can take as long as what it was doing.
             _write("\x1b[?25h\n" if sys.stderr.isatty() else "\n")  # the cursor, which a progress bar hides
             os._exit(128 + number)
-        self._number = number
+        self._number, self._since = number, time.monotonic()
         _write("\nstopping at the next safe point; once more to stop at once\n")
 
 

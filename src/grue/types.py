@@ -6,6 +6,7 @@ reads and is trained on, and ids are only ever appended.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -43,11 +44,19 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A node of the action trie that the chosen action passed through and where it could have gone elsewhere."""
+    """A point on the way to an action where it could have gone elsewhere: in `choose`, a node of the action trie."""
 
     position: int  # index in Segment.ids of the token whose logits decide here
-    children: tuple[int, ...]  # token ids among which the policy chose
+    children: Sequence[int]  # token ids among which the policy chose; a range is the whole vocabulary (free text)
     chosen: int  # index into children
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A whole action that the `score` policy weighed; its branch then chooses among candidates, not among tokens."""
+
+    ids: tuple[int, ...]
+    divisor: float  # of the sum of its tokens' log-probabilities: 1, its tokens, or its words
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +66,21 @@ class Turn:
     observation: Observation
     action: str
     reward: float  # change of the normalised score
-    valid: bool = True  # False: the game did not list this action
-    log_prob: float = 0.0  # of the action under the distribution it was drawn from (nats)
-    entropy: float = 0.0  # summed over the branching nodes on the action's path (nats)
+    valid: bool = True  # False: the game did not list this action, or a written reply was none
+    log_prob: float = 0.0  # of all that was decided, under the distribution it was drawn from (nats)
+    entropy: float = 0.0  # summed over the branches (nats)
     value: float = 0.0  # the critic's estimate before the action
     segment: int = 0  # index into Episode.segments
     state_position: int = 0  # index in Segment.ids of the last token before the action
     branches: tuple[Branch, ...] = ()
+    candidates: tuple[Candidate, ...] = ()  # `score` only
+    thought: str = ""  # `think` only: what was written before the action
+    thought_ids: int = 0  # ids between the state and the action
+
+    @property
+    def is_context(self) -> bool:
+        """An invalid action of a teacher: nothing to learn from, while a policy's own has branches."""
+        return not self.valid and not self.branches
 
 
 @dataclass(frozen=True, slots=True)

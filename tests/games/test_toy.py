@@ -106,9 +106,20 @@ class _AnySeed(ToyGame):
         return super().reset(replace(task, fold="train", seed=task.seed % 1000))
 
 
+class _ShortGold(ToyGame):
+    def gold(self) -> list[str]:
+        return super().gold()[:-1]
+
+
 @pytest.mark.parametrize(
     ("breach", "promise"),
-    [(_LateLimit, "ends at step 1"), (_Unsorted, "sorted"), (_Generous, "add up"), (_AnySeed, "refused")],
+    [
+        (_LateLimit, "ends at step 1"),
+        (_Unsorted, "sorted"),
+        (_Generous, "add up"),
+        (_AnySeed, "refused"),
+        (_ShortGold, "way to win"),
+    ],
 )
 def test_the_checker_finds_breaches(breach: type[ToyGame], promise: str) -> None:
     with pytest.raises(GameError, match=promise):

@@ -36,6 +36,19 @@ def test_every_family_keeps_the_contract(family: str) -> None:
         check_game(lambda: games.make(family), first_task(family, fold=fold, start=2))
 
 
+def test_simonsays_from_memory_keeps_the_contract_and_says_nothing_more() -> None:
+    params = "gameLength=3,memorization=1,verbose=0"
+    task = first_task("simonsays", params)
+    check_game(lambda: games.make("simonsays", params), task)
+    game = TwxGame("simonsays", params)
+    first = game.reset(task)
+    seen = [game.step(action) for action in game.gold()]
+    game.close()
+    assert all(action in first.text for action in game.history)
+    assert [observation.text for observation, _, _ in seen[:-1]] == ["", ""]
+    assert seen[-1][2] is Outcome.WON
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gold_wins_and_its_rewards_add_up(family: str) -> None:
     game = TwxGame(family)
@@ -89,11 +102,19 @@ def test_gold_leaves_the_live_game_alone_and_shares_its_generation_on_demand() -
     assert rest[-1] is Outcome.WON
 
 
-def test_random_gold_paths_are_kept_within_a_task() -> None:
-    game = TwxGame("twc")
-    game.reset(first_task("twc"))
-    assert game.gold() == game.gold()
-    game.close()
+@pytest.mark.parametrize("family", ["twc", "coin"])
+def test_gold_paths_that_the_engine_draws_without_a_seed_are_a_function_of_the_task(family: str) -> None:
+    one, other = TwxGame(family), TwxGame(family)
+    paths = []
+    for task in games.tasks(family, "", "train", 100, count=8):
+        observation = one.reset(task)
+        other.reset(task, gold=True)
+        assert one.gold() == other.gold()
+        assert one.step("look around")[0].inventory == observation.inventory  # the live game has not moved
+        paths.append(one.gold())
+    one.close()
+    other.close()
+    assert len({tuple(path) for path in paths}) > 4
 
 
 def test_sorting_games_of_one_problem_do_not_take_objects_from_each_other() -> None:

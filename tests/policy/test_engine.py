@@ -10,83 +10,23 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-import tiny
+from decoders import (
+    ARCHITECTURES,
+    bloom,
+    falcon_with_alibi,
+    gpt2,
+    llama,
+    mamba,
+    qwen3,
+    t5,
+)
 from grue.errors import ModelError
+from grue.models.policy_model import PolicyModel
 from grue.policy.engine import Engine
+from grue.policy.tree import candidate_tree
+from grue.types import Candidate
 
 COLUMNS = 96
-
-
-def llama() -> PreTrainedModel:
-    return tiny.llama()
-
-
-def gpt2() -> PreTrainedModel:
-    """Learned positions, one fused projection, biases."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(vocab_size=320, n_positions=128, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3)
-    torch.manual_seed(0)
-    return GPT2LMHeadModel(config).eval()
-
-
-def qwen3() -> PreTrainedModel:
-    """Normalised queries and keys, a head size that is not hidden / heads."""
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    config = Qwen3Config(
-        vocab_size=320,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=256,
-        initializer_range=0.3,
-    )
-    torch.manual_seed(0)
-    return Qwen3ForCausalLM(config).eval()
-
-
-def gemma3() -> PreTrainedModel:
-    """One layer that sees the last 16 tokens only, one that sees all."""
-    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
-
-    config = Gemma3TextConfig(
-        vocab_size=320,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=256,
-        sliding_window=16,
-        layer_types=["sliding_attention", "full_attention"],
-        initializer_range=0.3,
-    )
-    torch.manual_seed(0)
-    return Gemma3ForCausalLM(config).eval()
-
-
-def mistral() -> PreTrainedModel:
-    """All layers see the last 10 tokens only."""
-    from transformers import MistralConfig, MistralForCausalLM
-
-    config = MistralConfig(
-        vocab_size=320,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        sliding_window=10,
-        initializer_range=0.3,
-    )
-    torch.manual_seed(0)
-    return MistralForCausalLM(config).eval()
 
 
 @torch.no_grad()
@@ -102,7 +42,7 @@ def check(engine: Engine, fed: dict[int, list[int]], rows: list[int], new: list[
         assert torch.allclose(hidden[place], expected, atol=1e-5, rtol=1e-4), (row, len(fed[row]))
 
 
-@pytest.mark.parametrize("make", [llama, gpt2, qwen3, gemma3, mistral])
+@pytest.mark.parametrize("make", ARCHITECTURES)
 def test_a_random_schedule_gives_the_hidden_states_of_full_passes(make: Callable[[], PreTrainedModel]) -> None:
     """Subsets of the rows in any order, 1 to 12 new tokens each, resets in between."""
     model, draw, slots = make(), random.Random(3), 6
@@ -177,3 +117,91 @@ def test_layers_that_keep_no_keys_are_refused_by_their_kind() -> None:
     model.config.layer_types = ["linear_attention", "full_attention"]
     with pytest.raises(ModelError, match="qwen3 has layers of the kind 'linear_attention'"):
         Engine(model, 2, COLUMNS)
+
+
+@pytest.mark.parametrize("make", ARCHITECTURES)
+@torch.no_grad()
+def test_logits_are_those_of_the_whole_model_and_of_a_batch_of_64(make: Callable[[], PreTrainedModel]) -> None:
+    """64 sequences of different lengths in two feeds each; four of them again alone, and in plain forward passes."""
+    model, draw = PolicyModel(make()), random.Random(5)
+    sequences = [[draw.randrange(300) for _ in range(draw.randint(2, 40))] for _ in range(64)]
+    cuts = [draw.randint(1, len(ids) - 1) for ids in sequences]
+    together = Engine(model.lm, 64, COLUMNS)
+    together.feed(range(64), [ids[:cut] for ids, cut in zip(sequences, cuts, strict=True)])
+    hidden = together.feed(range(64), [ids[cut:] for ids, cut in zip(sequences, cuts, strict=True)])
+    logits = model.vocabulary_logits(hidden)
+    for row in (0, 9, 31, 63):
+        alone = Engine(model.lm, 1, COLUMNS)
+        alone.feed([0], [sequences[row][: cuts[row]]])
+        single = model.vocabulary_logits(alone.feed([0], [sequences[row][cuts[row] :]]))[0]
+        plain = model.lm(torch.tensor([sequences[row]]), use_cache=False).logits[0, -1]
+        assert torch.allclose(logits[row], plain, atol=1e-4, rtol=1e-4)
+        assert torch.allclose(single, plain, atol=1e-4, rtol=1e-4)
+    assert float(logits.std()) > 0.1  # not all the same
+
+
+@pytest.mark.parametrize("make", ARCHITECTURES)
+def test_a_look_ahead_gives_the_states_of_whole_sequences_and_leaves_no_trace(
+    make: Callable[[], PreTrainedModel],
+) -> None:
+    """Trees of several actions behind rows of different lengths; longer than a window of 16 too."""
+    actions = [(1, 2, 3, 4), (1, 2, 7), (1, 9), (8, 5, 6)], [(3, 1), (4, 1, 2, 6)]
+    trees = [candidate_tree([Candidate(ids, 1.0) for ids in group]) for group in actions]
+    engine, fed = Engine(make(), 3, COLUMNS), {0: [], 1: [], 2: []}
+    check(engine, fed, [0, 1, 2], [list(range(30)), [5, 6, 7], list(range(40, 60))])
+    ahead = engine.look_ahead([2, 1], trees)
+    for row, tree, states in zip((2, 1), trees, ahead, strict=True):
+        for place in range(len(tree.tokens)):
+            line, node = [], place
+            while node >= 0:
+                line, node = [tree.tokens[node], *line], tree.parents[node]
+            expected = full_pass(engine.model, [*fed[row], *line])
+            assert torch.allclose(states[place], expected, atol=1e-5, rtol=1e-4), (row, line)
+    assert engine.lengths == [30, 3, 20]
+    check(engine, fed, [0, 1, 2], [[1], [2, 3], [4]])
+
+
+def test_a_look_ahead_may_reach_beyond_the_longest_sequence() -> None:
+    """The tree is wider than what is left of the columns; no path in it is deeper."""
+    engine, fed = Engine(llama(), 2, COLUMNS), {0: [], 1: []}
+    check(engine, fed, [0, 1], [list(range(COLUMNS - 3)), [1, 2]])
+    tree = candidate_tree([Candidate((first, 7, 8), 1.0) for first in range(100, 120)])
+    assert len(tree.tokens) == 40
+    states = engine.look_ahead([0], [tree])
+    for place, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+        line = [token] if parent < 0 else [tree.tokens[parent], token]
+        assert torch.allclose(states[0, place], full_pass(engine.model, [*fed[0], *line]), atol=1e-5, rtol=1e-4)
+    check(engine, fed, [0, 1], [[5, 6, 7], [8]])
+    with pytest.raises(ModelError, match=f"sequence of {COLUMNS + 2} tokens"):
+        engine.look_ahead([0], [tree])  # now even a path does not fit
+
+
+def test_a_row_can_be_cut_back() -> None:
+    engine, fed = Engine(llama(), 2, COLUMNS), {0: [], 1: []}
+    check(engine, fed, [0, 1], [list(range(20)), [1, 2]])
+    engine.reset(0, 15)
+    fed[0] = fed[0][:15]
+    check(engine, fed, [0, 1], [[7, 8], [9]])
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (mamba, "mamba keeps a recurrent state"),
+        (t5, "t5 is an encoder with a decoder"),
+        (falcon_with_alibi, "falcon with alibi"),
+        (bloom, "the decoder of bloom takes no position_ids"),
+    ],
+)
+def test_what_cannot_be_driven_is_refused_by_name_with_the_way_out(
+    make: Callable[[], PreTrainedModel], said: str
+) -> None:
+    with pytest.raises(ModelError, match=said) as caught:
+        Engine(make(), 2, 8)
+    assert "Llama" in caught.value.hint
+
+
+def test_a_context_beyond_the_positions_of_the_model_is_refused() -> None:
+    with pytest.raises(ModelError, match="gpt2 knows 128 positions, fewer than a context of 129") as caught:
+        Engine(gpt2(), 1, 129)
+    assert "model.context=128" in caught.value.hint

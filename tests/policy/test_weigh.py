@@ -16,7 +16,7 @@ from grue.algos.losses import branch_log_probs, node_entropies
 from grue.models.policy_model import PolicyModel
 from grue.policy.choose import Decoding
 from grue.policy.trie import build_trie, path_branches
-from grue.policy.weigh import action_probabilities, weigh_turns
+from grue.policy.weigh import action_probabilities
 from grue.rollout.collect import collect
 from grue.rollout.pack import Sample, collate
 from grue.types import Branch, Observation, Turn
@@ -108,7 +108,7 @@ def test_actions_are_drawn_with_the_probabilities_that_are_shown() -> None:
     player, draws = tiny.policy(MODEL), 600
     seats = [games.make("toy") for _ in range(60)]
     played = collect(player, seats, [task] * draws, Decoding(), columns=320)
-    (shown,) = weigh_turns(MODEL, player.tries, played[0])
+    shown = player.weigh(played[0].turns[0], played[0].segments[0].ids, 1.0)
     counts = Counter(episode.turns[0].action for episode in played)
     assert set(counts) <= {action for action, _ in shown}
     assert sum(probability for _, probability in shown) == pytest.approx(1, abs=1e-5)

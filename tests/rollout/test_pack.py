@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import tiny
 from grue.config import PPOConfig, SFTConfig
 from grue.models.policy_model import PolicyModel, Reading
-from grue.policy.trie import TrieCache
 from grue.rollout.pack import (
     Batch,
     Sample,
@@ -59,7 +58,7 @@ def test_samples_by_hand() -> None:
     """Two segments; an invalid turn teaches nothing; ids after the last decision are cut off."""
     turns = [
         turn(3, (3, (7, 8), 0), (5, (1, 2, 3), 2)),
-        turn(9, (9, (7, 8), 1), valid=False),
+        turn(9, valid=False),
         turn(4, segment=1),  # nothing to decide, but a state to value
     ]
     played = episode(turns, 14, 8)
@@ -72,6 +71,15 @@ def test_samples_by_hand() -> None:
     assert (second.advantages, second.returns) == ((3.0,), (6.0,))
     assert samples([episode([turns[1]], 14)]) == []
     assert [s.imitate for s in samples([played], imitate=True)] == [True, True]
+
+
+def test_a_policy_learns_from_its_own_invalid_turns_but_does_not_imitate_them() -> None:
+    """Unlike a teacher's, they were decided: they have branches."""
+    turns = [turn(3, (3, (7, 8), 0)), turn(9, (9, (7, 8), 1), valid=False)]
+    (learnt,) = samples([episode(turns, 14)])
+    assert learnt.turns == tuple(turns)
+    (imitated,) = samples([episode(turns, 14)], imitate=True)
+    assert imitated.turns == (turns[0],)
 
 
 def test_a_batch_by_hand() -> None:
@@ -161,8 +169,8 @@ def assert_same_gradient(model: PolicyModel, items: Sequence[Sample], loss_of: L
 
 
 def test_micro_batches_do_not_change_the_gradient_of_fine_tuning() -> None:
-    model, tries = tiny.policy_model(), TrieCache(tiny.encoder().action)
-    items = samples([tokenise(e, tiny.encoder(), tries) for e in tiny.scripted("gold")[:6]])
+    model = tiny.policy_model()
+    items = samples([tokenise(e, tiny.policy(model)) for e in tiny.scripted("gold")[:6]])
     nodes = sum(len(t.branches) for item in items for t in item.turns)
     cfg = SFTConfig(smoothing=0.1)
     assert_same_gradient(model, items, lambda r, b: sft_loss(r, b, cfg, nodes=nodes))
@@ -231,9 +239,8 @@ def test_a_sample_to_imitate_survives_json() -> None:
 
 def test_a_teachers_episode_gets_the_ids_that_a_policy_would_have_had() -> None:
     encoder = tiny.encoder()
-    tries = TrieCache(encoder.action)
     for original in tiny.scripted("gold")[:5]:
-        found = tokenise(original, encoder, tries)
+        found = tokenise(original, tiny.policy())
         (segment,) = found.segments
         assert [t.action for t in found.turns] == [t.action for t in original.turns]
         for one in found.turns:
@@ -249,7 +256,7 @@ def test_an_invalid_action_of_a_teacher_is_context_and_not_a_lesson() -> None:
     encoder = tiny.encoder()
     original = tiny.scripted("gold")[0]
     wrong = replace(original.turns[0], action="sing", valid=False)
-    found = tokenise(replace(original, turns=(wrong, *original.turns[1:])), encoder, TrieCache(encoder.action))
+    found = tokenise(replace(original, turns=(wrong, *original.turns[1:])), tiny.policy())
     assert found.turns[0].branches == ()
     (sample,) = samples([found])
     assert sample.turns == found.turns[1:]

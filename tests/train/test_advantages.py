@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from grue.algos.advantages import discounted_returns, normalise, turn_gae
 from grue.config import PPOConfig
-from grue.train.credit import RunningScale, against_group, credit, telling_plays
+from grue.train.credit import RunningScale, against_group, credit, telling_plays, turn_rewards
 from grue.train.ppo_update import explained_variance
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
@@ -120,6 +120,12 @@ def test_targets_of_the_critic_are_not_normalised() -> None:
     assert targets[0] == pytest.approx([0.66816, 0.828, 1.0])
 
 
+def test_the_win_bonus_comes_with_the_turn_that_wins() -> None:
+    won, limit = episode(REWARDS, VALUES), episode(REWARDS, VALUES, Outcome.LIMIT)
+    assert turn_rewards(won, settings(win_bonus=0.5)).tolist() == [*REWARDS[:-1], REWARDS[-1] + 0.5]
+    assert turn_rewards(limit, settings(win_bonus=0.5)).tolist() == list(REWARDS)
+
+
 def plays_of_two_games() -> list[Episode]:
     """With gamma 0.9 the plays return 0.81 and 0 of one game, 0.9 and 0.9 of another."""
     return [
@@ -132,7 +138,7 @@ def plays_of_two_games() -> list[Episode]:
 
 def test_a_group_is_its_own_baseline() -> None:
     """Less the means of the games, 0.405 and 0.9."""
-    found = against_group(plays_of_two_games(), 0.9)
+    found = against_group(plays_of_two_games(), settings(gamma=0.9))
     assert [a.tolist() for a in found] == [
         pytest.approx([0.405] * 3),
         pytest.approx([0, 0]),
@@ -145,7 +151,7 @@ def test_a_group_is_its_own_baseline() -> None:
 def test_group_and_critic_are_mixed_at_deviation_1(weight: float) -> None:
     plays = plays_of_two_games()
     own = np.concatenate([turn_gae(_rewards(e), _values(e), 0.0, 0.9, 0.8)[0] for e in plays])
-    group = np.concatenate(against_group(plays, 0.9))
+    group = np.concatenate(against_group(plays, settings(gamma=0.9)))
     advantages, targets = credit(plays, settings(group_weight=weight, plays_per_game=2), RunningScale())
     expected = (1 - weight) * own / own.std() + weight * group / group.std()
     assert np.concatenate(advantages) == pytest.approx(expected, abs=1e-6)
@@ -197,8 +203,10 @@ def test_explained_variance_by_hand() -> None:
     perfect = [episode(won, (1, 1, 1)), episode(lost, (0, 0, 0), Outcome.LOST)]
     blind = [episode(won, (0.5, 0.5, 0.5)), episode(lost, (0.5, 0.5, 0.5), Outcome.LOST)]
     half = [episode(won, (0.5, 0.5, 0.5)), episode(lost, (0, 0, 0), Outcome.LOST)]
-    assert explained_variance(perfect, 1.0) == pytest.approx(1)
-    assert explained_variance(blind, 1.0) == pytest.approx(0, abs=1e-9)
-    assert explained_variance(half, 1.0) == pytest.approx(1 - 0.0625 / 0.25)  # what is left varies by 0, 0.5
+    assert explained_variance(perfect, settings(gamma=1.0)) == pytest.approx(1)
+    assert explained_variance(blind, settings(gamma=1.0)) == pytest.approx(0, abs=1e-9)
+    assert explained_variance(half, settings(gamma=1.0)) == pytest.approx(
+        1 - 0.0625 / 0.25
+    )  # what is left varies by 0, 0.5
     broken = episode((9.0,), (0.0,), Outcome.FAILED)
-    assert explained_variance([*half, broken], 1.0) == explained_variance(half, 1.0)
+    assert explained_variance([*half, broken], settings(gamma=1.0)) == explained_variance(half, settings(gamma=1.0))

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tiny
-from grue.config import Config, override
+from grue.config import Config, PPOConfig, override
 from grue.errors import TrainingError
 from grue.models.policy_model import PolicyModel
 from grue.rollout.pack import collate, samples
@@ -153,7 +153,7 @@ def test_when_every_game_fails_the_error_says_so() -> None:
     """Also where the metrics of the play, which have nothing to be means of, come first."""
     with pytest.raises(TrainingError, match="2 of 2 games failed"):
         update([broken(), broken()])
-    metrics = rollout_metrics([broken(), broken()], 1.0, 0.97)
+    metrics = rollout_metrics([broken(), broken()], 1.0, PPOConfig())
     assert (metrics["failed"], metrics["episodes"]) == (2, 2)
 
 
@@ -166,7 +166,7 @@ def test_rollout_metrics_by_hand() -> None:
         return Episode(Task("toy", "", "train", 0, 12), "choose", turns, outcome, final)
 
     games = [game(Outcome.WON, 3), game(Outcome.LOST, 5), game(Outcome.LIMIT, 12), game(Outcome.WON, 4)]
-    found = rollout_metrics([*games, replace(game(Outcome.FAILED, 6), error="x")], 2.0, 0.97)
+    found = rollout_metrics([*games, replace(game(Outcome.FAILED, 6), error="x")], 2.0, PPOConfig())
     assert (found["success"], found["lost"], found["limit"]) == (0.5, 0.25, 0.25)
     assert found["score"] == 0.75
     assert found["steps_mean"] == 6

@@ -1,4 +1,4 @@
-"""Benchmarks against named baselines, as ratios of rates measured in turn in one run: `rollout` and `update`."""
+"""Benchmarks against named baselines, as ratios of rates measured in turn in one run: `rollout`, `update`, `score`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from grue.errors import ConfigError
 
 Say = Callable[[str], object]
-NAMES = ("rollout", "update")
+NAMES = ("rollout", "update", "score")
 
 
 def main(name: str, settings: Sequence[str] = (), *, say: Say | None = None, **sizes: int) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def main(name: str, settings: Sequence[str] = (), *, say: Say | None = None, **s
     arguments of the benchmark's `run`. `say` is told what is going on. Raises ConfigError for an unknown name.
     """
     if name not in NAMES:
-        raise ConfigError(f"there is no benchmark {name!r}", hint=f"benchmarks are {' and '.join(NAMES)}")
+        raise ConfigError(f"there is no benchmark {name!r}", hint=f"benchmarks are {', '.join(NAMES)}")
     from grue.config import load_config
 
     config = load_config("cooking16", list(settings))
@@ -26,6 +26,10 @@ def main(name: str, settings: Sequence[str] = (), *, say: Say | None = None, **s
         from grue.bench import rollout
 
         return rollout.run(config, say or _silent, **sizes)
+    if name == "score":
+        from grue.bench import score
+
+        return score.run(config, say or _silent, **sizes)
     from grue.bench import update
 
     return update.run(config, say or _silent, **sizes)

@@ -15,6 +15,7 @@ import typer
 
 from grue.errors import ConfigError, GrueError
 from grue.interrupt import Interrupted
+from grue.parallel import ProcessLostError, is_follower, leave
 from grue.progress import Progress, clean
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def reading_arguments() -> Iterator[None]:
 
 def perform(work: Callable[[Progress], Any], *, as_json: bool = False, quiet: bool = False) -> None:
     """Do a verb's `work`, print its result, and leave with the exit code that says how it went."""
-    say = Progress(quiet=quiet, stderr=as_json)
+    say = Progress(quiet=quiet or is_follower(), stderr=as_json)
     with _warnings_through(say):
         try:
             result = work(say)
@@ -66,16 +67,22 @@ def perform(work: Callable[[Progress], Any], *, as_json: bool = False, quiet: bo
         except GrueError as error:
             _fail(error, 1, as_json)
         except Interrupted as stop:
+            if is_follower():
+                raise typer.Exit(stop.exit_code) from None
             print(f"{stop}; everything is saved. To go on:\n  {this_command()}", file=sys.stderr)
             raise typer.Exit(stop.exit_code) from None
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
         except Exception as error:
-            if not _is_out_of_memory(error):
+            from grue.models.out_of_memory import is_out_of_memory
+
+            if not is_out_of_memory(error):
                 raise
             _fail(GrueError(f"out of memory: {clean(str(error)).splitlines()[0]}", hint=_MEMORY_HINT), 1, as_json)
-    if as_json and result is not None:
+        finally:
+            leave()
+    if as_json and result is not None and not is_follower():
         print_json(result)
 
 
@@ -131,6 +138,24 @@ def run_folder(name: str | None, out: Path | None) -> Path | None:
     return Path(name)
 
 
+def required(value: str | None, option: str, what: str) -> str:
+    """`value`, or ConfigError where the option was left out."""
+    if not value:
+        raise ConfigError(f"{option} is missing: {what}", hint=f"add {option} NAME")
+    return value
+
+
+def prices(text: str) -> tuple[float, float]:
+    """ "0.15,0.6" as two numbers."""
+    try:
+        prompt, completion = (float(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--api-prices {text} is not two numbers", hint="for example 0.15,0.6") from error
+    if min(prompt, completion) < 0:
+        raise ConfigError(f"--api-prices {text}: prices are not negative")
+    return prompt, completion
+
+
 def existing_run(folder: Path | None) -> Path:
     """`folder`, or the run in runs/ that was written to last. ConfigError if there is none."""
     if folder is not None:
@@ -149,18 +174,10 @@ _MEMORY_HINT = (
 )
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    # torch.OutOfMemoryError by its name: torch may not have been imported, and need not be for this.
-    words = ("can't allocate memory", "not enough memory")
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or any(word in str(error) for word in words)
-    )
-
-
 def _fail(error: GrueError, code: int, as_json: bool) -> None:
     """Print message and hint and leave; with GRUE_DEBUG=1 the traceback comes first."""
+    if is_follower() and isinstance(error, ProcessLostError):
+        raise typer.Exit(code)  # the leader says it
     if os.environ.get("GRUE_DEBUG"):
         import traceback
 

@@ -23,12 +23,23 @@ MIN_FREE_GIB = 1.0
 # extra -> (module that shows it is installed, what it adds)
 EXTRAS = {
     "qlora": ("bitsandbytes", "4-bit and 8-bit base models and optimisers (model.quantize=nf4)"),
+    "textworld": ("textworld", "generated games of Microsoft TextWorld (game.name=textworld-coin)"),
+    "jericho": ("jericho", "any Z-machine story file (game.name=jericho:zork1.z3)"),
+    "scienceworld": ("scienceworld", "ScienceWorld, thirty tasks of school science (game.name=scienceworld)"),
+    "babyai": ("minigrid", "BabyAI grid worlds as text (game.name=babyai)"),
+    "sb3": ("sb3_contrib", "Stable-Baselines3 on the games (grue.wrappers.sb3)"),
+    "trl": ("trl", "TRL's GRPOTrainer on the games (grue.wrappers.trl)"),
+    "retrieval": ("bm25s", "a memory of earlier episodes in the prompt (grue.retrieval)"),
+    "notebooks": ("jupytext", "the tutorial as a notebook (tutorials/)"),
     "dev": ("pytest", "tests and checks of this package"),
 }
 
 
-def examine(out: Path) -> dict[str, Any]:
-    """{"ok", "checks": [{"name", "status", "value", "hint"}], "extras": [{"name", "installed", "adds"}]}."""
+def examine(out: Path, model: dict[str, str] | None = None) -> dict[str, Any]:
+    """{"ok", "checks": [{"name", "status", "value", "hint"}], "extras": [{"name", "installed", "adds"}]}.
+
+    `model` is one more check, from `check_model`.
+    """
     checks = [
         _check("grue", "ok", __version__),
         _check("python", "ok", f"{platform.python_version()} on {platform.platform()}"),
@@ -38,6 +49,7 @@ def examine(out: Path) -> dict[str, Any]:
         *_machine(),
         _base_model(),
         _disk(out),
+        *([model] if model is not None else []),
     ]
     extras = [
         {"name": name, "installed": find_spec(module) is not None, "adds": adds}
@@ -61,6 +73,18 @@ def show(findings: dict[str, Any], say: Progress) -> None:
         say("All that `grue run` needs is there.", style="bold green")
     else:
         say("`grue run` would fail: see the lines marked bad.", style="bold red")
+
+
+def check_model(name: str, settings: list[str]) -> dict[str, str]:
+    """Does a run with this model fit into memory? Reads its config.json, from the hub if need be."""
+    from grue.config import load_config
+    from grue.models.memory import estimate
+    from grue.models.out_of_memory import hints
+
+    config = load_config(None, [f"model.name={name}", *settings])
+    needed = estimate(config)
+    hint = "" if needed.fits else f"in this order: {'; '.join(hints(config, 'ppo'))}"
+    return _check(f"model {name}", "ok" if needed.fits else "note", needed.line(), hint)
 
 
 def _check(name: str, status: Status, value: str, hint: str = "") -> dict[str, str]:

@@ -22,6 +22,7 @@ from grue.config.stages import (
     EvalConfig,
     GameConfig,
     ModelConfig,
+    PolicyConfig,
     PPOConfig,
     SFTConfig,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "GameConfig",
     "ModelConfig",
     "PPOConfig",
+    "PolicyConfig",
     "SFTConfig",
     "config_hash",
     "differences",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from grue.config.families import FAMILY_PRESETS
 from grue.config.stages import Config, DemosConfig, EvalConfig, GameConfig, PPOConfig, SFTConfig
 
 
@@ -68,4 +69,4 @@ def toy() -> Config:
     )
 
 
-PRESETS: dict[str, Callable[[], Config]] = {"cooking16": cooking16, "smoke": smoke, "toy": toy}
+PRESETS: dict[str, Callable[[], Config]] = {"cooking16": cooking16, "smoke": smoke, "toy": toy} | FAMILY_PRESETS

@@ -29,7 +29,9 @@ class Stage(BaseModel):
 class GameConfig(Stage):
     """Which game is played, and how long."""
 
-    name: str = Field("cookingworld", min_length=1, description="game: a TextWorldExpress game, or toy")
+    name: str = Field(
+        "cookingworld", min_length=1, description="a game of docs/games.md: coin, babyai, jericho:FILE, toy, ..."
+    )
     params: dict[str, int] = Field(default_factory=dict, description="parameters of the game's generator")
     limit: int = Field(16, ge=1, le=10_000, description="steps a player may take")
     java: str | None = Field(
@@ -45,16 +47,29 @@ class ModelConfig(Stage):
 
     name: str = Field("embedded", min_length=1, description="embedded, a Hugging Face name, or a folder")
     revision: str | None = Field(None, description="commit of a Hugging Face model; null = the newest")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="number format of the weights")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="number format of products, and of weights that do not learn"
+    )
     adapter: Literal["none", "lora"] = Field("none", description="none = all weights learn; lora = low-rank adapters")
     lora_rank: int = Field(16, ge=1, le=1024, description="rank of the adapters")
     lora_alpha: int = Field(32, ge=1, description="scale of the adapters (alpha / rank)")
     lora_dropout: float = Field(0.0, ge=0, lt=1, description="dropout in the adapters, in SFT only")
     lora_targets: str = Field("all-linear", description="all-linear, or module names joined by commas")
+    lora_dora: bool = Field(False, description="adapters learn size and direction of the weights apart (DoRA)")
+    lora_rslora: bool = Field(False, description="adapters are scaled by alpha / sqrt(rank) instead (rsLoRA)")
     context: int = Field(
         1024, ge=128, le=1_000_000, description="tokens of a segment; a longer history starts a new one"
     )
     quantize: Literal["none", "nf4", "int8"] = Field("none", description="number format of frozen weights (needs lora)")
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = Field(
+        "sdpa", description="attention in training; flash_attention_2 needs the flash-attn package and a GPU"
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="compute activations again in the backward pass: less memory, a third slower"
+    )
+    optimizer: Literal["adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit"] = Field(
+        "adamw", description="AdamW with moments in 32 or 8 bits; paged ones move to main memory when a GPU is full"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -64,6 +79,25 @@ class ModelConfig(Stage):
             if data["adapter"] != "lora":
                 raise ValueError(f"quantize={data['quantize']} needs adapter=lora: quantised weights cannot learn")
         return data
+
+
+class PolicyConfig(Stage):
+    """How the model takes an action, and what it is shown."""
+
+    kind: Literal["choose", "score", "write", "think"] = Field(
+        "choose", description="choose = token by token among valid actions; score = among whole ones; write; think"
+    )
+    normalise: Literal["sum", "token", "word"] = Field(
+        "token", description="score: log-probabilities of a whole action are summed, or their mean per token or word"
+    )
+    top_p: float = Field(1.0, gt=0, le=1, description="text is sampled from the likeliest tokens with this mass")
+    reply_tokens: int = Field(24, ge=1, le=10_000, description="write: tokens of a reply at most")
+    thought_tokens: int = Field(32, ge=1, le=100_000, description="think: tokens of a thought at most")
+    template: Literal["plain", "chat"] = Field(
+        "plain", description="plain transcript, or the tokenizer's chat template"
+    )
+    list_actions: bool = Field(False, description="the prompt lists the valid actions")
+    history: int = Field(0, ge=0, le=10_000, description="past steps that the prompt holds; 0 = as many as fit")
 
 
 class DemosConfig(Stage):
@@ -118,6 +152,9 @@ class PPOConfig(Stage):
     value_clip: float = Field(0.2, ge=0, description="value predictions move at most this far per iteration; 0 = off")
     value_passes: int = Field(8, ge=0, description="passes that fit the critic apart; 0 = inside the PPO loss")
     value_memory: int = Field(4, ge=1, description="iterations whose turns the critic is fitted on")
+    game_baseline: bool = Field(
+        False, description="advantages against a baseline that knows how hard each train game is"
+    )
     value_shares_trunk: bool = Field(False, description="the value loss also moves the language model's weights")
     value_coef: float = Field(0.5, ge=0, description="weight of the value loss")
     entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
@@ -141,6 +178,7 @@ class PPOConfig(Stage):
     plays_kept: int = Field(0, ge=0, description="plays of each game to learn from, the best and worst ones; 0 = all")
     imitation_coef: float = Field(0.0, ge=0, description="weight of imitating the shortest wins so far")
     rename: float = Field(0.0, ge=0, le=1, description="share of training games with foods renamed; cookingworld only")
+    win_bonus: float = Field(0.0, ge=0, description="added to the reward of the turn that wins a game")
     lost_penalty: float = Field(0.0, ge=0, description="taken from the reward of the turn that loses a game")
 
     @model_validator(mode="after")
@@ -156,6 +194,8 @@ class PPOConfig(Stage):
             raise ValueError(f"plays_kept={self.plays_kept} is more than plays_per_game={self.plays_per_game}")
         if self.value_shares_trunk and self.value_passes:
             raise ValueError("value_shares_trunk needs the value loss inside the PPO loss: set value_passes to 0")
+        if self.game_baseline and not self.value_passes:
+            raise ValueError("game_baseline is fitted apart, like the critic: set value_passes to 1 or more")
         if self.minibatches > self.episodes_per_iteration:
             raise ValueError(
                 f"minibatches={self.minibatches} is more than episodes_per_iteration={self.episodes_per_iteration}"
@@ -187,6 +227,7 @@ class Config(Stage):
     threads: int = Field(0, ge=0, le=4096, description="CPU threads; 0 = all physical cores", json_schema_extra=LOCAL)
     game: GameConfig = GameConfig()
     model: ModelConfig = ModelConfig()
+    policy: PolicyConfig = PolicyConfig()
     demos: DemosConfig = DemosConfig()
     sft: SFTConfig = SFTConfig()
     ppo: PPOConfig = PPOConfig()

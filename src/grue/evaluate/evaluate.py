@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from grue.games import Game
-from grue.policy.choose import ChoosePolicy, Decoding
+from grue.parallel import ALONE, Processes
+from grue.policy.choose import Decoding
+from grue.policy.policy import Policy
 from grue.rollout.collect import collect
 from grue.types import Episode, Task
 
 
 def evaluate(
-    policy: ChoosePolicy,
+    policy: Policy,
     games: Sequence[Game],
     tasks: Sequence[Task],
     decoding: Decoding,
@@ -19,8 +21,17 @@ def evaluate(
     columns: int,
     player: str = "choose",
     on_episode: Callable[[Episode], None] | None = None,
+    processes: Processes = ALONE,
 ) -> list[Episode]:
     """One episode a task. The draws of sampled decoding depend on the task's place in the list alone."""
     return collect(
-        policy, games, tasks, decoding, seed="evaluate", columns=columns, player=player, on_episode=on_episode
+        policy,
+        games,
+        tasks,
+        decoding,
+        seed="evaluate",
+        columns=columns,
+        player=player,
+        on_episode=on_episode,
+        processes=processes,
     )

@@ -28,6 +28,7 @@ class Result(TypedDict):
     success_ci95: list[float] | None
     score: float | None  # mean final score
     score_ci95: list[float] | None
+    best_score: float | None  # mean of the highest score at any time, at least 0: what TALES counts of one attempt
     return_mean: float | None  # mean sum of rewards: differs from the score where a game starts above 0
     steps_mean: float | None
     limit: float | None  # share that ran into the step limit
@@ -84,6 +85,7 @@ def summarise(
         success_ci95=_rounded(_success_interval(finished, bootstrap, rng)),
         score=_mean(scores),
         score_ci95=_rounded(bootstrap_mean(scores, bootstrap, rng, clusters=_games(finished)) if finished else None),
+        best_score=_mean([best_score(episode) for episode in finished]),
         return_mean=_mean([sum(turn.reward for turn in episode.turns) for episode in finished]),
         steps_mean=_mean([episode.steps for episode in finished]),
         limit=_mean([episode.outcome is Outcome.LIMIT for episode in finished]),
@@ -125,6 +127,11 @@ def compare(
         only_a_won=_round(float(np.sum(a_won * (1 - b_won)))),
         only_b_won=_round(float(np.sum(b_won * (1 - a_won)))),
     )
+
+
+def best_score(episode: Episode) -> float:
+    """The highest score at any time in the episode, at least 0."""
+    return max([0.0, episode.score, *(turn.observation.score for turn in episode.turns)])
 
 
 def action_counts(episodes: Sequence[Episode], *, top: int = 12) -> dict[str, dict[str, int]]:

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from grue.games.base import FOLDS, Game, check_seed
 from grue.games.jvm import JvmSettings
+from grue.games.native import NATIVE, is_native, make_native
 from grue.games.params import FAMILIES, Params
+from grue.games.plugins import is_plugin, make_plugin
 from grue.games.tasks import canonical_params, tasks
 
 
 def make(game: str, params: Params = "", java: str | None = None, *, read_timeout: float = 20.0) -> Game:
-    """A game by name: "toy" or a TextWorldExpress family. `java` is the path of a Java executable."""
+    """A game by name: "toy", a TextWorldExpress family, one of NATIVE, or one that a package declares.
+
+    `java` is the path of a Java executable, for TextWorldExpress.
+    """
     if game == "toy":
         from grue.games.toy import ToyGame
 
         return ToyGame(params)
+    if is_native(game):
+        return make_native(game, params, read_timeout=read_timeout)
+    if game not in FAMILIES and is_plugin(game):
+        return make_plugin(game, params)
     from grue.games.twx import TwxGame
 
     return TwxGame(game, params, settings=JvmSettings(java=java, read_timeout=read_timeout))
 
 
-__all__ = ["FAMILIES", "FOLDS", "Game", "canonical_params", "check_seed", "make", "tasks"]
+__all__ = ["FAMILIES", "FOLDS", "NATIVE", "Game", "canonical_params", "check_seed", "make", "tasks"]

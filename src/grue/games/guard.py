@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 from grue.errors import GameError
 
 MAX_ACTION = 100  # characters
+NO_MOVE = "That is not a move of this game."
+ONE_MOVE = "One move at a time, please."
+
+# Commands to an interpreter, not to the world: they end the game, wait for an answer, write files, or undo a turn
+# behind the back of whoever counts turns.
+_META = frozenset(("q", "quit", "restart", "restore", "save", "undo", "oops", "script", "unscript", "transcript"))
+_META |= {"verify", "recording", "replay"}
+_MANY_MOVES = re.compile(r"[.;!?]\s*\S|\bthen\b")
 
 
 def clean_action(action: str) -> str:
@@ -19,6 +29,20 @@ def clean_action(action: str) -> str:
     line = " ".join(action[: 20 * MAX_ACTION].split())
     line = "".join(char if _is_clean(char) else "?" for char in line)
     return line[:MAX_ACTION].rstrip()
+
+
+def refusal(action: str, *, commas: bool = False) -> str:
+    """What to answer instead of passing a clean action on to a parser; "" for one that may pass.
+
+    Parsers take several moves in one line ("take lamp. go north", "take lamp then go north"; with a comma too, which
+    `commas` allows), and commands to the interpreter such as "quit".
+    """
+    words = action.lower().split()
+    if not words or words[0].strip(".!?\"'") in _META or words[0].startswith(("$", "#", "/", "*", "@")):
+        return NO_MOVE
+    if _MANY_MOVES.search(action.lower()) or (not commas and "," in action):
+        return ONE_MOVE
+    return ""
 
 
 def _is_clean(char: str) -> bool:

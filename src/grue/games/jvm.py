@@ -64,6 +64,21 @@ class Jvm:
         self.release(java_list)
         return text.split("\n") if text else []
 
+    def solve(self, interface: Any, solver: str, seed: int) -> list[str]:
+        """What the engine's class `solver` does on the interface's live game, which it moves; [] where it gets lost."""
+        jvm = self._gateway.jvm
+        held = [game := interface.game(), dice := jvm.scala.util.Random(seed)]
+        try:
+            held.append(agent := getattr(jvm.textworldexpress.goldagent, solver)(game))
+            held.append(solution := agent.mkGoldPath(dice))
+            if not solution._1():
+                return []
+            held.append(actions := solution._2())
+            return [str(action) for action in actions]
+        finally:
+            for java_object in held:
+                self.release(java_object)
+
     def release(self, java_object: Any) -> None:
         """Let Java forget an object. A dead process has forgotten it already."""
         with suppress(Exception):

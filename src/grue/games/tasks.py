@@ -8,7 +8,9 @@ from itertools import islice
 from grue.errors import ConfigError
 from grue.games.base import check_seed, fold_range
 from grue.games.jvm import JvmSettings
-from grue.games.params import Params, canonical
+from grue.games.native import canonical_native, is_native
+from grue.games.params import FAMILIES, Params, canonical
+from grue.games.plugins import is_plugin, plugin_params
 from grue.games.recipes import PROTECTED, is_shared
 from grue.types import Task
 
@@ -57,6 +59,10 @@ def canonical_params(game: str, params: Params) -> str:
         from grue.games.toy import check_params
 
         return check_params(params)
+    if is_native(game):
+        return canonical_native(game, params)
+    if game not in FAMILIES and is_plugin(game):
+        return plugin_params(game, params)
     return canonical(game, params)
 
 

@@ -19,6 +19,10 @@ from grue.games.seat import Seat
 from grue.games.state import read_state
 from grue.types import Observation, Outcome, Task
 
+# Families whose gold path the engine draws anew at each generation, from a generator without a seed; and its solvers.
+_SOLVERS = {"coin": "CoinGoldAgent", "twc": "TWCGoldAgent"}
+_SOLVER_ATTEMPTS = 50  # as in the engine: a solver that walks at random gives up now and then
+
 
 class TwxGame:
     """One seat at a TextWorldExpress family. A task with other parameters reloads it (about 20 ms)."""
@@ -48,6 +52,7 @@ class TwxGame:
         check_family(task.game)
         canonical(task.game, task.params)
         self._task = self._gold = None
+        gold = gold and task.game not in _SOLVERS
         answer = self._seat.start(task, gold=gold)
         self._goal = str(self._seat.ask(lambda _, interface: interface.getTaskDescription())).strip()
         if gold:
@@ -68,14 +73,17 @@ class TwxGame:
     def gold(self) -> list[str]:
         """The engine's own solution of the current task, from its start. The live game is not touched.
 
-        Twc and coin make another path at each generation; within a task the first one is kept.
+        Equal tasks have equal paths: in twc and coin the engine's solver gets a generator seeded by the task.
         """
         if self._task is None:
             raise GameError("gold() needs a task", hint="call reset(task) first")
         if self._gold is None:
             self._side = self._side or Seat(self._settings)
-            self._side.start(self._task, gold=True)
-            self._gold = _gold_of(self._side)
+            if self._task.game in _SOLVERS:
+                self._gold = _solve(self._side, self._task)
+            else:
+                self._side.start(self._task, gold=True)
+                self._gold = _gold_of(self._side)
         return list(self._gold)
 
     def rehearse(self, actions: list[str]) -> list[tuple[bool, bool]]:
@@ -166,3 +174,16 @@ def _gold_of(seat: Seat) -> list[str]:
     if not actions or actions[0].startswith("ERROR"):
         raise GameError(f"the engine has no gold path for this task: {actions[:1]}", hint="skip this seed")
     return actions
+
+
+def _solve(side: Seat, task: Task) -> list[str]:
+    """The path of the engine's solver for a family in _SOLVERS."""
+    for attempt in range(_SOLVER_ATTEMPTS):
+        if actions := _try_solver(side, task, _SOLVER_ATTEMPTS * task.seed + attempt):
+            return actions[1:]  # the look around that the generation has done already
+    raise GameError(f"the engine's solver finds no way through {task.game} seed {task.seed}", hint="skip this seed")
+
+
+def _try_solver(side: Seat, task: Task, seed: int) -> list[str]:
+    side.start(task)
+    return side.ask(lambda jvm, interface: jvm.solve(interface, _SOLVERS[task.game], seed))

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from grue.config import ModelConfig
-from grue.errors import ModelError, needs
+from grue.errors import ConfigError, needs
 from grue.hardware import native_bfloat16
+from grue.models.adapter import with_adapter
+from grue.models.checkpointing import prepare_recomputing
+from grue.models.quantization import check_stored, is_quantised, keep_unpacked, loading_options, stored_method
+from grue.models.sources import EMBEDDED, cannot_load, embedded_folder, read_config, safe_options, source_of
+from grue.models.tokenizer import check_context, check_tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-EMBEDDED = "embedded"
-
-
-def embedded_folder() -> Path:
-    """The folder of the base that ships with the package; plain transformers loads it too."""
-    return Path(str(files("grue.models"))) / EMBEDDED
+__all__ = ["EMBEDDED", "compute_dtype", "default_device", "embedded_folder", "load_base", "load_model"]
 
 
 def compute_dtype(name: str, device: str) -> torch.dtype:
@@ -38,71 +36,63 @@ def default_device() -> str:
 
 
 def load_model(config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """(model, tokenizer). Weights that learn are float32; remote code and pickled weights are refused.
+    """(model, tokenizer), ready to learn. Weights that learn are float32, frozen ones have the format of products.
 
-    Raises ModelError with the name where nothing can be loaded from it.
+    Remote code and pickled weights are refused. Raises ModelError with the name where nothing can be loaded from it,
+    ConfigError where settings do not fit the model or a package is missing.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging as hf_logging
-
-    hf_logging.disable_progress_bar()
-    source = str(embedded_folder()) if config.name == EMBEDDED else config.name
-    if config.name == EMBEDDED and not (embedded_folder() / "model.safetensors").exists():
-        raise ModelError("this installation has no embedded base", hint="make one with: grue pretrain")
-    safe: dict[str, Any] = {"trust_remote_code": False, "revision": config.revision}
-    options: dict[str, Any] = {"use_safetensors": True, "attn_implementation": "sdpa", **_quantization(config)}
-    if "quantization_config" not in options:
-        options["dtype"] = torch.float32
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **safe)
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, **safe, **options)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()
-        raise ModelError(
-            f"cannot load the model {config.name!r}: {reason[0] if reason else error!r}",
-            hint="model.name is 'embedded', a folder with config.json and *.safetensors, or a hub name",
-        ) from error
+    model, tokenizer = load_base(config)
     if config.adapter == "lora":
-        model = _with_adapter(model, config)
-    if "quantization_config" not in options:
-        model = model.to(default_device())  # type: ignore[arg-type]  # its wrapper has lost `self`
+        model = with_adapter(model, config)
+        if not is_quantised(model):
+            model = model.to(default_device())  # type: ignore[arg-type]  # its wrapper has lost `self`
+    if config.gradient_checkpointing:
+        prepare_recomputing(model)
     return model, tokenizer
 
 
-def _quantization(config: ModelConfig) -> dict[str, Any]:
-    if config.quantize == "none":
-        return {}
-    needs("bitsandbytes", feature=f"model.quantize={config.quantize}")
-    from transformers import BitsAndBytesConfig
+def load_base(
+    config: ModelConfig, *, dtype: torch.dtype | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """(model, tokenizer) without an adapter, on the device. `dtype` replaces the format that `config` asks for."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as hf_logging
 
-    if config.quantize == "int8":
-        return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
-    dtype = compute_dtype(config.dtype, default_device())
-    return {
-        "quantization_config": BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=dtype,
-        ),
-        "dtype": dtype,
+    hf_logging.disable_progress_bar()
+    raw = read_config(config)
+    check_stored(config, raw)
+    _check_attention(config.attention)
+    wanted = dtype or stored_dtype(config)
+    tokenizer = load_tokenizer(config)
+    options: dict[str, Any] = {
+        "use_safetensors": True,
+        # the engine's masks are not for flash attention, which the learner switches on for its own passes
+        "attn_implementation": "eager" if config.attention == "eager" else "sdpa",
+        "dtype": wanted,
+        **loading_options(config, wanted),
     }
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            source_of(config), **safe_options(config), **options
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise cannot_load(config.name, error) from error
+    keep_unpacked(model)
+    check_tokenizer(config.name, tokenizer, model)
+    check_context(config.name, model, config.context)
+    if config.quantize == "none" and stored_method(raw) is None:
+        model = model.to(default_device())  # type: ignore[arg-type]
+    return model.eval(), tokenizer
 
 
-def _with_adapter(model: PreTrainedModel, config: ModelConfig) -> PreTrainedModel:
-    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+def stored_dtype(config: ModelConfig) -> torch.dtype:
+    """The number format in which a model's weights are held: float32 where they learn."""
+    return torch.float32 if config.adapter == "none" else compute_dtype(config.dtype, default_device())
 
-    if config.quantize != "none":
-        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-    targets: str | list[str] = config.lora_targets
-    if targets != "all-linear":
-        targets = [name.strip() for name in config.lora_targets.split(",")]
-    lora = LoraConfig(
-        r=config.lora_rank,
-        lora_alpha=config.lora_alpha,
-        lora_dropout=config.lora_dropout,
-        target_modules=targets,
-        task_type="CAUSAL_LM",
-    )
-    adapted: PreTrainedModel = get_peft_model(model, lora)  # type: ignore[assignment]
-    return adapted
+
+def _check_attention(name: str) -> None:
+    if name != "flash_attention_2":
+        return
+    if not torch.cuda.is_available():
+        raise ConfigError("model.attention=flash_attention_2 needs a GPU, and torch finds none", hint="use sdpa")
+    needs("flash_attn", feature="model.attention=flash_attention_2")

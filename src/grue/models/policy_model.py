@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
+from grue.models.architecture import layer_masks, sliding_window
+from grue.models.attention import own_attention
+from grue.models.scores import Trees, candidate_scores
 from grue.models.value import ValueHead
 
 if TYPE_CHECKING:
@@ -18,8 +21,21 @@ def child_logits(head: nn.Module, hidden_NH: torch.Tensor, children_NC: torch.Te
     """Logits (N, C) of the token ids in children_NC (-1 pads, gives -inf), in float32.
 
     Only the rows of the output matrix that some node needs are multiplied: a vocabulary of 150,000 costs no more
-    than one of 1,000.
+    than one of 1,000. Nodes that choose among the whole vocabulary (free text) come from the output layer itself.
     """
+    assert isinstance(head.weight, torch.Tensor)
+    if len(children_NC) and children_NC.shape[1] == len(head.weight):
+        whole_N = children_NC[:, -1] >= 0
+        narrow = int((children_NC[~whole_N] >= 0).sum(-1).max()) if not bool(whole_N.all()) else 0
+        some_NC = child_logits(head, hidden_NH[~whole_N], children_NC[~whole_N][:, :narrow]) if narrow else None
+        all_NV = vocabulary_logits(head, hidden_NH[whole_N])
+        logits_NC = all_NV.new_full(tuple(children_NC.shape), float("-inf")).index_put(
+            (whole_N.nonzero()[:, 0],), all_NV
+        )
+        if some_NC is not None:
+            padded = torch.nn.functional.pad(some_NC, (0, children_NC.shape[1] - narrow), value=float("-inf"))
+            logits_NC = logits_NC.index_put(((~whole_N).nonzero()[:, 0],), padded)
+        return logits_NC
     with torch.autocast(hidden_NH.device.type, enabled=False):
         weight, bias = head.weight, getattr(head, "bias", None)
         assert isinstance(weight, torch.Tensor)
@@ -28,6 +44,14 @@ def child_logits(head: nn.Module, hidden_NH: torch.Tensor, children_NC: torch.Te
         if bias is not None:
             logits_NU = logits_NU + bias[used].float()
         return logits_NU.gather(1, index_NC).masked_fill(children_NC < 0, float("-inf"))
+
+
+def vocabulary_logits(head: nn.Module, hidden_NH: torch.Tensor) -> torch.Tensor:
+    """Logits (N, V) of all tokens, in float32, multiplied in the number format of the output layer."""
+    with torch.autocast(hidden_NH.device.type, enabled=False):
+        weight, bias = head.weight, getattr(head, "bias", None)
+        assert isinstance(weight, torch.Tensor)
+        return torch.nn.functional.linear(hidden_NH.to(weight.dtype), weight, bias).float()
 
 
 class Reading(NamedTuple):
@@ -59,9 +83,28 @@ class PolicyModel(nn.Module):
         """The Hugging Face model under the adapter, if there is one."""
         return self.lm.get_base_model() if self.has_adapter else self.lm  # type: ignore[operator]
 
+    @property
+    def positions(self) -> int | None:
+        """Tokens that a sequence may have; None where the architecture sets no limit."""
+        return getattr(self.lm.config.get_text_config(), "max_position_embeddings", None)
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the output layer knows; more than the tokenizer's where it is padded."""
+        return len(self.base_lm().get_output_embeddings().weight)
+
     def logits(self, hidden_NH: torch.Tensor, children_NC: torch.Tensor) -> torch.Tensor:
-        logits = child_logits(self.base_lm().get_output_embeddings(), hidden_NH, children_NC)
-        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+        return self._capped(child_logits(self.base_lm().get_output_embeddings(), hidden_NH, children_NC))
+
+    def vocabulary_logits(self, hidden_NH: torch.Tensor) -> torch.Tensor:
+        """Logits (N, V) of all tokens, in float32."""
+        return self._capped(vocabulary_logits(self.base_lm().get_output_embeddings(), hidden_NH))
+
+    def _capped(self, logits: torch.Tensor) -> torch.Tensor:
+        if self.softcap is None:
+            return logits
+        # what pads stays at -inf
+        return torch.where(torch.isinf(logits), logits, self.softcap * torch.tanh(logits / self.softcap))
 
     def forward(
         self,
@@ -71,15 +114,32 @@ class PolicyModel(nn.Module):
         children_NC: torch.Tensor,
         turn_row_T: torch.Tensor,
         turn_position_T: torch.Tensor,
+        trees: Trees | None = None,
         reference: bool = False,
     ) -> Reading:
         """Right padding needs no attention mask: attention is causal, and padded positions are never read.
 
-        reference=True reads the model with its adapter off.
+        With `trees`, children_NC stands for whole actions and the logits are their scores. reference=True reads the
+        model with its adapter off.
         """
-        with self.lm.disable_adapter() if reference and self.has_adapter else nullcontext():  # type: ignore[operator]
-            hidden_BLH = self.base_lm().get_decoder()(input_ids=ids_BL, use_cache=False).last_hidden_state
-        logits_NC = self.logits(hidden_BLH[node_row_N, node_position_N], children_NC)
+        decoder = self.base_lm().get_decoder()
+        adapter = self.lm.disable_adapter() if reference and self.has_adapter else nullcontext()  # type: ignore[operator]
+        seeing = (
+            {} if trees is None else _tree_masks(decoder.config, trees, hidden_dtype=next(decoder.parameters()).dtype)
+        )
+        with adapter, own_attention(decoder):
+            hidden_BLH = decoder(input_ids=ids_BL, use_cache=False, **seeing).last_hidden_state
+        if trees is None:
+            logits_NC = self.logits(hidden_BLH[node_row_N, node_position_N], children_NC)
+        else:
+            logits_NC = candidate_scores(self.vocabulary_logits, hidden_BLH, trees, tuple(children_NC.shape))
         before_TH = hidden_BLH[turn_row_T, turn_position_T]
         values_T = self.value_head(before_TH if self.value_shares_trunk else before_TH.detach())
         return Reading(logits_NC, values_T, before_TH)
+
+
+def _tree_masks(config: Any, trees: Trees, hidden_dtype: torch.dtype) -> dict[str, Any]:
+    """Positions and masks of a forward pass with trees. SDPA takes bool masks, which autocast leaves alone."""
+    window, dtype = sliding_window(config), None if config._attn_implementation == "sdpa" else hidden_dtype
+    masks = layer_masks(window, trees.seen_BLL, trees.places_BL[..., None], trees.places_BL[:, None], dtype)
+    return {"attention_mask": masks, "position_ids": trees.places_BL}

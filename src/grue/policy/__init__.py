@@ -1,1 +1,1 @@
-"""Policies over a language model: the token trie (`trie`), the ragged KV cache (`engine`), choosing (`choose`)."""
+"""Policies over a language model: `choose`, `score`, `write`, `think`; they share the ragged KV cache (`engine`)."""

@@ -1,4 +1,7 @@
-"""The `choose` policy: the model picks among the game's valid actions, node by node down the token trie."""
+"""The `choose` policy: the model picks among the game's valid actions, node by node down the token trie.
+
+Also what all policies share: the query of a seat that is to act, the decision that answers it, and the draw.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ import torch
 
 from grue.models.policy_model import PolicyModel
 from grue.policy.engine import Engine
-from grue.policy.trie import Node, TrieCache
+from grue.policy.trie import Node, TrieCache, path_branches
+from grue.policy.weigh import action_probabilities
 from grue.prompts.tokens import Encoder
-from grue.types import Branch
+from grue.types import Branch, Candidate, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +25,54 @@ class Decoding:
 
     greedy: bool = False
     temperature: float = 1.0
+    top_p: float = 1.0  # of text that is written; a choice among valid actions is always among all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A seat that is to act: its row in the engine, the valid actions, and len(ids) of its segment."""
+
+    row: int
+    actions: tuple[str, ...]
+    offset: int
+    rng: random.Random
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a policy would have to decide to do what a teacher did. `ids` are appended to the segment."""
+
+    ids: tuple[int, ...]
+    branches: tuple[Branch, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    thought_ids: int = 0
 
 
 @dataclass(slots=True)
 class Decision:
-    """One action being chosen. `fed` are ids the engine has not seen yet."""
+    """One action being decided. `fed` are ids the engine has not seen yet."""
 
-    node: Node
+    node: Node  # where in the trie of valid actions it stands; unused by policies that have no trie
     offset: int  # len(ids of the segment) when the decision began
     rng: random.Random
+    row: int = 0
     taken: list[int] = field(default_factory=list)
     fed: int = 0  # how many of `taken` the engine has seen
     log_prob: float = 0.0
     entropy: float = 0.0
     branches: list[Branch] = field(default_factory=list)
+    candidates: tuple[Candidate, ...] = ()
+    reply: str | None = None  # an action that was not found in the trie
+    valid: bool = True
+    thought: str = ""
+    thought_ids: int = 0
+
+    @property
+    def action(self) -> str:
+        """The action that was decided on."""
+        found = self.node.action if self.reply is None else self.reply
+        assert found is not None
+        return found
 
     def unread(self) -> list[int]:
         return self.taken[self.fed :]
@@ -47,8 +85,28 @@ class Decision:
         return self.node.action is not None
 
 
+def draw(
+    logits_BC: torch.Tensor, counts: Sequence[int], rngs: Sequence[random.Random], decoding: Decoding
+) -> tuple[list[int], list[float], list[float]]:
+    """(index drawn, its log-probability, entropy) of each row; -inf pads, and row b has counts[b] children."""
+    log_probs_BC = torch.log_softmax(logits_BC / decoding.temperature, -1).double()
+    probs_BC = log_probs_BC.exp()
+    entropies = (-(probs_BC * log_probs_BC.masked_fill(probs_BC == 0, 0.0)).sum(-1)).tolist()
+    if decoding.greedy:
+        picks = logits_BC.argmax(-1)
+    else:
+        # inverse CDF with a random number of the episode's own: what is drawn does not depend on its neighbours
+        draws = torch.tensor([[rng.random()] for rng in rngs], dtype=torch.float64, device=logits_BC.device)
+        cumulative = probs_BC.cumsum(-1)
+        picks = (cumulative < draws * cumulative[:, -1:]).sum(-1)
+        picks = torch.minimum(picks, torch.tensor(counts, device=logits_BC.device) - 1)
+    return picks.tolist(), log_probs_BC.gather(1, picks[:, None]).squeeze(1).tolist(), entropies
+
+
 class ChoosePolicy:
     """Batched decisions over a PolicyModel used for inference. `encoder` and the tries are shared by all episodes."""
+
+    needs_actions = True  # the game must list its valid actions
 
     def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
         self.model, self.encoder = model, encoder
@@ -57,10 +115,35 @@ class ChoosePolicy:
     def engine(self, slots: int, columns: int) -> Engine:
         return Engine(self.model.base_lm(), slots, columns)
 
+    def room(self, actions: Sequence[str]) -> int:
+        """Tokens of the longest valid action: kept free, so that a decision never has to stop half way."""
+        return max((len(self.encoder.action(action)) for action in actions), default=0)
+
     @torch.inference_mode()
     def values(self, hidden_BH: torch.Tensor) -> list[float]:
         values: list[float] = self.model.value_head(hidden_BH).tolist()
         return values
+
+    def act(
+        self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
+    ) -> list[Decision]:
+        """A finished decision for each query, whose state is in hidden_BH."""
+        decisions = [Decision(self.tries(query.actions), query.offset, query.rng, query.row) for query in queries]
+        self.walk(engine, decisions, hidden_BH, decoding)
+        return decisions
+
+    def walk(self, engine: Engine, decisions: Sequence[Decision], hidden_BH: torch.Tensor, decoding: Decoding) -> None:
+        """Walk the tries down to an action each, one pass a branching depth."""
+        undecided = [decision for decision in decisions if not decision.follow_forced()]
+        # a decision that follows a forced token first has to be fed it; the others begin at the state
+        at_state = [place for place, decision in enumerate(decisions) if not decision.unread()]
+        if at_state:
+            self.decide([decisions[place] for place in at_state], hidden_BH[at_state], decoding)
+        while undecided := [decision for decision in undecided if not decision.follow_forced()]:
+            hidden_BH = engine.feed([d.row for d in undecided], [d.unread() for d in undecided])
+            for decision in undecided:
+                decision.fed = len(decision.taken)
+            self.decide(undecided, hidden_BH, decoding)
 
     @torch.inference_mode()
     def decide(self, decisions: Sequence[Decision], hidden_BH: torch.Tensor, decoding: Decoding) -> None:
@@ -68,25 +151,25 @@ class ChoosePolicy:
         widest = max(len(d.node.tokens) for d in decisions)
         children = [list(d.node.tokens) + [-1] * (widest - len(d.node.tokens)) for d in decisions]
         logits = self.model.logits(hidden_BH, torch.tensor(children, device=hidden_BH.device))
-        log_probs_BC = torch.log_softmax(logits / decoding.temperature, -1).double()
-        probs_BC = log_probs_BC.exp()
-        entropies = (-(probs_BC * log_probs_BC.masked_fill(probs_BC == 0, 0.0)).sum(-1)).tolist()
-        if decoding.greedy:
-            picks = logits.argmax(-1)
-        else:
-            # inverse CDF with a random number of the episode's own: what is drawn does not depend on its neighbours
-            draws = torch.tensor([[d.rng.random()] for d in decisions], dtype=torch.float64, device=logits.device)
-            cumulative = probs_BC.cumsum(-1)
-            picks = (cumulative < draws * cumulative[:, -1:]).sum(-1)
-            counts = torch.tensor([len(d.node.tokens) for d in decisions], device=logits.device)
-            picks = torch.minimum(picks, counts - 1)
-        chosen_log_probs = log_probs_BC.gather(1, picks[:, None]).squeeze(1).tolist()
-        for decision, pick, log_prob, entropy in zip(
-            decisions, picks.tolist(), chosen_log_probs, entropies, strict=True
-        ):
+        counts = [len(d.node.tokens) for d in decisions]
+        drawn = draw(logits, counts, [d.rng for d in decisions], decoding)
+        for decision, pick, log_prob, entropy in zip(decisions, *drawn, strict=True):
             position = decision.offset + len(decision.taken) - 1
             decision.branches.append(Branch(position, decision.node.tokens, pick))
             decision.log_prob += log_prob
             decision.entropy += entropy
             decision.taken.append(decision.node.tokens[pick])
             decision.node = decision.node.nodes[pick]
+
+    def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
+        """The branches on the way to a teacher's action behind the id at `state_position`."""
+        ids = self.encoder.action(action)
+        found = path_branches(self.tries(actions), ids)
+        return Lesson(
+            ids, tuple(Branch(state_position + offset, children, chosen) for offset, children, chosen in found)
+        )
+
+    def weigh(self, turn: Turn, ids: Sequence[int], temperature: float) -> list[tuple[str, float]]:
+        """pi of each valid action at a turn of the segment `ids`, likeliest first."""
+        before = ids[: turn.state_position + 1 + turn.thought_ids]
+        return action_probabilities(self.model, self.tries(turn.observation.actions or ()), before, temperature)

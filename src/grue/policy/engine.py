@@ -8,15 +8,16 @@ in one column more that is never read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from grue.errors import ModelError
-from grue.policy.attention import PACKED
+from grue.models.architecture import check_architecture, layer_masks, sliding_window
+from grue.models.attention import own_attention
+from grue.policy.tree import CandidateTree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -67,7 +68,8 @@ class _RaggedLayer(CacheLayerMixin):
 
     def _grown(self, buffer: torch.Tensor) -> torch.Tensor:
         """The buffer with the columns that the plan needs. New ones are 0: what is masked must still be finite."""
-        columns = min(self._columns + 1, max(FIRST_COLUMNS, self._plan.reach, 2 * buffer.shape[2]))
+        wanted = min(self._columns + 1, max(FIRST_COLUMNS, self._plan.reach, 2 * buffer.shape[2]))
+        columns = max(wanted, self._plan.reach)  # a look ahead may reach beyond the longest sequence
         grown = buffer.new_zeros(*buffer.shape[:2], columns, buffer.shape[3])
         grown[:, :, : buffer.shape[2]] = buffer
         return grown
@@ -89,32 +91,76 @@ class Engine:
     """
 
     def __init__(self, model: PreTrainedModel, slots: int, columns: int) -> None:
+        check_architecture(model)
+        known = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        if known is not None and columns > known:
+            raise ModelError(
+                f"{model.config.model_type} knows {known} positions, fewer than a context of {columns}",
+                hint=f"set model.context={known} or less",
+            )
         self.model, self.slots, self.columns = model, slots, columns
         self.decoder = model.get_decoder()
         self.device = next(model.parameters()).device
         self.dtype = next(model.parameters()).dtype
         self.lengths = [0] * slots
-        self._window, self._mixed = _sliding_window(self.decoder.config)
+        self._window = sliding_window(self.decoder.config)
         self._plan = _Plan()
         layers = [_RaggedLayer(slots, columns, self._plan) for _ in range(model.config.num_hidden_layers)]
         self._cache = Cache(layers=layers)  # type: ignore[arg-type]
 
-    def reset(self, row: int) -> None:
-        """Forget the sequence in `row`."""
-        self.lengths[row] = 0
+    def reset(self, row: int, length: int = 0) -> None:
+        """Forget the sequence in `row`, but for its first `length` tokens."""
+        self.lengths[row] = min(length, self.lengths[row])
 
     @torch.inference_mode()
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
         """Append ids[i] (at least one) to sequence rows[i]; returns (len(rows), hidden), the last token's state."""
         longest = max(self.lengths[row] + len(new) for row, new in zip(rows, ids, strict=True))
+        self._check_fits(longest)
+        before = [self.lengths[row] for row in rows]
+        columns = self._plan_pass(rows, max(map(len, ids)), before, longest)
+        place = torch.arange(longest, device=self.device)
+        own = columns.clamp(max=longest - 1)[..., None]  # padding too must see something, or it gives NaN
+        hidden = self._forward(ids, columns, layer_masks(self._window, place <= own, own, place, self.dtype))
+        for row, old, new in zip(rows, before, ids, strict=True):
+            self.lengths[row] = old + len(new)
+        last = torch.tensor([len(new) - 1 for new in ids], device=self.device)
+        return hidden[torch.arange(len(rows), device=self.device), last]
+
+    @torch.inference_mode()
+    def look_ahead(self, rows: Sequence[int], trees: Sequence[CandidateTree]) -> torch.Tensor:
+        """The states (len(rows), n, hidden) of the tokens of trees[i] behind sequence rows[i], all in one pass.
+
+        Every token sees its sequence and the tokens above it in its tree, so many continuations share one cache
+        without a copy of it. The sequences stay as they are: what is written beyond their ends is overwritten later.
+        """
+        before = [self.lengths[row] for row in rows]
+        self._check_fits(max(n + max(tree.depths) + 1 for n, tree in zip(before, trees, strict=True)))
+        width = max(len(tree.tokens) for tree in trees)
+        columns = self._plan_pass(rows, width, before, max(before) + width)
+        seen = torch.zeros(len(rows), width, max(before) + width, dtype=torch.bool)
+        depths = torch.zeros(len(rows), width, dtype=torch.long)
+        for i, (length, tree) in enumerate(zip(before, trees, strict=True)):
+            seen[i, :, :length] = True
+            seen[i, : len(tree.tokens), length : length + len(tree.tokens)] = torch.from_numpy(tree.seen())
+            seen[i, range(width), range(length, length + width)] = True  # padding sees itself
+            depths[i, : len(tree.tokens)] = torch.tensor(tree.depths)
+        depths, seen = depths.to(self.device), seen.to(self.device)
+        start = torch.tensor(before, device=self.device)[:, None]
+        key_places = torch.arange(seen.shape[-1], device=self.device).expand(len(rows), -1)
+        key_places = key_places.scatter(1, columns, start + depths)[:, None]
+        masks = layer_masks(self._window, seen, (start + depths)[..., None], key_places, self.dtype)
+        return self._forward([tree.tokens for tree in trees], start + depths, masks)
+
+    def _check_fits(self, longest: int) -> None:
         if longest > self.columns:
             raise ModelError(
                 f"a sequence of {longest} tokens does not fit the cache of {self.columns}",
                 hint="raise model.context, or shorten the game's limit",
             )
-        width = max(map(len, ids))
-        before = [self.lengths[row] for row in rows]
-        padded = torch.tensor([[*new, *[0] * (width - len(new))] for new in ids], device=self.device)
+
+    def _plan_pass(self, rows: Sequence[int], width: int, before: Sequence[int], longest: int) -> torch.Tensor:
+        """Plan to write `width` tokens behind each of `rows` and to read `longest` columns; returns the columns."""
         start = torch.tensor(before, device=self.device)
         columns = start[:, None] + torch.arange(width, device=self.device)
         plan = self._plan
@@ -122,56 +168,22 @@ class Engine:
         index = torch.tensor(rows, device=self.device)
         plan.rows = None if everything else index
         plan.write_rows = index.repeat_interleave(width)
-        plan.write_columns = columns.reshape(-1).clamp(max=self.columns)
-        plan.length, plan.reach = longest, min(self.columns, max(before) + width - 1) + 1
-        with self._packed_attention():
+        last = max(self.columns, longest - 1)
+        plan.write_columns = columns.reshape(-1).clamp(max=last)
+        plan.length, plan.reach = longest, min(last, max(before) + width - 1) + 1
+        return columns
+
+    def _forward(
+        self, ids: Sequence[Sequence[int]], places: torch.Tensor, masks: torch.Tensor | dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Hidden states (rows, n, hidden) of `ids`, right-padded, at positions `places`."""
+        padded = [[*new, *[0] * (places.shape[1] - len(new))] for new in ids]
+        with own_attention(self.decoder):
             hidden: torch.Tensor = self.decoder(
-                input_ids=padded,
-                attention_mask=self._mask(columns),
-                position_ids=columns.clamp(max=self.columns - 1),  # a model may know no positions beyond
+                input_ids=torch.tensor(padded, device=self.device),
+                attention_mask=masks,
+                position_ids=places.clamp(max=self.columns - 1),  # a model may know no positions beyond
                 past_key_values=self._cache,
                 use_cache=True,
             ).last_hidden_state
-        for row, old, new in zip(rows, before, ids, strict=True):
-            self.lengths[row] = old + len(new)
-        last = torch.tensor([len(new) - 1 for new in ids], device=self.device)
-        return hidden[torch.arange(len(rows), device=self.device), last]
-
-    def _mask(self, columns: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Additive mask for new tokens at `columns` (rows, n); one for each kind where layers are of two kinds."""
-        place = torch.arange(self._plan.length, device=self.device)
-        own = columns.clamp(max=self._plan.length - 1)[..., None]  # padding too must see something, or it gives NaN
-
-        def additive(seen: torch.Tensor) -> torch.Tensor:
-            mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
-            return mask.masked_fill_(~seen, float("-inf"))[:, None]
-
-        if self._window is None:
-            return additive(place <= own)
-        sliding = additive((place <= own) & (place > own - self._window))
-        return {"full_attention": additive(place <= own), "sliding_attention": sliding} if self._mixed else sliding
-
-    @contextmanager
-    def _packed_attention(self) -> Iterator[None]:
-        """Our call of SDPA in place of the stock one, for this pass only: the same model may be in training."""
-        config = self.decoder.config
-        stock = config._attn_implementation
-        if stock == "sdpa":
-            config._attn_implementation = PACKED
-        try:
-            yield
-        finally:
-            config._attn_implementation = stock
-
-
-def _sliding_window(config: Any) -> tuple[int | None, bool]:
-    """(columns that a sliding layer sees, None without such layers; whether other layers see all)."""
-    kinds = set(getattr(config, "layer_types", None) or ())
-    if unknown := kinds - {"full_attention", "sliding_attention"}:
-        raise ModelError(
-            f"{config.model_type} has layers of the kind {sorted(unknown)[0]!r}, whose state cannot be kept ragged",
-            hint="choose a model whose layers all attend to earlier tokens",
-        )
-    window = getattr(config, "sliding_window", None)
-    slides = not kinds or "sliding_attention" in kinds
-    return (int(window) if window is not None and slides else None), "full_attention" in kinds
+        return hidden

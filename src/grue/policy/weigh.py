@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from grue.models.policy_model import PolicyModel
-from grue.policy.trie import Node, TrieCache
-from grue.types import Episode
+from grue.policy.tree import lay_out
+from grue.policy.trie import Node
+from grue.types import Candidate
 
 
 def action_probabilities(
@@ -28,19 +29,15 @@ def action_probabilities(
     return sorted(found, key=lambda pair: -pair[1])
 
 
-def weigh_turns(
-    model: PolicyModel, tries: TrieCache, episode: Episode, temperature: float = 1.0
-) -> list[list[tuple[str, float]]]:
-    """`action_probabilities` at each turn of a played episode."""
-    return [
-        action_probabilities(
-            model,
-            tries(turn.observation.actions or ()),
-            episode.segments[turn.segment].ids[: turn.state_position + 1],
-            temperature,
-        )
-        for turn in episode.turns
-    ]
+@torch.inference_mode()
+def candidate_weights(model: PolicyModel, candidates: Sequence[Candidate], prefix: Sequence[int]) -> torch.Tensor:
+    """Scores (K,) of whole actions after the ids of `prefix`, before any softmax over them."""
+    device = next(model.parameters()).device
+    ids, trees = lay_out([(prefix, [(len(prefix) - 1, tuple(candidates))])])
+    nothing = torch.zeros(0, dtype=torch.long, device=device)
+    children = torch.zeros(1, len(candidates), dtype=torch.long, device=device)
+    reading = model(torch.from_numpy(ids).to(device), nothing, nothing, children, nothing, nothing, trees.to(device))
+    return reading.logits_NC[0]
 
 
 def _branching(node: Node, path: tuple[int, ...]) -> list[tuple[tuple[int, ...], Node]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from grue.models.attention import own_attention
 from grue.pretrain.corpus import Transcript, augment
 from grue.prompts.tokens import Encoder
 
@@ -107,7 +108,8 @@ def loss_of(
     model: PreTrainedModel, ids_BT: torch.Tensor, weights_BT: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Weighted mean loss, and plain mean loss on action tokens (nats). Attention is causal: padding needs no mask."""
-    logits = model(input_ids=ids_BT, use_cache=False).logits[:, :-1]
+    with own_attention(model.get_decoder()):
+        logits = model(input_ids=ids_BT, use_cache=False).logits[:, :-1]
     targets, weights = ids_BT[:, 1:].reshape(-1), weights_BT[:, 1:].reshape(-1)
     loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), targets, reduction="none")
     action = weights == 1.0

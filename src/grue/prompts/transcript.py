@@ -10,9 +10,16 @@ You open the fridge. It's empty inside.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _TRAILING = re.compile(r"[ \t]+(?=\n|$)")
 _BLANK = re.compile(r"\n{2,}")
+ACT, THINK = ">", "Thought:"  # behind these the policy writes its action, or its thought
+ASK = {  # a chat model has to be told how to answer; in a plain transcript the marker says it
+    ACT: "Answer with your next action and nothing else.\n",
+    THINK: "Answer with one line of thought, then with your next action.\n",
+}
+_FORGED = re.compile(r"^(?=>|Thought:)", re.MULTILINE)
 
 
 def tidy(text: str) -> str:
@@ -20,16 +27,31 @@ def tidy(text: str) -> str:
     return _BLANK.sub("\n", _TRAILING.sub("", text)).strip("\n")
 
 
+def as_said(text: str) -> str:
+    """Game text, tidied, none of whose lines can pass for the policy's own."""
+    return _FORGED.sub(" ", tidy(text))
+
+
 def render_task(goal: str, limit: int) -> str:
     """The header: what to do and how many steps there are, since the limit is part of the task."""
-    return f"{tidy(goal)} You have {limit} steps.\n"
+    return f"{as_said(goal)} You have {limit} steps.\n"
 
 
-def render_observation(text: str) -> str:
-    """An observation up to and including the marker after which the policy writes its action."""
-    return f"{tidy(text)}\n>"
+def render_scene(text: str, actions: Sequence[str] | None = None) -> str:
+    """An observation and, if given, the valid actions."""
+    return as_said(text) if actions is None else f"{as_said(text)}\nValid actions: {', '.join(actions)}"
+
+
+def render_observation(text: str, actions: Sequence[str] | None = None, marker: str = ACT) -> str:
+    """An observation up to and including the marker after which the policy writes."""
+    return f"{render_scene(text, actions)}\n{marker}"
 
 
 def render_action(action: str) -> str:
-    """An action as the policy writes it: leading space, closing newline."""
-    return f" {action}\n"
+    """An action as the policy writes it: leading space, one line, closing newline."""
+    return f" {one_line(action)}\n"
+
+
+def one_line(action: str) -> str:
+    """An action cannot end early, whatever the game calls it."""
+    return action.replace("\n", " ")

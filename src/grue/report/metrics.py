@@ -40,6 +40,7 @@ _ALL = (
     Metric("limit", "At the limit", "Share of games that ran into the step limit.", "games", "share"),
     Metric("lost", "Lost", "Share of games that ended in a loss, such as a wrongly cut ingredient.", "games", "share"),
     Metric("invalid", "Invalid actions", "Share of actions that the game did not list as valid.", "games", "share"),
+    Metric("invalid", "Invalid turns", "Share of turns whose action the game did not list.", "games", "share"),
     Metric("failed", "Failed games", "Games whose engine crashed; they are left out of every loss and mean.", "games"),
     Metric("games", "Games", "Number of games that the line's means are over.", "games", kind="counter"),
     # policy
@@ -65,6 +66,9 @@ _ALL = (
     Metric("value_loss", "Value loss", "Squared error of the critic's estimate of the return.", "critic"),
     Metric("explained_variance", "Explained variance", "Share of the variation of returns that the critic predicts; "
            "1 is perfect, 0 no better than the mean.", "critic"),
+    Metric("baseline_explained_variance", "Explained variance, knowing the game", "The same for the baseline of the "
+           "advantages, which also knows how hard each train game is.", "critic"),
+    Metric("baseline_loss", "Baseline loss", "Squared error of that baseline.", "critic"),
     Metric("value_mean", "Mean value", "Mean of the critic's estimates; it should follow the mean return.", "critic"),
     # imitation
     Metric("loss_action", "Loss on actions", "Cross-entropy of the teacher's actions, per token.", "imitation",
@@ -86,6 +90,8 @@ _ALL = (
     Metric("tokens", "Tokens", "Tokens read in training so far.", "imitation", kind="counter"),
     # optimiser
     Metric("grad_norm", "Gradient norm", "Length of the gradient before it is clipped.", "optimiser"),
+    Metric("loss_scale", "Loss scale", "What a float16 loss is multiplied by; halved after an overflow.", "optimiser"),
+    Metric("skipped", "Skipped steps", "Share of steps left out because float16 overflowed.", "optimiser"),
     Metric("learning_rate", "Learning rate", "Step size of the optimiser.", "optimiser"),
     # health
     Metric("engine_gap", "Engine gap", "Mean difference of log-probs between the engine that played and the pass that "

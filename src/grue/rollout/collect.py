@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from grue.games import Game
-from grue.policy.choose import ChoosePolicy, Decision, Decoding
+from grue.parallel import ALONE, Processes
+from grue.policy.choose import Decoding
 from grue.policy.engine import Engine
+from grue.policy.policy import Policy
 from grue.rollout.seat import Seat
 from grue.types import Episode, Task
 
@@ -17,7 +19,7 @@ FEED_WIDTHS = (6, 24)  # rows with more new tokens are fed apart: all of a group
 
 
 def collect(
-    policy: ChoosePolicy,
+    policy: Policy,
     games: Sequence[Game],
     tasks: Sequence[Task],
     decoding: Decoding,
@@ -26,12 +28,33 @@ def collect(
     columns: int = 1024,
     player: str = "choose",
     on_episode: Callable[[Episode], None] | None = None,
+    processes: Processes = ALONE,
 ) -> list[Episode]:
     """One episode for each task, in the order of the tasks; as many at once as there are `games`.
 
     `seed` and a task's place in the list fix every draw of its episode, whatever plays beside it. A game that crashes
     gives an episode with Outcome.FAILED. A history longer than `columns` tokens starts a new segment.
+    With several `processes` each of them plays a part, and all of them get all episodes.
     """
+
+    def play(part: Sequence[Task], places: Sequence[int]) -> list[Episode]:
+        return _collect_here(policy, games, part, places, decoding, seed, columns, player, on_episode)
+
+    return processes.all_of(tasks, play)
+
+
+def _collect_here(
+    policy: Policy,
+    games: Sequence[Game],
+    tasks: Sequence[Task],
+    places: Sequence[int],
+    decoding: Decoding,
+    seed: str,
+    columns: int,
+    player: str,
+    on_episode: Callable[[Episode], None] | None,
+) -> list[Episode]:
+    """`collect` in this process. `places` are those of `tasks` in the list of all."""
     episodes: dict[int, Episode] = {}
     index_of: dict[int, int] = {}  # row -> index of the task played there
     queue = iter(enumerate(tasks))
@@ -45,7 +68,7 @@ def collect(
         """Start the next task in an empty seat; False when there is none left."""
         for index, task in queue:
             index_of[seat.row] = index
-            failed = seat.start(task, random.Random(f"{seed}/{index}"))
+            failed = seat.start(task, random.Random(f"{seed}/{places[index]}"))
             if failed is None:
                 return True
             finish(seat, failed)
@@ -55,7 +78,7 @@ def collect(
     if not slots:
         return []
     engine = policy.engine(slots, columns)
-    seats = [Seat(row, game, policy.encoder, player, columns) for row, game in enumerate(games[:slots])]
+    seats = [Seat(row, game, policy, player, columns) for row, game in enumerate(games[:slots])]
     playing = [seat for seat in seats if refill(seat)]
     while playing:
         _decide(policy, engine, playing, decoding)
@@ -67,33 +90,20 @@ def collect(
     return [episodes[index] for index in range(len(tasks))]
 
 
-def _decide(policy: ChoosePolicy, engine: Engine, seats: list[Seat], decoding: Decoding) -> None:
-    """Give every seat a finished decision: feed what is new, then walk the tries down, one pass a branching depth."""
+def _decide(policy: Policy, engine: Engine, seats: list[Seat], decoding: Decoding) -> None:
+    """Give every seat a value and a decision: feed what is new, then let the policy act on the states."""
     groups = _by_width(seats)
     hidden_BH = torch.cat([_feed_new(engine, group) for group in groups])
     seats = [seat for group in groups for seat in group]
-    decisions = []
-    for seat, value in zip(seats, policy.values(hidden_BH), strict=True):
-        seat.seen, seat.value = len(seat.ids), value
-        seat.decision = Decision(policy.tries(seat.actions()), len(seat.ids), seat.rng)
-        decisions.append(seat.decision)
-    # a decision that follows a forced token first has to be fed it; the others begin at the state
-    undecided = [
-        (seat.row, decision) for seat, decision in zip(seats, decisions, strict=True) if not decision.follow_forced()
-    ]
-    at_root = [place for place, decision in enumerate(decisions) if not decision.taken]
-    if at_root:
-        policy.decide([decisions[place] for place in at_root], hidden_BH[at_root], decoding)
-    while undecided := [(row, decision) for row, decision in undecided if not decision.follow_forced()]:
-        hidden_BH = engine.feed([row for row, _ in undecided], [d.unread() for _, d in undecided])
-        for _, decision in undecided:
-            decision.fed = len(decision.taken)
-        policy.decide([decision for _, decision in undecided], hidden_BH, decoding)
+    queries = [seat.query() for seat in seats]
+    decisions = policy.act(engine, queries, hidden_BH, decoding)
+    for seat, value, decision in zip(seats, policy.values(hidden_BH), decisions, strict=True):
+        seat.value, seat.decision = value, decision
 
 
 def _feed_new(engine: Engine, seats: list[Seat]) -> torch.Tensor:
     for seat in seats:
-        if seat.seen == 0:
+        if seat.is_new:
             engine.reset(seat.row)
     return engine.feed([seat.row for seat in seats], [seat.unread() for seat in seats])
 
@@ -102,6 +112,5 @@ def _by_width(seats: list[Seat]) -> list[list[Seat]]:
     """Groups of seats with similar numbers of new tokens: each is padded to its longest."""
     groups: dict[int, list[Seat]] = {}
     for seat in seats:
-        width = len(seat.ids) - seat.seen
-        groups.setdefault(sum(width > edge for edge in FEED_WIDTHS), []).append(seat)
+        groups.setdefault(sum(len(seat.unread()) > edge for edge in FEED_WIDTHS), []).append(seat)
     return list(groups.values())

@@ -9,10 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from grue.policy.trie import TrieCache, path_branches
-from grue.prompts.tokens import Encoder
-from grue.types import Branch, Episode, Observation, Outcome, Segment, Turn
+from grue.models.scores import Trees
+from grue.policy.choose import Lesson
+from grue.policy.policy import Policy
+from grue.policy.tree import candidate_tree, lay_out
+from grue.prompts.history import History
+from grue.storage.episodes import children_from_json, children_to_json
+from grue.types import Branch, Candidate, Episode, Observation, Outcome, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +31,20 @@ class Sample:
     imitate: bool = False  # learned by imitation only: no policy-gradient or value loss
     reference: torch.Tensor | None = None  # (nodes, children) log-probabilities of the reference policy
 
+    @property
+    def size(self) -> int:
+        """Tokens of a forward pass: the segment, and the trees of whole actions beside it."""
+        return len(self.ids) + sum(
+            len(candidate_tree(turn.candidates).tokens) for turn in self.turns if turn.candidates
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Tensors of one forward pass: B segments of L ids, N branching nodes of at most C children, T turns."""
+    """Tensors of one forward pass: B segments of L ids, N branching nodes of at most C children, T turns.
+
+    With `trees`, a node chooses among whole actions, and its children are their numbers.
+    """
 
     ids_BL: torch.Tensor
     node_row_N: torch.Tensor
@@ -45,6 +60,7 @@ class Batch:
     returns_T: torch.Tensor
     imitate_T: torch.Tensor  # bool
     reference_NC: torch.Tensor | None = None  # log-probabilities of the reference policy, -inf pads
+    trees: Trees | None = None
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on `device`."""
@@ -52,7 +68,7 @@ class Batch:
         return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None})
 
     @property
-    def inputs(self) -> tuple[torch.Tensor, ...]:
+    def inputs(self) -> tuple[torch.Tensor | Trees | None, ...]:
         """What PolicyModel.forward takes."""
         return (
             self.ids_BL,
@@ -61,6 +77,7 @@ class Batch:
             self.children_NC,
             self.turn_row_T,
             self.turn_position_T,
+            self.trees,
         )
 
 
@@ -77,7 +94,8 @@ def samples(
         if episode.outcome is Outcome.FAILED:
             continue
         for place, segment in enumerate(episode.segments):
-            chosen = [i for i, turn in enumerate(episode.turns) if turn.segment == place and turn.valid]
+            inside = [(i, turn) for i, turn in enumerate(episode.turns) if turn.segment == place]
+            chosen = [i for i, turn in inside if turn.valid or not (imitate or turn.is_context)]
             if not chosen:
                 continue
             last = max(episode.turns[i].branches[-1].position if episode.turns[i].branches else 0 for i in chosen)
@@ -97,35 +115,35 @@ def samples(
     return packed
 
 
-def tokenise(episode: Episode, encoder: Encoder, tries: TrieCache) -> Episode:
-    """A scripted player's episode with the ids, positions and branches that a choosing policy would have had."""
+def tokenise(episode: Episode, policy: Policy, columns: int | None = None) -> Episode:
+    """A scripted player's episode with the ids, positions and branches that `policy` would have had."""
     if not episode.turns:
         return episode
-    ids = list(encoder.task(episode.turns[0].observation.goal, episode.task.limit))
+    history = History(policy.encoder, episode.turns[0].observation.goal, episode.task.limit, columns)
     turns = []
     for turn in episode.turns:
-        ids += encoder.observation(turn.observation.text)
-        state_position = len(ids) - 1
-        action_ids = encoder.action(turn.action)
-        branches: tuple[Branch, ...] = ()
-        if turn.valid and turn.observation.actions:
-            root = tries(turn.observation.actions)
-            branches = tuple(
-                Branch(state_position + offset, children, chosen)
-                for offset, children, chosen in path_branches(root, action_ids)
-            )
+        actions = turn.observation.actions or ()
+        history.show(turn.observation, policy.room(actions) if columns is not None else 0)
+        state = len(history.ids) - 1
+        if turn.valid and (actions or not policy.needs_actions):
+            lesson = policy.lesson(actions, turn.action, state)
+        else:
+            lesson = Lesson(policy.encoder.unlearnt(turn.action))
         turns.append(
             Turn(
                 turn.observation,
                 turn.action,
                 turn.reward,
                 valid=turn.valid,
-                state_position=state_position,
-                branches=branches,
+                segment=history.segment,
+                state_position=state,
+                branches=lesson.branches,
+                candidates=lesson.candidates,
+                thought_ids=lesson.thought_ids,
             )
         )
-        ids += action_ids
-    return Episode(episode.task, episode.player, tuple(turns), episode.outcome, episode.final, (Segment(tuple(ids)),))
+        history.act(lesson.ids)
+    return Episode(episode.task, episode.player, tuple(turns), episode.outcome, episode.final, history.segments())
 
 
 def minibatches(items: Sequence[Sample], count: int, rng: random.Random) -> Iterator[list[Sample]]:
@@ -141,8 +159,8 @@ def minibatches(items: Sequence[Sample], count: int, rng: random.Random) -> Iter
 def micro_batches(items: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
     """Groups of similar length whose padded size is at most `max_tokens` (one long sample may exceed it)."""
     groups: list[list[Sample]] = []
-    for item in sorted(items, key=lambda s: len(s.ids), reverse=True):
-        if groups and (len(groups[-1]) + 1) * len(groups[-1][0].ids) <= max_tokens:
+    for item in sorted(items, key=lambda s: s.size, reverse=True):
+        if groups and (len(groups[-1]) + 1) * groups[-1][0].size <= max_tokens:
             groups[-1].append(item)
         else:
             groups.append([item])
@@ -151,14 +169,12 @@ def micro_batches(items: Sequence[Sample], max_tokens: int) -> list[list[Sample]
 
 def collate(items: Sequence[Sample]) -> Batch:
     """One Batch from samples of similar length."""
-    length = max(len(item.ids) for item in items)
-    ids = np.zeros((len(items), length), dtype=np.int64)
+    ids, trees = _ids(items)
     nodes: list[tuple[int, int, int, int]] = []  # row, position, turn, chosen
     children: list[tuple[int, ...]] = []
     turn_rows: list[int] = []
     positions: list[int] = []
     for row, item in enumerate(items):
-        ids[row, : len(item.ids)] = item.ids
         for turn in item.turns:
             number = len(turn_rows)
             turn_rows.append(row)
@@ -197,13 +213,29 @@ def collate(items: Sequence[Sample]) -> Batch:
         returns_T=torch.tensor([r for item in items for r in item.returns]),
         imitate_T=torch.tensor([item.imitate for item in items for _ in item.turns]),
         reference_NC=reference,
+        trees=trees,
     )
+
+
+def _ids(items: Sequence[Sample]) -> tuple[NDArray[np.int64], Trees | None]:
+    """(ids (B, L), 0 pads, and the trees of whole actions beside the segments if there are any)."""
+    answered = [[(t.state_position, t.candidates) for t in item.turns if t.candidates] for item in items]
+    if any(answered):
+        return lay_out([(item.ids, turns) for item, turns in zip(items, answered, strict=True)])
+    ids = np.zeros((len(items), max(len(item.ids) for item in items)), dtype=np.int64)
+    for row, item in enumerate(items):
+        ids[row, : len(item.ids)] = item.ids
+    return ids, None
 
 
 def sample_to_dict(sample: Sample) -> dict[str, Any]:
     """A sample to imitate as JSON: what training reads of it, and no texts."""
     turns = [
-        [turn.state_position, [[b.position, list(b.children), b.chosen] for b in turn.branches]]
+        [
+            turn.state_position,
+            [[b.position, children_to_json(b.children), b.chosen] for b in turn.branches],
+            *([[[candidate.divisor, list(candidate.ids)] for candidate in turn.candidates]] if turn.candidates else []),
+        ]
         for turn in sample.turns
     ]
     return {"ids": list(sample.ids), "turns": turns}
@@ -218,9 +250,10 @@ def sample_from_dict(data: dict[str, Any]) -> Sample:
             "",
             0.0,
             state_position=position,
-            branches=tuple(Branch(place, tuple(children), chosen) for place, children, chosen in branches),
+            branches=tuple(Branch(place, children_from_json(children), chosen) for place, children, chosen in branches),
+            candidates=tuple(Candidate(tuple(ids), float(divisor)) for divisor, ids in (rest[0] if rest else ())),
         )
-        for position, branches in data["turns"]
+        for position, branches, *rest in data["turns"]
     )
     zeros = (0.0,) * len(turns)
     return Sample(tuple(data["ids"]), turns, zeros, zeros, imitate=True)

@@ -10,20 +10,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from grue.config import Config
+from grue.config import Config, PPOConfig, SFTConfig
 from grue.errors import DataError
 from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
 from grue.games.renamed import renamed_episode
 from grue.games.teachers import teacher
-from grue.policy.trie import TrieCache
+from grue.models.out_of_memory import explained_memory
+from grue.parallel import Processes, join
+from grue.policy.policy import make_policy
 from grue.progress import Progress
 from grue.report import html
 from grue.report.shown import append_shown
 from grue.rollout.pack import samples, tokenise
 from grue.stages.final import final_results, measure
 from grue.stages.session import Session, open_session
-from grue.stages.show import print_episode, shown_episode
+from grue.stages.show import play_and_show, print_episode, shown_episode
+from grue.stages.trained import keep_probe
 from grue.storage import checkpoint, episodes, jsonl
 from grue.storage.run import Run, read_results, read_run_config
 from grue.train.learner import Learner
@@ -36,16 +39,19 @@ StageName = Literal["demos", "sft", "ppo", "eval"]
 def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) -> dict[str, Any]:
     """Every stage that is not done yet, then the report. Returns the results."""
     start = time.monotonic()
-    run = Run(out, config, again="demos" if again else "")
+    processes = join()
+    run = _open(out, config, "demos" if again else "", processes)
     say(plan(config, out))
     missing = [name for name in STAGES if not run.is_done(name)]
     results = None if missing else read_results(out)
     if results is None:
-        with open_session(run, config, say) as session:
+        with open_session(run, config, say, processes) as session:
             for name in missing:
                 _do(session, name)
             wall_s = None if run.resumed else time.monotonic() - start
-            results = final_results(session, wall_s=wall_s, command=command())
+            results = final_results(session, wall_s=wall_s, command=command()) if processes.leads else {}
+    if not processes.leads:
+        return results
     page = html.render(out)
     say(f"report: {page}")
     return results
@@ -53,16 +59,26 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
 
 def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, again: bool = False) -> dict[str, Any]:
     """One stage on a run directory. A finished stage is only repeated with `again`."""
-    run = Run(out, config, again=name if again else "")
+    processes = join()
+    run = _open(out, config, name if again else "", processes)
     if run.is_done(name) and (name != "eval" or read_results(out) is not None):
         say(f"{name} is done in {out}; --again does it over")
         return run.facts(name)
-    with open_session(run, config, say) as session:
+    with open_session(run, config, say, processes) as session:
         if not run.is_done(name):
             _do(session, name)
-        if name == "eval":
+        if name == "eval" and processes.leads:
             return final_results(session, wall_s=None, command=command())
     return run.facts(name)
+
+
+def _open(out: Path, config: Config, again: str, processes: Processes) -> Run:
+    """The run directory: the leader makes it what the others then read."""
+    run = Run(out, config, again=again) if processes.leads else None
+    processes.wait()
+    run = run or Run(out, config, leads=False)
+    processes.wait()
+    return run
 
 
 def plan(config: Config, out: Path) -> str:
@@ -91,10 +107,12 @@ def _do(session: Session, name: str) -> None:
     start = time.monotonic()
     session.run.begin(name)
     try:
-        facts = STAGES[name](session)
+        with explained_memory(session.config, name):
+            facts = STAGES[name](session) if session.run.leads or name != "demos" else {}
     finally:
         session.run.add_seconds(name, time.monotonic() - start)
     session.run.done(name, **(facts or {}))
+    session.processes.wait()
 
 
 def _demos(session: Session) -> dict[str, Any]:
@@ -132,7 +150,7 @@ def _sft(session: Session) -> dict[str, Any]:
         raise DataError(f"there are no demonstrations in {file}", hint=f"grue demos {session.run.out}")
     session.load("base")
     _show(session, "base", "before training")
-    tries = TrieCache(session.encoder.action)
+    policy = make_policy(session.model, session.encoder)
     recorded = [file, *([replays] if (replays := session.run.episodes("replays")).exists() else [])]
     rng = random.Random(f"{config.seed}/sft/names")
     played = (
@@ -140,16 +158,8 @@ def _sft(session: Session) -> dict[str, Any]:
         for part in recorded
         for episode in episodes.read(part)
     )
-    items = samples([tokenise(episode, session.encoder, tries) for episode in played])
-    learner = Learner(
-        session.model,
-        learning_rate=cfg.learning_rate,
-        weight_decay=cfg.weight_decay,
-        max_grad_norm=cfg.max_grad_norm,
-        micro_tokens=cfg.micro_tokens,
-        dtype=config.model.dtype,
-        dropout=True,
-    )
+    items = samples([tokenise(episode, policy, session.model.positions) for episode in played])
+    learner = _learner(session, cfg, dropout=True)
     train_sft(session.run, config, learner, items, session.say, session.interrupt)
     _show(session, "sft", "after SFT")
     return {"samples": len(items), "optimiser_steps": learner.step_count}
@@ -158,28 +168,27 @@ def _sft(session: Session) -> dict[str, Any]:
 def _ppo(session: Session) -> dict[str, Any]:
     cfg, config = session.config.ppo, session.config
     session.load("sft")
-    learner = Learner(
-        session.model,
-        learning_rate=cfg.learning_rate,
-        value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate,
-        weight_decay=cfg.weight_decay,
-        max_grad_norm=cfg.max_grad_norm,
-        micro_tokens=cfg.micro_tokens,
-        dtype=config.model.dtype,
-    )
+    learner = _learner(session, cfg, value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate)
     facts = train_ppo(
         session.run,
         config,
         learner,
         session.encoder,
-        session.games(cfg.slots),
+        session.games(session.slots(cfg.slots)),
         session.tasks("train"),
         session.tasks("dev", cfg.dev_games),
         session.say,
         session.interrupt,
+        demo_steps(session) if cfg.game_baseline else None,
     )
     _show(session, "ppo", "after PPO")
     return dict(facts)
+
+
+def demo_steps(session: Session) -> dict[int, int]:
+    """Steps of the demonstration of each train game that has one."""
+    file = session.run.episodes("demos")
+    return {episode.task.seed: episode.steps for episode in episodes.read(file)} if file.exists() else {}
 
 
 def _eval(session: Session) -> dict[str, Any]:
@@ -187,9 +196,32 @@ def _eval(session: Session) -> dict[str, Any]:
     return {}
 
 
+def _learner(
+    session: Session, cfg: SFTConfig | PPOConfig, *, value_learning_rate: float = 0.0, dropout: bool = False
+) -> Learner:
+    model = session.config.model
+    return Learner(
+        session.model,
+        learning_rate=cfg.learning_rate,
+        value_learning_rate=value_learning_rate,
+        weight_decay=cfg.weight_decay,
+        max_grad_norm=cfg.max_grad_norm,
+        micro_tokens=cfg.micro_tokens,
+        dtype=model.dtype,
+        dropout=dropout,
+        optimizer=model.optimizer,
+        attention=model.attention,
+        recompute=model.gradient_checkpointing,
+        processes=session.processes,
+    )
+
+
 def _show(session: Session, policy: str, title: str) -> None:
     """Play one dev game, print it, and keep it for the report."""
-    shown = shown_episode(session, policy, title, session.tasks("dev", 1)[0])
+    if not session.run.leads:
+        return
+    shown, played = play_and_show(session, policy, title, session.tasks("dev", 1)[0])
+    keep_probe(session.run.out, policy, played)
     file = session.run.episodes("shown")
     jsonl.keep(file, lambda row: row.get("title") != title)  # what a stage that began over has shown before
     append_shown(file, shown)

@@ -16,7 +16,7 @@ from grue.evaluate.summary import compare, summarise
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.hardware import hardware, versions
-from grue.policy.choose import ChoosePolicy, Decoding
+from grue.policy.choose import Decoding
 from grue.storage import episodes, jsonl
 from grue.types import Episode, Observation, Task
 
@@ -61,16 +61,18 @@ def measure(session: Session) -> None:
     loaded = ""
     with session.say.bar("evaluation", sum(row.games for row in missing), unit="games") as bar:
         for row in missing:
+            session.processes.share_interrupt(session.interrupt)
             session.interrupt.check()
             if row.policy in TRAINED and row.policy != loaded:
                 session.load(row.policy)
                 loaded = row.policy
             played = _play(session, row, bar)
             result = summarise(played, fold=row.fold, bootstrap=session.config.eval.bootstrap, seed=session.config.seed)
-            file = session.run.episodes(row.name)
-            file.unlink(missing_ok=True)
-            episodes.append(file, [_outline(episode) for episode in played])
-            jsonl.append(_file(session), [{"row": row.name, "result": result}])
+            if session.run.leads:
+                file = session.run.episodes(row.name)
+                file.unlink(missing_ok=True)
+                episodes.append(file, [_outline(episode) for episode in played])
+                jsonl.append(_file(session), [{"row": row.name, "result": result}])
             bar.advance(0, note=f"{row.policy} {row.fold} {row.decoding}: {result['success'] or 0:.1%}")
 
 
@@ -83,6 +85,11 @@ def final_results(session: Session, *, wall_s: float | None, command: str) -> di
     for row in rows(session):
         result = {**measured[row.name], "env_steps_trained": trained if row.policy == "ppo" else 0}
         folds[row.fold].setdefault(row.policy, {"decoding": {}})["decoding"][row.decoding] = result
+    for _, entry in jsonl.read(_file(session)):
+        if "api" in entry:  # measured by grue eval --api, beside the rows of the run's own
+            key = entry["api"]
+            decodings = folds[key["fold"]].setdefault(key["policy"], {"decoding": {}})["decoding"]
+            decodings[key["decoding"]] = {**entry["result"], "env_steps_trained": 0}
     seconds = {name: run.seconds(name) for name in ("demos", "sft", "ppo", "eval")}
     results = {
         "schema": 1,
@@ -120,16 +127,16 @@ def _play(session: Session, row: Row, bar: Bar) -> list[Episode]:
     if row.policy in SCRIPTED:
         return _play_scripted(session, row.policy, tasks, bar)
     cfg = session.config.eval
-    decoding = Decoding(greedy=row.decoding == "greedy", temperature=cfg.temperature)
-    player: ChoosePolicy = session.player()
+    decoding = Decoding(row.decoding == "greedy", cfg.temperature, session.config.policy.top_p)
     return evaluate(
-        player,
-        session.games(cfg.slots),
+        session.player(),
+        session.games(session.slots(cfg.slots)),
         tasks,
         decoding,
         columns=session.config.model.context,
         player=row.policy,
-        on_episode=lambda _: bar.advance(),
+        on_episode=lambda _: bar.advance(session.processes.count),  # the others play as many meanwhile
+        processes=session.processes,
     )
 
 
@@ -137,10 +144,10 @@ def _play_scripted(session: Session, name: str, tasks: Sequence[Task], bar: Bar)
     (game,) = session.games(1)
     player = teacher(name, game, session.config.seed)
     played = []
-    for task in tasks:
+    for task in session.processes.share(tasks):
         played.append(play(game, task, player))
-        bar.advance()
-    return played
+        bar.advance(session.processes.count)
+    return session.processes.gather(played)
 
 
 def _outline(episode: Episode) -> Episode:

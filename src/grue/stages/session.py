@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,15 +17,21 @@ from grue.games import Game, make, tasks
 from grue.hardware import physical_cores
 from grue.interrupt import Interrupt
 from grue.models.load import load_model
+from grue.models.memory import estimate
+from grue.models.out_of_memory import hints
 from grue.models.policy_model import PolicyModel
+from grue.parallel import ALONE, Processes
 from grue.policy.actor import Actor
-from grue.policy.choose import ChoosePolicy
+from grue.policy.policy import Policy, make_policy
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
 from grue.storage import checkpoint
 from grue.storage.run import Run
 from grue.train.learner import load_weights
 from grue.types import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass
@@ -35,6 +42,7 @@ class Session:
     config: Config
     say: Progress
     interrupt: Interrupt
+    processes: Processes = ALONE
     _games: list[Game] = field(default_factory=list)
 
     def games(self, count: int) -> list[Game]:
@@ -43,6 +51,10 @@ class Session:
         while len(self._games) < count:
             self._games.append(make(game.name, game.params, game.java, read_timeout=game.read_timeout_s))
         return self._games[:count]
+
+    def slots(self, count: int) -> int:
+        """How many of `count` games at once are this process's."""
+        return -(-count // self.processes.count)
 
     def tasks(self, fold: str, count: int | None = None) -> list[Task]:
         """`count` tasks of a fold, spread evenly over it: some stretches of seeds are easier than others."""
@@ -54,9 +66,19 @@ class Session:
 
     @cached_property
     def _loaded(self) -> tuple[PolicyModel, Encoder]:
+        needed = estimate(self.config)
+        self.say(needed.line())
+        if not needed.fits:
+            self.say.warn(f"memory may run out; then, in this order: {'; '.join(hints(self.config, 'ppo')[:3])}, ...")
         torch.manual_seed(self.config.seed)
         lm, tokenizer = load_model(self.config.model)
-        return PolicyModel(lm, value_shares_trunk=self.config.ppo.value_shares_trunk), Encoder(tokenizer)
+        return PolicyModel(lm, value_shares_trunk=self.config.ppo.value_shares_trunk), self._encoder(tokenizer)
+
+    def _encoder(self, tokenizer: PreTrainedTokenizerBase) -> Encoder:
+        """The tokenizer with the prompt's form, which must stay what it was when the run's model was first loaded."""
+        encoder = Encoder(tokenizer, self.config.policy)
+        self.run.keep_prompt(encoder.fingerprint)
+        return encoder
 
     @property
     def model(self) -> PolicyModel:
@@ -84,18 +106,18 @@ class Session:
             )
         load_weights(self.model, checkpoint.load(path).tensors["model"])
 
-    def player(self) -> ChoosePolicy:
+    def player(self) -> Policy:
         """A policy that plays with the weights the model has now."""
-        return ChoosePolicy(Actor(self.model, self.config.model.dtype).model, self.encoder)
+        return make_policy(Actor(self.model, self.config.model.dtype).model, self.encoder)
 
 
 @contextmanager
-def open_session(run: Run, config: Config, say: Progress) -> Iterator[Session]:
+def open_session(run: Run, config: Config, say: Progress, processes: Processes = ALONE) -> Iterator[Session]:
     """A session whose games are closed at the end, whatever happens."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    torch.set_num_threads(config.threads or physical_cores())
+    torch.set_num_threads(config.threads or max(1, physical_cores() // processes.count))
     with Interrupt() as interrupt:
-        session = Session(run, config, say, interrupt)
+        session = Session(run, config, say, interrupt, processes)
         try:
             yield session
         finally:

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from grue.evaluate.evaluate import evaluate
-from grue.policy.choose import ChoosePolicy, Decoding
-from grue.policy.weigh import weigh_turns
+from grue.policy.choose import Decoding
+from grue.policy.policy import Policy
 from grue.prompts.transcript import render_task, tidy
 from grue.report.shown import ShownEpisode, from_episode
 from grue.types import Episode, Task
@@ -19,12 +19,19 @@ if TYPE_CHECKING:
 
 def shown_episode(session: Session, policy: str, title: str, task: Task, *, greedy: bool = True) -> ShownEpisode:
     """Play `task` with the weights that the session's model has now."""
+    return play_and_show(session, policy, title, task, greedy=greedy)[0]
+
+
+def play_and_show(
+    session: Session, policy: str, title: str, task: Task, *, greedy: bool = True
+) -> tuple[ShownEpisode, Episode]:
+    """The same, and the episode with its ids and log-probabilities."""
     player = session.player()
-    decoding = Decoding(greedy=greedy, temperature=session.config.eval.temperature)
+    decoding = Decoding(greedy, session.config.eval.temperature, session.config.policy.top_p)
     columns = session.config.model.context
     (episode,) = evaluate(player, session.games(1), [task], decoding, columns=columns, player=policy)
     goal = episode.turns[0].observation.goal if episode.turns else ""
-    return from_episode(
+    shown = from_episode(
         episode,
         policy=policy,
         decoding="greedy" if greedy else "sampled",
@@ -32,19 +39,23 @@ def shown_episode(session: Session, policy: str, title: str, task: Task, *, gree
         task_text=tidy(render_task(goal, task.limit)),
         observations=[tidy(turn.observation.text) for turn in episode.turns],
         tokens=_token_roles(episode, player),
-        considered=weigh_turns(player.model, player.tries, episode, decoding.temperature),
+        considered=[
+            player.weigh(turn, episode.segments[turn.segment].ids, decoding.temperature) for turn in episode.turns
+        ],
     )
+    return shown, episode
 
 
-def _token_roles(episode: Episode, player: ChoosePolicy) -> list[tuple[str, str]]:
+def _token_roles(episode: Episode, player: Policy) -> list[tuple[str, str]]:
     """Each piece of the last segment with what it was: read, forced, or decided at a branch (these are trained)."""
     if not episode.segments:
         return []
     ids, last = episode.segments[-1].ids, len(episode.segments) - 1
     roles = ["read"] * len(ids)
     for turn in (turn for turn in episode.turns if turn.segment == last):
-        for place in range(len(player.encoder.action(turn.action))):
-            roles[turn.state_position + 1 + place] = "forced"
+        start = turn.state_position + 1
+        end = start + turn.thought_ids + (len(player.encoder.action(turn.action)) if player.needs_actions else 0)
+        roles[start:end] = ["forced"] * (end - start)
         for branch in turn.branches:
             roles[branch.position + 1] = "branch"
     return [(str(player.encoder.tokenizer.decode([token])), role) for token, role in zip(ids, roles, strict=True)]

@@ -1,26 +1,26 @@
 """Episodes as JSON lines: `to_dict` and `from_dict` are inverse, `append` and `read` use them on files.
 
 The form is compact. An episode's goal stands once; what has its default value is left out; a branch is
-[position, chosen, [children]].
+[position, chosen, [children]], with the size of the vocabulary in place of children where all of it could be chosen.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from grue.errors import DataError
 from grue.storage import jsonl
-from grue.types import Branch, Episode, Observation, Outcome, Segment, Task, Turn
+from grue.types import Branch, Candidate, Episode, Observation, Outcome, Segment, Task, Turn
 
 # Names of Turn's optional fields are their names in the file.
 _TURN_DEFAULTS = {
     field.name: field.default
     for field in dataclasses.fields(Turn)
-    if field.default is not dataclasses.MISSING and field.name != "branches"
+    if field.default is not dataclasses.MISSING and field.name not in ("branches", "candidates")
 }
 
 
@@ -82,8 +82,20 @@ def _turn_to_dict(turn: Turn, goal: str) -> dict[str, Any]:
         if value != default:
             data[name] = _finite(value, name) if isinstance(value, float) else value
     if turn.branches:
-        data["branches"] = [[branch.position, branch.chosen, list(branch.children)] for branch in turn.branches]
+        data["branches"] = [[b.position, b.chosen, children_to_json(b.children)] for b in turn.branches]
+    if turn.candidates:
+        data["candidates"] = [[candidate.divisor, list(candidate.ids)] for candidate in turn.candidates]
     return data
+
+
+def children_to_json(children: Sequence[int]) -> int | list[int]:
+    """The children of a branch; of the whole vocabulary only its size."""
+    return len(children) if isinstance(children, range) else list(children)
+
+
+def children_from_json(data: Any) -> Sequence[int]:
+    """Inverse of `children_to_json`."""
+    return range(data) if type(data) is int else _ids(data)
 
 
 def _turn(data: dict[str, Any], goal: str) -> Turn:
@@ -92,14 +104,16 @@ def _turn(data: dict[str, Any], goal: str) -> Turn:
         if name in data:
             optional[name] = _number(data[name], type(default))
     branches = tuple(
-        Branch(position=_number(position, int), children=_ids(children), chosen=_number(chosen, int))
+        Branch(_number(position, int), children_from_json(children), _number(chosen, int))
         for position, chosen, children in data.get("branches", ())
     )
+    candidates = tuple(Candidate(_ids(ids), _number(divisor, float)) for divisor, ids in data.get("candidates", ()))
     return Turn(
         observation=_observation(data, goal),
         action=_text(data["action"]),
         reward=_number(data["reward"], float),
         branches=branches,
+        candidates=candidates,
         **optional,
     )
 

@@ -3,6 +3,7 @@
     config.yaml     every setting            metrics.jsonl   one row per logged step
     stages.json     which stages are done    episodes/       games played, JSONL
     checkpoints/    one folder per stage     results.json    the final table, atomic; report.html beside it
+    prompt.json     hash of the prompt's form, chat template included
 
 `Run` is for the one process that writes; whoever only looks uses the `read_*` functions.
 """
@@ -15,7 +16,7 @@ import shutil
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -24,8 +25,14 @@ from grue.errors import ConfigError, DataError
 from grue.storage import jsonl
 from grue.storage.files import explained, write_atomic
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 STAGES = ("demos", "sft", "ppo", "eval")  # in the order in which one builds on the other
-_ALSO_LEFT = {"sft": ("episodes/shown.jsonl",), "eval": ("evaluation.jsonl", "results.json", "report.html")}
+_ALSO_LEFT = {
+    "sft": ("episodes/shown.jsonl", "prompt.json"),
+    "eval": ("evaluation.jsonl", "results.json", "report.html"),
+}
 _locks: dict[Path, int] = {}  # run directory -> descriptor of its lock, held until this process ends
 
 
@@ -35,15 +42,18 @@ def default_out(config: Config) -> Path:
 
 
 class Run:
-    """A run directory, created or taken up again, and locked against other processes.
+    """A run directory, created or taken up again, and locked against other runs.
+
+    Of several processes of one run only the leader writes; the others (leads=False) read what stands there.
 
     A setting may change between two commands until the stage that it belongs to has begun; those of game, model and
     seed until any stage has; those of the machine (threads, java) always. `again` names a stage that starts over, and
     with it those behind it: what they left is deleted.
     """
 
-    def __init__(self, out: Path, config: Config, *, again: str = "") -> None:
+    def __init__(self, out: Path, config: Config, *, again: str = "", leads: bool = True) -> None:
         self.out = out
+        self.leads = leads
         self.config = config
         self.config_file = out / "config.yaml"
         self.metrics_file = out / "metrics.jsonl"
@@ -53,6 +63,9 @@ class Run:
         self._clocks: dict[str, float] = {}  # stage -> when it would have begun, had it run without a break
         self.resumed = self.config_file.exists()
         with explained(f"open the run directory {out}", ConfigError):
+            if not leads:
+                self._stages = _read_json(self._stages_file) or {}
+                return
             if not self.resumed and out.is_dir() and any(path.name != ".lock" for path in out.iterdir()):
                 raise ConfigError(
                     f"{out} holds other files, and no run", hint="choose a new or empty folder with --out"
@@ -102,11 +115,29 @@ class Run:
         """JSONL file of the episodes called `name`."""
         return episodes(self.out, name)
 
+    def save(
+        self,
+        stage: str,
+        step: int,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        state: Mapping[str, Any],
+        *,
+        keep: int = 2,
+        best: bool = False,
+    ) -> None:
+        """Write a checkpoint of a stage; see `storage.checkpoint`."""
+        if self.leads:
+            from grue.storage import checkpoint  # needs torch, which who only reads a run does not
+
+            checkpoint.save(self.checkpoints(stage), step, tensors, state, keep=keep, best=best)
+
     def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
         """Append a row to metrics.jsonl: `metrics`, and the seconds spent on the stage, in all commands together.
 
         Numbers that are not finite become null.
         """
+        if not self.leads:
+            return
         if stage not in self._clocks:
             self._start_clock(stage)
         time_s = round(time.monotonic() - self._clocks[stage], 3)
@@ -114,12 +145,26 @@ class Run:
 
     def rewind(self, stage: str, step: int) -> None:
         """Forget the rows of a stage beyond `step`: they were logged after the checkpoint that was restored."""
+        if not self.leads:
+            return
         jsonl.keep(self.metrics_file, lambda row: row.get("stage") != stage or row.get("step", 0) <= step)
         self._start_clock(stage)
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         """Replace results.json."""
         self._write(self.results_file, _pretty(results))
+
+    def keep_prompt(self, fingerprint: str) -> None:
+        """Remember the form of the prompt. ConfigError where it is no longer the one that the run began with."""
+        file = self.out / "prompt.json"
+        stored = _read_json(file)
+        if stored is None:
+            self._write(file, _pretty({"sha256": fingerprint}))
+        elif stored.get("sha256") != fingerprint:
+            raise ConfigError(
+                f"the prompt has another form than when {self.out} began: the chat template has changed",
+                hint="give model.revision the commit that the run began with, or train again with --again sft",
+            )
 
     def _start_clock(self, stage: str) -> None:
         spent = max((row.get("time_s", 0.0) for row in read_metrics(self.out, stage)), default=0.0)
@@ -155,6 +200,8 @@ class Run:
             )
 
     def _write(self, file: Path, data: bytes) -> None:
+        if not self.leads:
+            return
         with explained(f"write {file}"):
             write_atomic(file, data)
 

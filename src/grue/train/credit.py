@@ -35,8 +35,12 @@ class RunningScale:
         return float(np.sqrt(self.m2 / self.count)) if self.count > 1 and self.m2 > 0 else 1.0
 
 
-def credit(episodes: Sequence[Episode], cfg: PPOConfig, scale: RunningScale) -> tuple[list[Array], list[Array]]:
+def credit(
+    episodes: Sequence[Episode], cfg: PPOConfig, scale: RunningScale, values: Sequence[Array] | None = None
+) -> tuple[list[Array], list[Array]]:
     """(advantages, value targets) per turn of each episode, none of which failed.
+
+    `values` per turn are the baseline's; None = the critic's at play.
 
     With group_weight w, advantages are (1 - w) GAE + w (return of the play - mean over the plays of its game), both
     scaled to deviation 1. The two estimate the same gradient against different baselines: the critic knows the turn,
@@ -44,30 +48,32 @@ def credit(episodes: Sequence[Episode], cfg: PPOConfig, scale: RunningScale) -> 
     """
     if cfg.normalise_rewards:
         for episode in episodes:
-            scale.add(discounted_returns(_rewards(episode), cfg.gamma)[:1])
+            scale.add(discounted_returns(turn_rewards(episode, cfg), cfg.gamma)[:1])
     divisor = scale.deviation if cfg.normalise_rewards else 1.0
     advantages, targets = [], []
-    for episode in episodes:
-        values_T = np.array([turn.value for turn in episode.turns], dtype=np.float64)
+    for episode, values_T in zip(episodes, values or critic_values(episodes), strict=True):
         cut = cfg.bootstrap_at_limit and episode.outcome is Outcome.LIMIT
         last = float(values_T[-1]) if cut and len(values_T) else 0.0
-        rewards_T = _rewards(episode) / divisor
-        if cfg.lost_penalty > 0 and episode.outcome is Outcome.LOST and episode.turns:
-            rewards_T[-1] -= cfg.lost_penalty
+        rewards_T = turn_rewards(episode, cfg) / divisor
         advantage, target = turn_gae(rewards_T, values_T, last, cfg.gamma, cfg.lam)
         advantages.append(advantage)
         targets.append(target)
     if cfg.group_weight > 0:
-        weight, mine, group = cfg.group_weight, _scaled(advantages), _scaled(against_group(episodes, cfg.gamma))
+        weight, mine, group = cfg.group_weight, _scaled(advantages), _scaled(against_group(episodes, cfg))
         advantages = [(1 - weight) * a + weight * b for a, b in zip(mine, group, strict=True)]
     if cfg.normalise_advantages:
         advantages = _scaled(advantages, centre=True)
     return advantages, targets
 
 
-def against_group(episodes: Sequence[Episode], gamma: float) -> list[Array]:
+def critic_values(episodes: Sequence[Episode]) -> list[Array]:
+    """The critic's values at play, per turn of each episode."""
+    return [np.array([turn.value for turn in episode.turns], dtype=np.float64) for episode in episodes]
+
+
+def against_group(episodes: Sequence[Episode], cfg: PPOConfig) -> list[Array]:
     """Discounted return of a play less the mean over the plays of the same game, the same for every turn."""
-    returns = [_return(episode, gamma) for episode in episodes]
+    returns = [discounted_return(episode, cfg) for episode in episodes]
     means = {seed: float(np.mean([returns[i] for i in plays])) for seed, plays in _plays_by_game(episodes).items()}
     return [
         np.full(episode.steps, total - means[episode.task.seed])
@@ -86,8 +92,8 @@ def telling_plays(episodes: Sequence[Episode], cfg: PPOConfig) -> list[int]:
         return list(range(len(episodes)))
     kept: list[int] = []
     for plays in _plays_by_game(episodes).values():
-        ranked = sorted(plays, key=lambda i: _return(episodes[i], cfg.gamma))
-        if _return(episodes[ranked[-1]], cfg.gamma) - _return(episodes[ranked[0]], cfg.gamma) > 1e-9:
+        ranked = sorted(plays, key=lambda i: discounted_return(episodes[i], cfg))
+        if discounted_return(episodes[ranked[-1]], cfg) - discounted_return(episodes[ranked[0]], cfg) > 1e-9:
             low = cfg.plays_kept // 2
             kept += ranked[:low] + ranked[-(cfg.plays_kept - low) :]
     return sorted(set(kept)) or list(range(len(episodes)))
@@ -100,12 +106,19 @@ def _plays_by_game(episodes: Sequence[Episode]) -> dict[int, list[int]]:
     return plays
 
 
-def _rewards(episode: Episode) -> Array:
-    return np.array([turn.reward for turn in episode.turns], dtype=np.float64)
+def turn_rewards(episode: Episode, cfg: PPOConfig) -> Array:
+    """The game's rewards, and what `win_bonus` and `lost_penalty` make of the last one."""
+    rewards_T = np.array([turn.reward for turn in episode.turns], dtype=np.float64)
+    if episode.turns and episode.outcome is Outcome.WON:
+        rewards_T[-1] += cfg.win_bonus
+    if episode.turns and episode.outcome is Outcome.LOST:
+        rewards_T[-1] -= cfg.lost_penalty
+    return rewards_T
 
 
-def _return(episode: Episode, gamma: float) -> float:
-    return float(discounted_returns(_rewards(episode), gamma)[0]) if episode.turns else 0.0
+def discounted_return(episode: Episode, cfg: PPOConfig) -> float:
+    """From the first turn on; 0 for an episode without turns."""
+    return float(discounted_returns(turn_rewards(episode, cfg), cfg.gamma)[0]) if episode.turns else 0.0
 
 
 def _scaled(per_turn: Sequence[Array], *, centre: bool = False) -> list[Array]:

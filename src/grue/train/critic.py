@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-
-from grue.models.value import ValueHead
+from torch import nn
 
 BATCH = 512
 
@@ -25,7 +24,7 @@ BATCH = 512
 class Critic:
     """`head` regressed on discounted targets; `memory` iterations are kept, each as (states (T, H), targets (T,))."""
 
-    head: ValueHead
+    head: nn.Module
     learning_rate: float
     passes: int
     memory: int

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 
 from grue.errors import CheckpointError, TrainingError
+from grue.models.checkpointing import training
 from grue.models.load import compute_dtype
 from grue.models.policy_model import PolicyModel, Reading
+from grue.parallel import ALONE, Processes
 from grue.rollout.pack import Batch, Sample, collate, micro_batches
+from grue.train.optimizers import flatten_state, make_optimizer, unflatten_state
+from grue.train.precision import LossScale
 
 LossFunction = Callable[[Reading, Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
 
@@ -43,11 +48,18 @@ class Learner:
         dtype: str,
         value_learning_rate: float = 0.0,
         dropout: bool = False,
+        optimizer: str = "adamw",
+        attention: str = "sdpa",
+        recompute: bool = False,
+        processes: Processes = ALONE,
     ) -> None:
         device = next(model.parameters()).device.type
-        precision = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(compute_dtype(dtype, device), "no")
-        self.accelerator = Accelerator(mixed_precision=precision, cpu=device == "cpu")
+        self.products = compute_dtype(dtype, device)
+        self.scale = LossScale() if self.products is torch.float16 else None
+        # its own mixed precision is one for a whole process, knows float16 on GPUs only, and hides skipped steps
+        self.accelerator = Accelerator(mixed_precision="no", cpu=device == "cpu")
         self.max_grad_norm, self.micro_tokens = max_grad_norm, micro_tokens
+        self.attention, self.recompute, self.processes = attention, recompute, processes
         # off where log-probs are compared with those of the play: the ratio would not begin at 1
         self.dropout = dropout
         self.step_count = 0
@@ -59,11 +71,11 @@ class Learner:
             {"params": [p for p in body if p.ndim <= 1], "peak": learning_rate, "weight_decay": 0.0},
             {"params": head, "peak": value_learning_rate, "weight_decay": 0.0},
         ]
-        optimizer = torch.optim.AdamW(
-            [g for g in groups if g["params"]], lr=learning_rate, betas=(0.9, 0.99), fused=True
-        )
+        chosen = make_optimizer(optimizer, [g for g in groups if g["params"]], learning_rate)
         self._learned = body + head
-        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        # gradients of several processes are summed here, not averaged by a wrapper around the model
+        self.model = self.accelerator.prepare_model(model, evaluation_mode=processes.count > 1)
+        self.optimizer = self.accelerator.prepare_optimizer(chosen)
 
     @property
     def policy_model(self) -> PolicyModel:
@@ -74,46 +86,86 @@ class Learner:
         """One optimiser step on `items` at `rate` times the peak learning rates; returns summed metrics.
 
         `loss_of` gives a micro-batch's share of the loss: shares add up, so the cut into micro-batches changes nothing.
-        Raises TrainingError before any weight changes when the loss or a gradient is not finite.
+        A loss or gradient that is not finite raises TrainingError before any weight changes. In float16 the step is
+        left out instead and the loss scale halved, and only a row of such steps raises.
         """
-        self.model.train(self.dropout)
         totals: dict[str, float] = {}
+        problem = ""
         self.optimizer.zero_grad(set_to_none=True)
-        for group in micro_batches(items, self.micro_tokens):
-            batch = collate(group).to(self.accelerator.device)
-            loss, metrics = loss_of(self.model(*batch.inputs), batch)
-            if not torch.isfinite(loss):
-                raise TrainingError(
-                    f"the loss is {loss.item()} at optimiser step {self.step_count}",
-                    hint="lower the learning rate, or use model.dtype=float32",
-                )
-            self.accelerator.backward(loss)
-            for name, value in {"loss": loss, **metrics}.items():
-                totals[name] = totals.get(name, 0.0) + value.item()
-        norm = self.accelerator.clip_grad_norm_(self._learned, self.max_grad_norm)
-        if norm is not None and not torch.isfinite(norm):
+        with training(self.policy_model, dropout=self.dropout, recompute=self.recompute, attention=self.attention):
+            for group in self._groups(items, self.micro_tokens)[0]:
+                batch = collate(group).to(self.accelerator.device)
+                loss, metrics = loss_of(self._read(batch), batch)
+                for name, value in {"loss": loss, **metrics}.items():
+                    totals[name] = totals.get(name, 0.0) + value.item()
+                if not torch.isfinite(loss):
+                    problem = f"the loss is {loss.item()}"
+                    break
+                self.accelerator.backward(loss if self.scale is None else loss * self.scale.scale)
+        problem = self.processes.first(problem)
+        norm = float("nan") if problem else self._gradient_norm()
+        if not problem and not math.isfinite(norm):
+            problem = f"the gradient's norm is {norm}"
+        totals = {**self.processes.total(totals), "grad_norm": norm}
+        if self.scale is not None:
+            totals |= {"loss_scale": self.scale.scale, "skipped": float(bool(problem))}
+        if not problem:
+            self._apply(rate)
+        elif self.scale is not None:
+            self.scale.skip(problem, self.step_count)
+        else:
             raise TrainingError(
-                f"the gradient's norm is {norm.item()} at optimiser step {self.step_count}",
+                f"{problem} at optimiser step {self.step_count}",
                 hint="lower the learning rate, or use model.dtype=float32",
             )
+        self.step_count += 1
+        return totals
+
+    def _groups(self, items: Sequence[Sample], tokens: int) -> tuple[Sequence[list[Sample]], list[list[Sample]]]:
+        """(the micro-batches that this process reads, those of all processes)."""
+        count = self.processes.count
+        if count > 1:  # small enough that every process gets some
+            tokens = min(tokens, max(1, -(-sum(item.size for item in items) // count)))
+        groups = micro_batches(items, tokens)
+        return self.processes.share(groups), groups
+
+    def _read(self, batch: Batch) -> Reading:
+        with self._autocast():
+            reading: Reading = self.model(*batch.inputs)
+        return Reading(*(part.float() for part in reading))
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        """Products in 16 bits, if that is the setting."""
+        if self.products is torch.float32:
+            return nullcontext()
+        return torch.autocast(self.accelerator.device.type, self.products)
+
+    def _gradient_norm(self) -> float:
+        """Sum the gradients of all processes, clip them, and return the norm that they had."""
+        self.processes.sum_gradients(self._learned)
+        if self.scale is not None:
+            self.scale.unscale(self._learned)
+        norm = self.accelerator.clip_grad_norm_(self._learned, self.max_grad_norm)
+        return float(norm) if norm is not None else 0.0
+
+    def _apply(self, rate: float) -> None:
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = parameters["peak"] * rate
         self.optimizer.step()
-        self.step_count += 1
-        totals["grad_norm"] = float(norm) if norm is not None else 0.0
-        return totals
+        if self.scale is not None:
+            self.scale.accept()
 
     @torch.no_grad()
     def measure(self, items: Sequence[Sample], loss_of: LossFunction) -> dict[str, float]:
         """The metrics that `step` would give, without a step."""
         self.model.eval()
         totals: dict[str, float] = {"grad_norm": 0.0}
-        for group in micro_batches(items, 2 * self.micro_tokens):
+        for group in self._groups(items, 2 * self.micro_tokens)[0]:
             batch = collate(group).to(self.accelerator.device)
-            loss, metrics = loss_of(self.model(*batch.inputs), batch)
+            loss, metrics = loss_of(self._read(batch), batch)
             for name, value in {"loss": loss, **metrics}.items():
                 totals[name] = totals.get(name, 0.0) + value.item()
-        return totals
+        return self.processes.total(totals)
 
     @torch.no_grad()
     def read(
@@ -122,40 +174,41 @@ class Learner:
         """Logits (nodes, children) of each sample under `model` (default: the trained one), in the order of `items`."""
         reader = model if model is not None else self.model
         reader.eval()
-        found: dict[int, torch.Tensor] = {}
-        for group in micro_batches(items, 2 * self.micro_tokens):
+        mine, groups = self._groups(items, 2 * self.micro_tokens)
+        read: list[list[torch.Tensor]] = []
+        for group in mine:
             batch = collate(group).to(self.accelerator.device)
-            logits_NC = reader(*batch.inputs, reference=reference).logits_NC.float()
-            first = 0
-            for item in group:
-                count = sum(len(turn.branches) for turn in item.turns)
-                found[id(item)] = logits_NC[first : first + count]
-                first += count
+            with self._autocast() if model is None else nullcontext():
+                logits_NC = reader(*batch.inputs, reference=reference).logits_NC.float()
+            if self.processes.count > 1:
+                logits_NC = logits_NC.cpu()
+            read.append(list(logits_NC.split([sum(len(turn.branches) for turn in item.turns) for item in group])))
+        found: dict[int, torch.Tensor] = {}
+        for group, pieces in zip(groups, self.processes.gather(read), strict=True):
+            found |= {id(item): piece for item, piece in zip(group, pieces, strict=True)}
         return [found[id(item)] for item in items]
 
     def state(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         """(tensors by group, JSON) for a checkpoint. With an adapter only what learns is stored, not the base."""
         model = self.policy_model
         learned: dict[str, torch.Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        optimizer = self.optimizer.state_dict()
-        moments = {
-            f"{index}.{name}": value
-            for index, entry in optimizer["state"].items()
-            for name, value in entry.items()
-            if isinstance(value, torch.Tensor)
-        }
-        return {"model": learned, "optimizer": moments}, {"step_count": self.step_count}
+        moments, numbers = flatten_state(self.optimizer.state_dict()["state"])
+        state: dict[str, Any] = {"step_count": self.step_count}
+        if numbers:
+            state["optimizer"] = numbers
+        if self.scale is not None:
+            state["loss_scale"] = self.scale.state()
+        return {"model": learned, "optimizer": moments}, state
 
     def load_state(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> None:
         """Inverse of `state`. CheckpointError where the weights are of another model."""
         load_weights(self.policy_model, tensors["model"])
-        optimizer = self.optimizer.state_dict()
-        moments: dict[int, dict[str, torch.Tensor]] = {}
-        for key, value in tensors["optimizer"].items():
-            index, name = key.split(".", 1)
-            moments.setdefault(int(index), {})[name] = value
-        self.optimizer.load_state_dict({"state": moments, "param_groups": optimizer["param_groups"]})
+        moments = unflatten_state(tensors["optimizer"], state.get("optimizer", {}))
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         self.step_count = int(state["step_count"])
+        if self.scale is not None and "loss_scale" in state:
+            self.scale.load_state(state["loss_scale"])
 
 
 @torch.no_grad()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from grue.config import Config
 from grue.errors import ConfigError, TrainingError
@@ -15,13 +16,15 @@ from grue.games.renamed import Renamed
 from grue.games.twx import TwxGame
 from grue.interrupt import Interrupt
 from grue.policy.actor import Actor
-from grue.policy.choose import ChoosePolicy, Decoding
+from grue.policy.choose import Decoding
+from grue.policy.policy import Policy, make_policy
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
 from grue.storage import checkpoint
 from grue.storage.run import Run
 from grue.train.critic import Critic
+from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner, learning_rate_factor, load_weights
 from grue.train.ppo_update import Updater, rollout_metrics
 from grue.train.reference import Reference
@@ -38,21 +41,31 @@ def train_ppo(
     dev_tasks: Sequence[Task],
     say: Progress,
     interrupt: Interrupt,
+    demo_steps: Mapping[int, int] | None = None,
 ) -> dict[str, float]:
-    """Play, learn, hand over the weights; again. The learner ends with the weights that did best on the dev fold."""
+    """Play, learn, hand over the weights; again. The learner ends with the weights that did best on the dev fold.
+
+    `demo_steps`: seed of a train game -> steps of its demonstration, for `ppo.game_baseline`.
+    """
     cfg = config.ppo
     reference = Reference(learner.policy_model)
     critic = None
     if cfg.value_passes:
         head = learner.policy_model.value_head
         critic = Critic(head, cfg.value_learning_rate, cfg.value_passes, cfg.value_memory, str(config.seed))
-    updater = Updater(config, learner, cfg.entropy_coef, critic)
+    baseline = None
+    if cfg.game_baseline:
+        baseline = GameBaseline(demo_steps or {}, cfg, str(config.seed))
+    updater = Updater(config, learner, cfg.entropy_coef, critic, baseline)
     progress = _resume(run, learner, updater)
     done = int(progress["iteration"])
     actor = Actor(learner.policy_model, config.model.dtype)
-    policy = ChoosePolicy(actor.model, encoder)
+    policy = make_policy(actor.model, encoder)
     if cfg.dev_every and done == 0:
         _watch_dev(run, config, learner, policy, games, dev_tasks, progress, say)
+    # what is loaded by now stays: walking over it again and again is a tenth of the time of play
+    gc.collect()
+    gc.freeze()
     saved = time.monotonic()
     with say.bar("PPO", cfg.iterations, done=done, unit="iterations") as bar:
         for iteration in range(done, cfg.iterations):
@@ -62,11 +75,12 @@ def train_ppo(
                 train_tasks, cfg.episodes_per_iteration, cfg.plays_per_game, f"{config.seed}/ppo/{iteration}/tasks"
             )
             seed = f"{config.seed}/ppo/{iteration}/play"
-            decoding = Decoding(temperature=cfg.temperature)
+            decoding = Decoding(temperature=cfg.temperature, top_p=config.policy.top_p)
             players = training_games(games[: cfg.slots], cfg.rename, f"{config.seed}/ppo/{iteration}/names")
-            episodes = collect(policy, players, tasks, decoding, seed=seed, columns=config.model.context)
+            columns, processes = config.model.context, learner.processes
+            episodes = collect(policy, players, tasks, decoding, seed=seed, columns=columns, processes=processes)
             played = time.monotonic()
-            metrics = rollout_metrics(episodes, played - start, cfg.gamma)
+            metrics = rollout_metrics(episodes, played - start, cfg)
             progress["env_steps"] += sum(episode.steps for episode in episodes)
             # the critic's warm-up does not use up the policy's schedule
             rate = learning_rate_factor(cfg.schedule, max(0, iteration - cfg.warmup_iterations), cfg.iterations, 0)
@@ -83,6 +97,7 @@ def train_ppo(
             run.log("ppo", iteration + 1, metrics)
             bar.advance(note=f"success {metrics['success']:.2f} entropy {metrics['entropy']:.2f}")
             last = iteration + 1 == cfg.iterations
+            processes.share_interrupt(interrupt)
             if cfg.dev_every and ((iteration + 1) % cfg.dev_every == 0 or last):
                 actor.sync()
                 _watch_dev(run, config, learner, policy, games, dev_tasks, progress, say)
@@ -122,7 +137,7 @@ def _watch_dev(
     run: Run,
     config: Config,
     learner: Learner,
-    policy: ChoosePolicy,
+    policy: Policy,
     games: Sequence[Game],
     tasks: Sequence[Task],
     progress: dict[str, float],
@@ -131,7 +146,8 @@ def _watch_dev(
     """Measure on the dev fold, greedy; keep the weights where they are the best so far."""
     iteration = int(progress["iteration"])
     start = time.monotonic()
-    episodes = evaluate(policy, games, tasks, Decoding(greedy=True), columns=config.model.context)
+    columns, processes = config.model.context, learner.processes
+    episodes = evaluate(policy, games, tasks, Decoding(greedy=True), columns=columns, processes=processes)
     found = summarise(episodes, fold="dev", bootstrap=200)
     if found["success"] is None or found["success_ci95"] is None:
         raise TrainingError(
@@ -153,23 +169,24 @@ def _watch_dev(
     if merit > progress["best_merit"]:
         progress |= {"best_merit": merit, "best_iteration": iteration}
         weights = {"model": learner.state()[0]["model"]}
-        checkpoint.save(run.checkpoints("ppo"), iteration, weights, row, best=True)
+        run.save("ppo", iteration, weights, row, best=True)
 
 
 def _save(run: Run, learner: Learner, updater: Updater, progress: dict[str, float]) -> None:
     (tensors, state), (more, updater_state) = learner.state(), updater.state()
     step = int(progress["iteration"])
-    checkpoint.save(run.checkpoints("ppo"), step, tensors | more, {**state, **updater_state, "progress": progress})
+    run.save("ppo", step, tensors | more, {**state, **updater_state, "progress": progress})
 
 
 def _resume(run: Run, learner: Learner, updater: Updater) -> dict[str, float]:
     """Counters of the run: from the last checkpoint if there is one, whose state everything then has."""
     path = checkpoint.latest_valid(run.checkpoints("ppo"))
-    if path is None:
+    stored = None if path is None else checkpoint.load(path)
+    learner.processes.wait()  # nobody writes before all have read
+    if stored is None:
         run.rewind("ppo", 0)
         run.rewind("dev", -1)  # the first measurement is that of iteration 0
         return {"iteration": 0, "env_steps": 0, "best_merit": -1.0, "best_iteration": 0}
-    stored = checkpoint.load(path)
     learner.load_state(stored.tensors, stored.state)
     updater.load_state(stored.tensors, stored.state)
     run.rewind("ppo", stored.step)

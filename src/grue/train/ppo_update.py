@@ -16,8 +16,9 @@ from grue.config import Config, PPOConfig
 from grue.errors import TrainingError
 from grue.models.policy_model import Reading
 from grue.rollout.pack import Batch, Sample, minibatches, sample_from_dict, sample_to_dict, samples
-from grue.train.credit import RunningScale, credit, telling_plays
+from grue.train.credit import RunningScale, credit, critic_values, telling_plays, turn_rewards
 from grue.train.critic import Critic
+from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
 from grue.train.reference import Reference
 from grue.types import Episode, Outcome
@@ -103,6 +104,7 @@ class Updater:
     learner: Learner
     entropy_coef: float
     critic: Critic | None = None  # None: the value loss is part of the PPO loss
+    baseline: GameBaseline | None = None  # None: advantages are against the critic
     scale: RunningScale = field(default_factory=RunningScale)
     best: Best = field(default_factory=Best)
 
@@ -118,7 +120,8 @@ class Updater:
                 f"{next(e.error for e in episodes if e.error)}",
                 hint="grue doctor checks Java and memory",
             )
-        advantages, returns = credit(usable, cfg, self.scale)
+        values = None if self.baseline is None else self.baseline.values(usable)
+        advantages, returns = credit(usable, cfg, self.scale, values)
         kept = telling_plays(usable, cfg)
         items = samples([usable[i] for i in kept], [advantages[i] for i in kept], [returns[i] for i in kept])
         # the KL costs a forward pass; where it is not in the loss it is only watched
@@ -142,6 +145,9 @@ class Updater:
         if self.critic is not None:
             self.critic.remember(torch.cat([states for states, _ in seen]), torch.cat([targets for _, targets in seen]))
             mean |= self.critic.fit()
+        if self.baseline is not None:
+            mean["baseline_explained_variance"] = explained_variance(usable, cfg, values)
+            mean |= self.baseline.learn(usable, returns)
         self._steer_entropy(mean["entropy"])
         done = {"updates": len(rows), "passes": epoch + 1, "entropy_coef": self.entropy_coef}
         return {**mean, **done, "kl_old": rows[-1]["kl_old"]}
@@ -153,14 +159,23 @@ class Updater:
             str(seed): [steps, [sample_to_dict(s) for s in found]]
             for seed, (steps, found) in self.best.samples_of.items()
         }
-        state = {"entropy_coef": self.entropy_coef, "scale": [scale.count, scale.mean, scale.m2], "best": best}
-        tensors, critic = self.critic.state() if self.critic is not None else ({}, {})
-        return {"critic": tensors} if tensors else {}, {**state, "critic": critic}
+        state: dict[str, Any] = {
+            "entropy_coef": self.entropy_coef,
+            "scale": [scale.count, scale.mean, scale.m2],
+            "best": best,
+        }
+        tensors: dict[str, dict[str, torch.Tensor]] = {}
+        for name, part in (("critic", self.critic), ("baseline", self.baseline)):
+            if part is not None:
+                tensors[name], state[name] = part.state()
+        return tensors, state
 
     def load_state(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> None:
         """Inverse of `state`."""
         if self.critic is not None:
-            self.critic.load_state(tensors.get("critic", {}), state["critic"])
+            self.critic.load_state(tensors["critic"], state["critic"])
+        if self.baseline is not None:
+            self.baseline.load_state(tensors["baseline"], state["baseline"])
         self.entropy_coef, self.scale = state["entropy_coef"], RunningScale(*state["scale"])
         self.best = Best(
             {int(seed): (steps, [sample_from_dict(s) for s in found]) for seed, (steps, found) in state["best"].items()}
@@ -174,15 +189,20 @@ class Updater:
         sizes = Sizes(turns, sum(len(item.turns) for item in items) - turns)
         cfg, coef = self.config.ppo, self.entropy_coef
 
+        here: list[tuple[torch.Tensor, torch.Tensor]] = []
+
         def loss_of(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
             if seen is not None and self.critic is not None:
                 played = ~batch.imitate_T
-                seen.append((reading.states_TH[played].detach(), batch.returns_T[played]))
+                here.append((reading.states_TH[played].detach(), batch.returns_T[played]))
             return ppo_loss(reading, batch, cfg, sizes, coef, policy=policy)
 
         # a critic fitted apart has nothing to learn here while the policy stands still
         learns = policy or self.critic is None
-        return self.learner.step(items, loss_of, rate) if learns else self.learner.measure(items, loss_of)
+        metrics = self.learner.step(items, loss_of, rate) if learns else self.learner.measure(items, loss_of)
+        if seen is not None and self.critic is not None:
+            seen += [(states, targets) for states, targets in self.learner.processes.gather_tensors(here)]
+        return metrics
 
     def _steer_entropy(self, entropy: float) -> None:
         target = self.config.ppo.entropy_target
@@ -191,20 +211,22 @@ class Updater:
             self.entropy_coef = float(np.clip(self.entropy_coef * factor, 1e-4, 0.1))
 
 
-def explained_variance(episodes: Sequence[Episode], gamma: float) -> float:
-    """1 - Var(G - V) / Var(G) over all turns: 1 is a perfect critic, 0 is no better than a constant."""
-    pairs = [
-        (discounted_returns(np.array([t.reward for t in e.turns]), gamma), np.array([t.value for t in e.turns]))
-        for e in episodes
-        if e.turns and e.outcome is not Outcome.FAILED
-    ]
-    if not pairs:
+def explained_variance(
+    episodes: Sequence[Episode], cfg: PPOConfig, values: Sequence[np.ndarray] | None = None
+) -> float:
+    """1 - Var(G - V) / Var(G) over all turns: 1 is a perfect baseline, 0 is no better than a constant.
+
+    `values` are parallel to `episodes`; None = the critic's at play. Failed episodes are left out.
+    """
+    found = critic_values(episodes) if values is None else values
+    kept = [(e, v) for e, v in zip(episodes, found, strict=True) if e.turns and e.outcome is not Outcome.FAILED]
+    if not kept:
         return float("nan")
-    returns, values = np.concatenate([g for g, _ in pairs]), np.concatenate([v for _, v in pairs])
-    return float(1 - np.var(returns - values) / (np.var(returns) + 1e-12))
+    returns = np.concatenate([discounted_returns(turn_rewards(e, cfg), cfg.gamma) for e, _ in kept])
+    return float(1 - np.var(returns - np.concatenate([v for _, v in kept])) / (np.var(returns) + 1e-12))
 
 
-def rollout_metrics(episodes: Sequence[Episode], seconds: float, gamma: float) -> dict[str, float]:
+def rollout_metrics(episodes: Sequence[Episode], seconds: float, cfg: PPOConfig) -> dict[str, float]:
     """What one iteration's play looked like. Failed games are counted, and left out of the means."""
     kept = [e for e in episodes if e.outcome is not Outcome.FAILED]
     steps = sum(e.steps for e in episodes)
@@ -218,9 +240,10 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float, gamma: float) -
         "steps_mean": mean([e.steps for e in kept]),
         "lost": mean([e.outcome is Outcome.LOST for e in kept]),
         "limit": mean([e.outcome is Outcome.LIMIT for e in kept]),
+        "invalid": mean([not turn.valid for e in kept for turn in e.turns]),
         "failed": len(episodes) - len(kept),
         "episodes": len(episodes),
-        "explained_variance": explained_variance(kept, gamma),
+        "explained_variance": explained_variance(kept, cfg),
         "rollout_s": seconds,
         "env_steps_per_s": steps / max(seconds, 1e-9),
     }

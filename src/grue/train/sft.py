@@ -48,6 +48,7 @@ def train_sft(
     if resume is not None:
         stored = checkpoint.load(resume)
         learner.load_state(stored.tensors, stored.state)
+    learner.processes.wait()  # nobody writes before all have read
     run.rewind("sft", learner.step_count)
     saved = time.monotonic()
     with say.bar("SFT", total, done=learner.step_count, unit="steps") as bar:
@@ -63,8 +64,9 @@ def train_sft(
                 metrics = learner.step(part, partial(sft_loss, cfg=cfg, nodes=nodes), rate)
                 run.log("sft", learner.step_count, {**metrics, "learning_rate": rate * cfg.learning_rate})
                 bar.advance(note=f"loss {metrics['loss']:.3f} accuracy {metrics['accuracy']:.3f}")
+                learner.processes.share_interrupt(interrupt)
                 if interrupt.requested or time.monotonic() - saved >= cfg.save_every_s:
-                    checkpoint.save(folder, learner.step_count, *learner.state())
+                    run.save("sft", learner.step_count, *learner.state())
                     saved = time.monotonic()
                     interrupt.check()
-    checkpoint.save(folder, learner.step_count, *learner.state(), keep=1)
+    run.save("sft", learner.step_count, *learner.state(), keep=1)

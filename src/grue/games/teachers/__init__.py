@@ -6,7 +6,8 @@
 | gold        | the engine's own solution               | every game                                |
 | gold-pruned | the same, without its idle steps        | every game                                |
 | explore     | what it has read and seen, like a policy | cookingworld                              |
-| optimal     | everything, hidden things too           | cookingworld, from any state not yet lost |
+| optimal     | everything, hidden things too           | cookingworld, textworld, babyai: from any |
+|             |                                         | state that is not yet lost                |
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from grue.games.base import Game
 from grue.games.play import Player
 from grue.games.teachers.explore import Explore
 from grue.games.teachers.optimal import Optimal, SeesAll
+from grue.games.teachers.planned import CanPlan, Planned
 from grue.games.teachers.scripted import CanRehearse, Gold, GoldPruned, HasGold, Random
 
 TEACHERS = ("random", "gold", "gold-pruned", "explore", "optimal")
@@ -35,6 +37,8 @@ def teacher(name: str, game: Game, seed: int = 0) -> Player:
         return Explore()
     if name == "optimal" and isinstance(game, SeesAll):
         return Optimal(game)
+    if name == "optimal" and isinstance(game, CanPlan):
+        return Planned(game)
     if name in TEACHERS:
         raise GameError(f"teacher {name!r} cannot play a {type(game).__name__}: it does not show what that needs")
     near = get_close_matches(str(name), TEACHERS, n=1)

@@ -1,0 +1,79 @@
+"""What random and the engine's own solution reach in the families' presets: the tables of docs/results.md.
+
+    python benchmarks/families.py [games=200] [fold=test] [PRESET ...]
+
+Games are spread evenly over the fold. For the tasks of TALES its metric stands beside our score: the best score in 100
+steps, the game starting over after an end. One line a preset and player, as Markdown.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from grue.config import PRESETS, GameConfig
+from grue.config.families import FAMILY_PRESETS
+from grue.evaluate.summary import Result, summarise
+from grue.evaluate.tales import tales_scores
+from grue.games import Game, make, tasks
+from grue.games.play import play
+from grue.games.teachers import teacher
+from grue.types import Episode, Task
+
+PLAYERS = ("random", "gold")
+
+
+def measure(preset: str, fold: str, games: int) -> None:
+    """Print the lines of a preset."""
+    config: GameConfig = PRESETS[preset]().game
+    every = tasks(config.name, config.params, fold, config.limit)
+    chosen = [every[i * len(every) // games] for i in range(games)]
+    game = make(config.name, config.params, read_timeout=120.0)
+    for name in PLAYERS:
+        player = teacher(name, game)
+        result = summarise([play(game, task, player) for task in chosen], fold=fold)
+        tales = _tales(game, name, chosen) if preset.startswith("tales-") else None
+        print(_line(preset, config.limit, name, result, tales), flush=True)
+    game.close()
+
+
+def _tales(game: Game, name: str, chosen: Sequence[Task]) -> float:
+    """The mean TALES score; at each attempt the random player draws anew."""
+
+    def attempt(some: Sequence[Task], number: int) -> list[Episode]:
+        player = teacher(name, game, seed=number)
+        return [play(game, task, player) for task in some]
+
+    found = tales_scores(attempt, chosen)
+    return sum(score.score for score in found) / len(found)
+
+
+def _line(preset: str, limit: int, name: str, result: Result, tales: float | None) -> str:
+    assert result["success_ci95"] is not None
+    assert result["score"] is not None
+    low, high = result["success_ci95"]
+    cells = [
+        f"`{preset}`",
+        str(limit),
+        name,
+        f"{result['success']:.1%}",
+        f"{low:.1%} to {high:.1%}",
+        f"{result['score']:.3f}",
+        f"{result['steps_mean']:.1f}",
+        f"{result['limit']:.1%}",
+        f"{result['lost']:.1%}",
+        str(result["failed"]),
+    ]
+    cells += [f"{tales:.3f}"] if tales is not None else []
+    return f"| {' | '.join(cells)} |"
+
+
+def main(arguments: list[str]) -> None:
+    settings = dict(argument.split("=") for argument in arguments if "=" in argument)
+    names = [argument for argument in arguments if "=" not in argument] or list(FAMILY_PRESETS)
+    for preset in names:
+        measure(preset, settings.get("fold", "test"), int(settings.get("games", 200)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

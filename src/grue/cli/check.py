@@ -1,0 +1,46 @@
+"""`grue check-game`: does a game keep the contract?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from grue.errors import ConfigError
+from grue.games import Game, canonical_params, make
+from grue.games.base import FOLDS
+from grue.games.check import check_game
+from grue.games.native import is_native
+from grue.games.params import parse
+from grue.games.plugins import load_class
+from grue.progress import Progress
+from grue.types import Task
+
+CHECKED = ("train", "dev", "test")
+
+
+def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str, Any]:
+    """Check the game that "module:Class" or a name stands for, on the first `games` seeds of each fold.
+
+    `settings` are parameters of the game, key=value. Raises GameError with the first promise that is broken.
+    """
+    factory, task = _what(name, ",".join(settings))
+    for fold in CHECKED:
+        for seed in FOLDS[fold][:games]:
+            check_game(factory, Task(task.game, task.params, fold, seed, task.limit))
+        say(f"{name}: {games} {fold} games keep the contract")
+    return {"game": name, "games": games, "folds": list(CHECKED), "ok": True}
+
+
+def _what(name: str, params: str) -> tuple[Callable[[], Game], Task]:
+    """How to make the game, and a task to vary."""
+    if ":" not in name or is_native(name):
+        return lambda: make(name, params), Task(name, canonical_params(name, params), "train", 0, 8)
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: the module may lie here
+    game_class = load_class(name)
+    if not callable(game_class):
+        raise ConfigError(f"{name} is no class", hint="name it as package.module:Class")
+    known = getattr(game_class, "check_params", None)
+    spelled = known(params) if known else ",".join(f"{k}={v}" for k, v in sorted(parse(params).items()))
+    return lambda: game_class(spelled), Task(name, spelled, "train", 0, 8)

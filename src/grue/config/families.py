@@ -1,0 +1,120 @@
+"""Presets of the other families of TextWorldExpress, and the tasks of the TALES benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from grue.config.stages import Config, DemosConfig, EvalConfig, GameConfig, PPOConfig, SFTConfig
+
+# preset: (game, parameters, step limit, the teacher wanders). Limits leave room above the teacher's usual length. In
+# simonsays, arithmetic, sorting and peckingorder one mistake loses, so their solutions have no spare step.
+_FAMILIES: dict[str, tuple[str, dict[str, int], int, bool]] = {
+    "cooking1": (
+        "cookingworld",
+        {"numLocations": 1, "numIngredients": 2, "numDistractorItems": 2, "includeDoors": 0},
+        16,
+        True,
+    ),
+    "coin": ("coin", {"numLocations": 5, "numDistractorItems": 0, "includeDoors": 1}, 25, True),
+    "twc": ("twc", {"numLocations": 2, "numItemsToPutAway": 2}, 20, True),
+    "mapreader": (
+        "mapreader",
+        {"numLocations": 8, "maxDistanceApart": 3, "maxDistractorItemsPerLocation": 1},
+        16,
+        False,
+    ),
+    "arithmetic": ("arithmetic", {}, 8, False),
+    "sorting": ("sorting", {}, 15, False),
+    "simonsays": ("simonsays", {"gameLength": 5, "numDistractors": 3}, 8, False),
+    "simonsays-memory": (
+        "simonsays",
+        {"gameLength": 5, "numDistractors": 3, "memorization": 1, "verbose": 0},
+        8,
+        False,
+    ),
+    "peckingorder": ("peckingorder", {}, 12, False),
+}
+
+
+def _family(name: str) -> Config:
+    """Fine-tuning and PPO as in cooking16, shorter. The base has seen CookingWorld only, so SFT goes over more."""
+    game, params, limit, wanders = _FAMILIES[name]
+    kitchen = game == "cookingworld"
+    return Config(
+        preset=name,
+        game=GameConfig(name=game, params=params, limit=limit),
+        # where the teacher wanders, replays with steps left out let PPO find the shortcuts
+        demos=DemosConfig(teacher="gold", games=900, replays=2 if wanders else 0),
+        sft=SFTConfig(epochs=1 if kitchen else 3, rename=0.8 if kitchen else 0.0),
+        ppo=PPOConfig(
+            iterations=40,
+            epochs=1,
+            minibatches=6,
+            warmup_iterations=2,
+            dev_every=10,
+            rename=0.8 if kitchen else 0.0,
+            gamma=0.93 if wanders else 0.97,
+            lam=0.9,
+            entropy_coef=0.02 if wanders else 0.01,
+            kl_coef=0.0,
+            target_kl=0.1,
+            value_learning_rate=3e-3,
+            value_passes=10,
+        ),
+    )
+
+
+# The TextWorldExpress tasks of TALES (Cui et al. 2025; tales/textworld_express/twx_data.py), every parameter as there.
+_ONE_ROOM = {"numLocations": 1, "includeDoors": 0, "limitInventorySize": 0}
+TALES: dict[str, tuple[str, dict[str, int]]] = {
+    "cookingworld": ("cookingworld", {**_ONE_ROOM, "numIngredients": 2, "numDistractorItems": 5}),
+    "twc": ("twc", {**_ONE_ROOM, "numItemsToPutAway": 1}),
+    "coin": ("coin", {"numLocations": 1, "numDistractorItems": 5, "limitInventorySize": 0}),
+    "arithmetic": ("arithmetic", {}),
+    "mapreader": (
+        "mapreader",
+        {
+            "numLocations": 2,
+            "maxDistanceApart": 1,
+            "maxDistractorItemsPerLocation": 2,
+            "includeDoors": 0,
+            "limitInventorySize": 0,
+        },
+    ),
+    "sorting": ("sorting", {}),
+    **{
+        f"simonsays-{length}": ("simonsays", {"gameLength": length, "numDistractors": 4, "memorization": 0})
+        for length in (10, 50, 100)
+    },
+    **{
+        f"simonsays-memory-{length}{suffix}": (
+            "simonsays",
+            {"gameLength": length, "numDistractors": 4, "memorization": 1, "verbose": verbose},
+        )
+        for suffix, verbose in (("", 0), ("-verbose", 1))
+        for length in (10, 50, 100)
+    },
+    "peckingorder": ("peckingorder", {}),
+}
+TALES_STEPS = 100
+
+
+def _tales(name: str) -> Config:
+    """Measure a model as it is on a TALES task: no training, unless sft.epochs and ppo.iterations are raised."""
+    game, params = TALES[name]
+    return Config(
+        preset=f"tales-{name}",
+        game=GameConfig(name=game, params=params, limit=TALES_STEPS),
+        demos=DemosConfig(games=1, record_limit=TALES_STEPS),
+        sft=SFTConfig(epochs=0),
+        ppo=PPOConfig(iterations=0),
+        eval=EvalConfig(games=200, side_games=0),
+    )
+
+
+def _named(make: Callable[[str], Config], names: Iterable[str], prefix: str = "") -> dict[str, Callable[[], Config]]:
+    return {f"{prefix}{name}": partial(make, name) for name in names}
+
+
+FAMILY_PRESETS: dict[str, Callable[[], Config]] = _named(_family, _FAMILIES) | _named(_tales, TALES, "tales-")

@@ -1,0 +1,66 @@
+"""Does a model say what it said when it played? Log-probabilities of recorded turns, found again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from grue.algos.losses import branch_log_probs
+from grue.config import ModelConfig
+from grue.errors import DataError, ModelError
+from grue.models.load import compute_dtype, default_device
+from grue.models.policy_model import PolicyModel
+from grue.rollout.pack import collate, samples
+from grue.types import Episode
+
+# largest mean difference per turn, in nats: rounding of the format, added up over the tokens of an action
+TOLERANCE = {torch.float32: 0.002, torch.float16: 0.02, torch.bfloat16: 0.1}
+INT8_TOLERANCE = 0.3  # which columns of the activations are outliers depends on the tokens beside them
+
+
+class Gap(NamedTuple):
+    """Differences between log-probabilities of whole turns, in nats, over `turns` turns."""
+
+    turns: int
+    mean: float
+    largest: float
+    same_choice: float  # share of branches at which the likeliest child is the one that was taken
+
+
+@torch.no_grad()
+def replay(model: PolicyModel, episodes: Sequence[Episode], temperature: float) -> Gap:
+    """Read recorded episodes with `model` and compare. `temperature` is the one that they were played with.
+
+    Raises DataError where the episodes hold no decision of a policy.
+    """
+    items = samples(episodes)
+    if not any(turn.branches for item in items for turn in item.turns):
+        raise DataError(
+            "the recorded episodes hold no decision to compare with", hint="run the stage that trains again"
+        )
+    model.eval()
+    batch = collate(items).to(next(model.parameters()).device)
+    log_probs_NC = branch_log_probs(model(*batch.inputs).logits_NC, temperature)
+    chosen_N = log_probs_NC.gather(1, batch.chosen_N[:, None]).squeeze(1)
+    found_T = torch.zeros(len(batch.turn_row_T), device=chosen_N.device).index_add(0, batch.node_turn_N, chosen_N)
+    gap_T = (found_T - batch.old_log_probs_T).abs()
+    same = (log_probs_NC.argmax(-1) == batch.chosen_N).float().mean()
+    return Gap(len(gap_T), float(gap_T.mean()), float(gap_T.max()), float(same))
+
+
+def tolerance(config: ModelConfig) -> float:
+    """How far log-probabilities of a turn may differ on average, in nats, for a model that played with `config`."""
+    rounding = TOLERANCE[compute_dtype(config.dtype, default_device())]
+    return max(rounding, INT8_TOLERANCE) if config.quantize == "int8" else rounding
+
+
+def check_gap(gap: Gap, limit: float, what: str) -> None:
+    """ModelError where a gap is more than `limit`."""
+    if not gap.mean <= limit:  # NaN too
+        raise ModelError(
+            f"{what} does not say what the policy said when it played: log-probabilities differ by {gap.mean:.4f} nats "
+            f"a turn on average and {gap.largest:.4f} at most ({gap.turns} turns), more than rounding ({limit})",
+            hint="the weights are of another model, were changed, or were rounded too much: try --dtype float32",
+        )

@@ -1,0 +1,39 @@
+"""Questions that are answered with measurements, one command each: `eval-gap`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from grue.errors import ConfigError
+from grue.progress import Progress
+
+NAMES = ("eval-gap",)
+
+
+def prepare(
+    name: str,
+    run: Path,
+    settings: Sequence[str] = (),
+    *,
+    only: Sequence[str] = (),
+    training: bool = True,
+    out: Path | None = None,
+) -> Callable[[Progress], dict[str, Any]]:
+    """The experiment `name` on a run directory, ready to be started. ConfigError for names or settings that are wrong.
+
+    `settings` are `key=value` texts of the experiment's own sizes; `only` names some of its contrasts.
+    """
+    if name not in NAMES:
+        raise ConfigError(f"there is no experiment {name!r}", hint=f"experiments: {', '.join(NAMES)}")
+    from grue.experiments.eval_gap import main as eval_gap
+    from grue.experiments.eval_gap.settings import read_settings
+    from grue.experiments.eval_gap.suspects import wanted
+
+    size, suspects = read_settings(settings), wanted(tuple(only), training=training)
+
+    def start(say: Progress) -> dict[str, Any]:
+        return eval_gap.run(run, size, suspects, out=out, say=say)
+
+    return start

@@ -1,0 +1,13 @@
+"""Why a policy does worse in evaluation than in collection: each suspect measured alone, from a repaired pipeline.
+
+settings    sizes
+cells       what is played, one file for each: the outcome of every game
+prompts     prompts as a first notebook builds them: windows, cuts, text tokenised again
+player      plays with such prompts, choosing among the valid actions or writing freely
+defects     credit, sampling and a game with the defects of the notebook
+arms        short SFT and PPO trainings with one switch changed
+measure     fills the cells that need an existing run only
+contrasts   cells in, differences with intervals out
+table       the ranked table
+main        which cells a contrast needs; everything together
+"""

@@ -1,0 +1,230 @@
+"""Short trainings that differ in one switch. They share the library's loss, credit, learner and play."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from grue.algos.advantages import normalise
+from grue.config import PPOConfig
+from grue.evaluate.evaluate import evaluate
+from grue.experiments.eval_gap.defects import Arm, TopKPolicy, advantages_with
+from grue.experiments.eval_gap.settings import Settings
+from grue.games.renamed import renamed_episode
+from grue.models.adapter import with_adapter
+from grue.models.load import load_model
+from grue.models.policy_model import PolicyModel
+from grue.policy.actor import Actor
+from grue.policy.choose import ChoosePolicy, Decoding
+from grue.rollout.collect import collect
+from grue.rollout.pack import minibatches, samples, tokenise
+from grue.train.credit import Array, RunningScale, credit
+from grue.train.critic import Critic, hash_seed
+from grue.train.learner import Learner, learning_rate_factor, load_weights
+from grue.train.ppo import draw, training_games
+from grue.train.ppo_update import Sizes, ppo_loss, with_reference
+from grue.train.reference import Reference
+from grue.train.sft import sft_loss
+from grue.types import Episode, Outcome, Task
+
+if TYPE_CHECKING:
+    from grue.rollout.pack import Sample
+    from grue.stages.session import Session
+
+Weights = dict[str, torch.Tensor]
+Watch = Callable[[int, ChoosePolicy], None]  # called now and then with the iteration and the greedy player
+
+
+def train_sft_arm(
+    session: Session, base: Weights, demonstrations: Sequence[Episode], size: Settings, seed: int
+) -> PolicyModel:
+    """`base` after one pass of SFT over the demonstrations, in an order drawn by `seed`."""
+    cfg = session.config.sft
+    model = fresh_model(session, base, seed)
+    policy, rng = ChoosePolicy(model, session.encoder), random.Random(f"{seed}/sft/names")
+    renamed = (renamed_episode(e, rng) if rng.random() < cfg.rename else e for e in demonstrations)
+    items = samples([tokenise(episode, policy, session.config.model.context) for episode in renamed])
+    learner = Learner(
+        model,
+        learning_rate=cfg.learning_rate,
+        weight_decay=cfg.weight_decay,
+        max_grad_norm=cfg.max_grad_norm,
+        micro_tokens=cfg.micro_tokens,
+        dtype=session.config.model.dtype,
+        dropout=True,
+    )
+    steps = max(1, len(items) // size.sft_batch)
+    torch.manual_seed(hash_seed(f"{seed}/sft/dropout"))
+    for part in minibatches(items, steps, random.Random(f"{seed}/sft")):
+        nodes = max(1, sum(len(turn.branches) for item in part for turn in item.turns))
+        rate = learning_rate_factor(cfg.schedule, learner.step_count, steps, min(cfg.warmup_steps, steps // 2))
+        learner.step(part, partial(sft_loss, cfg=cfg, nodes=nodes), rate)
+        session.interrupt.check()
+    return model
+
+
+@dataclass(slots=True)
+class PPOArm:
+    """One PPO training of an arm, from the weights that SFT left."""
+
+    session: Session
+    arm: Arm
+    size: Settings
+    seed: int
+    start: Weights
+
+    def train(self, watch: Watch | None = None) -> tuple[PolicyModel, list[dict[str, float]]]:
+        """(the trained model, one row of metrics for each iteration)."""
+        session, size = self.session, self.size
+        cfg = self._config()
+        model = adapted_model(session, self.start, size, self.seed) if self.arm.adapter else self._full_model()
+        learner = Learner(
+            model,
+            learning_rate=cfg.learning_rate,
+            weight_decay=cfg.weight_decay,
+            max_grad_norm=cfg.max_grad_norm,
+            micro_tokens=cfg.micro_tokens,
+            dtype=session.config.model.dtype,
+            dropout=self.arm.dropout,
+        )
+        critic = Critic(model.value_head, cfg.value_learning_rate, cfg.value_passes, cfg.value_memory, str(self.seed))
+        reference, actor = Reference(model), Actor(model, session.config.model.dtype)
+        greedy = ChoosePolicy(actor.model, session.encoder)
+        policy = TopKPolicy(actor.model, session.encoder, size.top_k) if self.arm.top_k else greedy
+        train, rows = session.tasks("train"), []
+        for iteration in range(size.iterations):
+            if watch is not None and iteration % size.curve_every == 0:
+                watch(iteration, greedy)
+            episodes = self._play(policy, train, iteration, cfg)
+            torch.manual_seed(hash_seed(f"{self.seed}/{iteration}/dropout"))
+            rows.append(self._update(learner, critic, reference, episodes, iteration, cfg))
+            actor.sync()
+            session.interrupt.check()
+        if watch is not None:
+            watch(size.iterations, greedy)
+        return actor.model, rows
+
+    def _config(self) -> PPOConfig:
+        """The run's own PPO settings at the sizes of the experiment, with the critic fitted apart."""
+        changed: dict[str, Any] = {
+            "iterations": self.size.iterations,
+            "episodes_per_iteration": self.size.episodes,
+            "minibatches": min(self.size.minibatches, self.size.episodes),
+            "epochs": 1,
+            "plays_per_game": 1,
+            "plays_kept": 0,
+            "group_weight": 0.0,
+            "imitation_coef": 0.0,
+            "value_shares_trunk": False,
+            "game_baseline": False,
+            "kl_coef": self.size.kl_coef if self.arm.kl != "none" else 0.0,
+        }
+        ours = self.session.config.ppo
+        changed["value_passes"] = ours.value_passes or 8
+        return PPOConfig.model_validate({**ours.model_dump(), **changed})
+
+    def _full_model(self) -> PolicyModel:
+        return fresh_model(self.session, self.start, self.seed)
+
+    def _play(self, policy: ChoosePolicy, train: Sequence[Task], iteration: int, cfg: PPOConfig) -> list[Episode]:
+        name, games = f"{self.seed}/{iteration}", self.session.games(min(cfg.slots, self.size.episodes))
+        tasks = draw(train, self.size.episodes, 1, f"{name}/tasks")
+        players = training_games(games, cfg.rename, f"{name}/names")
+        columns = self.session.config.model.context
+        played = collect(policy, players, tasks, Decoding(), seed=f"{name}/play", columns=columns)
+        return [episode for episode in played if episode.outcome is not Outcome.FAILED]
+
+    def _update(
+        self,
+        learner: Learner,
+        critic: Critic,
+        reference: Reference,
+        episodes: Sequence[Episode],
+        iteration: int,
+        cfg: PPOConfig,
+    ) -> dict[str, float]:
+        advantages, targets = credit(episodes, cfg, RunningScale())
+        if not self.arm.bootstrap or self.arm.leak:
+            advantages = _defective(episodes, self.arm, cfg)
+        items = samples(episodes, advantages, targets)
+        if self.arm.kl == "reference":
+            with reference.in_place():
+                items = with_reference(items, learner.read(items), 1.0)
+        elif self.arm.kl == "old":
+            items = with_reference(items, learner.read(items), 1.0)
+        rate = learning_rate_factor(cfg.schedule, max(0, iteration - cfg.warmup_iterations), cfg.iterations, 0)
+        warm, rows = iteration < cfg.warmup_iterations, []
+        states: list[torch.Tensor] = []
+        returns: list[torch.Tensor] = []
+
+        def loss_of(reading: Any, batch: Any, turns: int) -> Any:
+            states.append(reading.states_TH.detach())
+            returns.append(batch.returns_T)
+            return ppo_loss(reading, batch, cfg, Sizes(turns, 0), cfg.entropy_coef, policy=not warm)
+
+        for part in minibatches(items, cfg.minibatches, random.Random(f"{self.seed}/{iteration}/order")):
+            share = partial(loss_of, turns=_turns(part))
+            rows.append(learner.measure(part, share) if warm else learner.step(part, share, rate))
+        critic.remember(torch.cat(states), torch.cat(returns))
+        fitted = critic.fit()
+        return {
+            "success": float(np.mean([episode.won for episode in episodes])),
+            "entropy": float(np.mean([row["entropy"] for row in rows])),
+            "first_gap": rows[0][
+                "engine_gap"
+            ],  # mean |log ratio| before the first step: 0 but for dropout and rounding
+            "first_clipped": rows[0]["clip_fraction"],
+            "kl_old": rows[-1]["kl_old"],
+            "value_loss": fitted["value_loss"],
+        }
+
+
+def _turns(part: Sequence[Sample]) -> int:
+    return sum(len(item.turns) for item in part)
+
+
+def _defective(episodes: Sequence[Episode], arm: Arm, cfg: PPOConfig) -> list[Array]:
+    rewards = [np.array([turn.reward for turn in e.turns], dtype=np.float64) for e in episodes]
+    values = [np.array([turn.value for turn in e.turns], dtype=np.float64) for e in episodes]
+    raw = advantages_with(rewards, values, cfg.gamma, cfg.lam, bootstrap=arm.bootstrap, leak=arm.leak)
+    if not cfg.normalise_advantages:
+        return raw
+    flat, place, scaled = normalise(np.concatenate(raw)), 0, []
+    for advantages_T in raw:
+        scaled.append(flat[place : place + len(advantages_T)])
+        place += len(advantages_T)
+    return scaled
+
+
+def fresh_model(session: Session, weights: Weights, seed: int) -> PolicyModel:
+    """A model of its own with these weights, and a critic that knows nothing yet."""
+    torch.manual_seed(seed)
+    lm, _ = load_model(session.config.model)
+    model = PolicyModel(lm)
+    # the critic starts anew in every arm: what an earlier training taught it belongs to that training
+    own = {name: p.detach().clone() for name, p in model.named_parameters() if name.startswith("value_head.")}
+    load_weights(model, {**weights, **own})
+    return model
+
+
+def adapted_model(session: Session, weights: Weights, size: Settings, seed: int) -> PolicyModel:
+    """The same behind fresh LoRA adapters with dropout; the weights themselves stand still."""
+    inner = fresh_model(session, weights, seed)
+    if inner.has_adapter:
+        return inner  # the run trains adapters already; their dropout is model.lora_dropout
+    options = {"lora_rank": size.lora_rank, "lora_alpha": size.lora_alpha, "lora_dropout": size.dropout}
+    config = session.config.model.model_copy(update={"adapter": "lora", "lora_targets": "all-linear", **options})
+    return PolicyModel(with_adapter(inner.lm, config), inner.value_head)
+
+
+def measured(session: Session, model: PolicyModel, tasks: Sequence[Task], *, greedy: bool) -> list[Episode]:
+    """The games of `tasks` played by `model`."""
+    policy = ChoosePolicy(Actor(model, session.config.model.dtype).model, session.encoder)
+    games = session.games(min(session.config.eval.slots, len(tasks)))
+    return evaluate(policy, games, tasks, Decoding(greedy=greedy), columns=session.config.model.context)

@@ -1,0 +1,107 @@
+"""A cell: how one way of playing did, game by game. Each is one JSON file, so an interrupted experiment goes on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from grue.errors import DataError
+from grue.storage.files import explained, write_atomic
+from grue.types import Episode, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Outcomes by seed of the game. Failed games are absent, and counted."""
+
+    name: str
+    won: dict[int, bool]
+    score: dict[int, float]
+    steps: dict[int, int]
+    lost: int = 0
+    failed: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def games(self) -> int:
+        return len(self.won)
+
+    @property
+    def success(self) -> float:
+        return float(np.mean(list(self.won.values()))) if self.won else float("nan")
+
+    def wins(self, seeds: Sequence[int]) -> NDArray[np.float64]:
+        """1 or 0 for each of `seeds`."""
+        return np.array([self.won[seed] for seed in seeds], dtype=np.float64)
+
+
+def from_episodes(name: str, episodes: Sequence[Episode], **extra: Any) -> Cell:
+    """The cell of played games. DataError when none of them finished."""
+    kept = [episode for episode in episodes if episode.outcome is not Outcome.FAILED]
+    if not kept:
+        raise DataError(f"all {len(episodes)} games of {name} failed", hint="grue doctor checks Java")
+    turns = [turn for episode in kept for turn in episode.turns]
+    return Cell(
+        name,
+        {episode.task.seed: episode.won for episode in kept},
+        {episode.task.seed: episode.score for episode in kept},
+        {episode.task.seed: episode.steps for episode in kept},
+        lost=sum(episode.outcome is Outcome.LOST for episode in kept),
+        failed=len(episodes) - len(kept),
+        extra={"invalid": sum(not turn.valid for turn in turns) / max(1, len(turns)), **extra},
+    )
+
+
+class Cells:
+    """The cells of one experiment. `made` is what decides a cell's content; other content has another file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, name: str, made: Mapping[str, Any]) -> Path:
+        digest = hashlib.sha256(orjson.dumps(made, option=orjson.OPT_SORT_KEYS)).hexdigest()[:10]
+        return self.folder / f"{name}-{digest}.json"
+
+    def get(self, name: str, made: Mapping[str, Any], play: Callable[[], Cell]) -> Cell:
+        """The stored cell, or the one that `play` makes, which is then stored."""
+        file = self.path(name, made)
+        if file.exists():
+            return _read(file)
+        cell = play()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        data = {
+            "name": cell.name,
+            "made": dict(made),
+            "success": cell.success,
+            "games": [[seed, cell.won[seed], cell.score[seed], cell.steps[seed]] for seed in sorted(cell.won)],
+            "lost": cell.lost,
+            "failed": cell.failed,
+            "extra": cell.extra,
+        }
+        with explained(f"write {file}"):
+            write_atomic(file, orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2))
+        return cell
+
+
+def _read(file: Path) -> Cell:
+    try:
+        data = orjson.loads(file.read_bytes())
+        rows = data["games"]
+        return Cell(
+            str(data["name"]),
+            {int(seed): bool(won) for seed, won, _, _ in rows},
+            {int(seed): float(score) for seed, _, score, _ in rows},
+            {int(seed): int(steps) for seed, _, _, steps in rows},
+            int(data["lost"]),
+            int(data["failed"]),
+            dict(data["extra"]),
+        )
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{file} is no cell of this experiment", hint="delete it to have it measured again") from error

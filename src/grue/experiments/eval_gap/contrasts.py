@@ -1,0 +1,236 @@
+"""Cells in, differences out. Points are percentage points of success that a defect takes off (below 0: adds)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grue.errors import DataError
+from grue.evaluate.stats import paired_difference, wilson
+from grue.experiments.eval_gap.cells import Cell
+
+FloatArray = NDArray[np.float64]
+
+
+class Side(TypedDict):
+    """One side of a contrast. With several trainings `games` counts those of all."""
+
+    success: float
+    ci95: list[float] | None  # of games, for one policy; None where several trainings are averaged
+    games: int
+    lost: float
+    failed: int
+    invalid: float
+
+
+class Contrast(TypedDict):
+    """What one defect costs. kind: "cost" moves the result, "chance" widens it, "gap" is of the repaired pipeline."""
+
+    name: str
+    kind: str
+    group: str  # "evaluation": needs an existing run only; "training": trains
+    question: str
+    points: float
+    ci95: list[float]
+    pairing: str
+    seeds: int
+    repaired: Side
+    defect: Side
+    details: dict[str, Any]
+
+
+def side(cells: Sequence[Cell]) -> Side:
+    """The numbers of one cell, or of the cells of several trainings together."""
+    wins, games = sum(sum(cell.won.values()) for cell in cells), sum(cell.games for cell in cells)
+    interval = [round(end, 6) for end in wilson(wins, games)] if len(cells) == 1 else None
+    return Side(
+        success=round(wins / games, 6),
+        ci95=interval,
+        games=games,
+        lost=round(sum(cell.lost for cell in cells) / games, 6),
+        failed=sum(cell.failed for cell in cells),
+        invalid=round(float(np.mean([cell.extra.get("invalid", 0.0) for cell in cells])), 6),
+    )
+
+
+def paired(
+    name: str, question: str, repaired: Cell, defect: Cell, *, resamples: int, kind: str = "cost", **details: Any
+) -> Contrast:
+    """Two ways of playing with the same weights on the same games."""
+    seeds = sorted(set(repaired.won) & set(defect.won))
+    if not seeds:
+        raise DataError(f"{repaired.name} and {defect.name} share no game", hint="delete their cells")
+    found = paired_difference(repaired.wins(seeds), defect.wins(seeds), resamples)
+    return _contrast(
+        name,
+        question,
+        [repaired],
+        [defect],
+        (found.value, found.low, found.high),
+        kind=kind,
+        group="evaluation",
+        pairing=f"paired on {len(seeds)} games",
+        details=details,
+    )
+
+
+def unpaired(
+    name: str, question: str, repaired: Cell, defect: Cell, *, resamples: int, kind: str = "gap", **details: Any
+) -> Contrast:
+    """Different games: both are resampled."""
+    a_n, b_n = (cell.wins(sorted(cell.won)) for cell in (repaired, defect))
+    rng = np.random.default_rng(0)
+    found = np.array(
+        [rng.choice(a_n, a_n.size).mean() - rng.choice(b_n, b_n.size).mean() for _ in range(resamples)],
+        dtype=np.float64,
+    )
+    low, high = np.percentile(found, [2.5, 97.5])
+    return _contrast(
+        name,
+        question,
+        [repaired],
+        [defect],
+        (float(a_n.mean() - b_n.mean()), float(low), float(high)),
+        kind=kind,
+        group="evaluation",
+        pairing="other games on either side",
+        details=details,
+    )
+
+
+def crossed(
+    name: str, question: str, repaired: Sequence[Cell], defect: Sequence[Cell], *, resamples: int, **details: Any
+) -> Contrast:
+    """Several trainings of each arm, paired by seed, on the same games: trainings and games are both resampled."""
+    if len(repaired) != len(defect) or not repaired:
+        raise DataError(f"{name}: {len(repaired)} and {len(defect)} trainings cannot be paired")
+    games = sorted(set.intersection(*(set(cell.won) for cell in (*repaired, *defect))))
+    if not games:
+        raise DataError(f"{name}: the trainings share no game", hint="delete their cells")
+    difference_SG = np.stack([a.wins(games) - b.wins(games) for a, b in zip(repaired, defect, strict=True)])
+    low, high = crossed_interval(difference_SG, resamples)
+    details["by_seed"] = [round(100 * float(row.mean()), 2) for row in difference_SG]
+    return _contrast(
+        name,
+        question,
+        repaired,
+        defect,
+        (float(difference_SG.mean()), low, high),
+        kind="cost",
+        group="training",
+        pairing=f"{len(repaired)} trainings each, paired by seed, {len(games)} games",
+        details=details,
+    )
+
+
+def crossed_interval(difference_SG: FloatArray, resamples: int) -> tuple[float, float]:
+    """95 % bootstrap interval of the mean over trainings S and games G, both drawn with replacement.
+
+    With three trainings it is a rough interval, and still far wider than one over games alone, which would be about
+    these three trainings and no others.
+    """
+    rng = np.random.default_rng(0)
+    trainings, games = difference_SG.shape
+    means = []
+    for _ in range(resamples):
+        rows = rng.integers(0, trainings, trainings)
+        columns = rng.integers(0, games, games)
+        means.append(difference_SG[rows][:, columns].mean())
+    low, high = np.percentile(np.array(means), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def few_games(cell: Cell, count: int, *, resamples: int) -> Contrast:
+    """How far a small evaluation lies from the large one: its first games, and the spread over all small draws."""
+    seeds = sorted(cell.won)
+    wins_n = cell.wins(seeds)
+    count = min(count, len(seeds))
+    rng = np.random.default_rng(0)
+    small = np.array([rng.choice(wins_n, count, replace=False).mean() for _ in range(resamples)])
+    low, high = np.percentile(small, [2.5, 97.5])
+    half = float(high - low) / 2
+    first = Cell("first", dict(zip(seeds[:count], (cell.won[s] for s in seeds), strict=False)), {}, {})
+    return _contrast(
+        "few-games",
+        f"{count} games instead of {len(seeds)}: what 95 of 100 small evaluations lie within",
+        [cell],
+        [first],
+        (half, half, half),
+        kind="chance",
+        group="evaluation",
+        pairing=f"draws of {count} out of {len(seeds)} games",
+        details={
+            "standard_deviation_points": round(100 * float(small.std()), 2),
+            "range_points": [round(100 * float(low), 2), round(100 * float(high), 2)],
+            "share_ten_points_off": round(float(np.mean(np.abs(small - wins_n.mean()) >= 0.1)), 4),
+        },
+    )
+
+
+def chosen_on_what_is_reported(curves: Sequence[Mapping[int, Cell]], count: int, *, resamples: int) -> Contrast:
+    """Optimism of reporting the best of several evaluations on the games that chose it.
+
+    curves[s][iteration] is a greedy evaluation of training s. In each resample `count` of the games choose the best
+    iteration and report it; the honest number is that iteration's success on the other games.
+    """
+    rng = np.random.default_rng(0)
+    reported: list[float] = []
+    honest: list[float] = []
+    steps = [sorted(curve) for curve in curves]
+    games = sorted(set.intersection(*(set(cell.won) for curve in curves for cell in curve.values())))
+    count = min(count, len(games) // 2)
+    if count < 1:
+        raise DataError("too few games to choose on some and report on others", hint="raise arm_games")
+    wins = [np.stack([curve[i].wins(games) for i in order]) for curve, order in zip(curves, steps, strict=True)]
+    for _ in range(resamples):
+        wins_IG = wins[rng.integers(len(wins))]
+        mixed = rng.permutation(len(games))
+        small_I = wins_IG[:, mixed[:count]].mean(1)
+        best = int(small_I.argmax())
+        reported.append(float(small_I[best]))
+        honest.append(float(wins_IG[best, mixed[count:]].mean()))
+    gap = np.array(honest) - np.array(reported)
+    low, high = np.percentile(gap, [2.5, 97.5])
+    last = [curve[order[-1]] for curve, order in zip(curves, steps, strict=True)]
+    return _contrast(
+        "chosen-on-test",
+        f"the best of {len(steps[0])} checkpoints is chosen on {count} games and reported on them",
+        last,
+        last,
+        (float(gap.mean()), float(low), float(high)),
+        kind="cost",
+        group="training",
+        pairing=f"{len(curves)} trainings, resampled games; the interval is that of one report",
+        details={"reported": round(float(np.mean(reported)), 4), "honest": round(float(np.mean(honest)), 4)},
+    )
+
+
+def _contrast(
+    name: str,
+    question: str,
+    repaired: Sequence[Cell],
+    defect: Sequence[Cell],
+    estimate: tuple[float, float, float],
+    *,
+    kind: str,
+    group: str,
+    pairing: str,
+    details: dict[str, Any],
+) -> Contrast:
+    value, low, high = (round(100 * number, 3) for number in estimate)
+    return Contrast(
+        name=name,
+        kind=kind,
+        group=group,
+        question=question,
+        points=value,
+        ci95=[low, high],
+        pairing=pairing,
+        seeds=len(repaired),
+        repaired=side(repaired),
+        defect=side(defect),
+        details=details,
+    )

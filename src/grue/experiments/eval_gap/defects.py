@@ -1,0 +1,107 @@
+"""The notebook's defects as small parts that stand in for the library's: credit, sampling, and one step too many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from grue.games import Game
+from grue.models.policy_model import PolicyModel
+from grue.policy.choose import ChoosePolicy, Decision, Decoding
+from grue.prompts.tokens import Encoder
+from grue.types import Branch, Episode, Observation, Outcome, Task, Turn
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A PPO training. The default is the repaired pipeline; each switch brings one defect back."""
+
+    name: str = "repaired"
+    bootstrap: bool = True  # False: V(s_t+1) is taken as 0 in every delta
+    leak: bool = False  # True: advantages run on from one episode into the one before it
+    kl: str = "none"  # "reference" or "old": what the KL term is taken to
+    adapter: bool = False  # LoRA instead of all weights
+    dropout: bool = False  # on while updating, off while playing (needs the adapter)
+    top_k: bool = False  # plays draw from the top k tokens only; log-probabilities are taken without
+
+
+def advantages_with(
+    rewards: Sequence[Array], values: Sequence[Array], gamma: float, lam: float, *, bootstrap: bool, leak: bool
+) -> list[Array]:
+    """GAE over episodes in the order of play, with the defects that are switched on.
+
+    bootstrap=True and leak=False is `turn_gae` with V = 0 after the last turn.
+    """
+    found: list[Array] = []
+    running = 0.0
+    for rewards_T, values_T in zip(reversed(rewards), reversed(values), strict=True):
+        following = 0.0
+        running = running if leak else 0.0
+        advantages_T = np.zeros_like(values_T)
+        for t in range(len(rewards_T) - 1, -1, -1):
+            running = rewards_T[t] + gamma * following - values_T[t] + gamma * lam * running
+            advantages_T[t] = running
+            following = values_T[t] if bootstrap else 0.0
+        found.append(advantages_T)
+    return found[::-1]
+
+
+class ExtraStep:
+    """`game` as the stock wrapper plays it: one step more than the task says and the prompt shows."""
+
+    def __init__(self, game: Game) -> None:
+        self._game = game
+
+    def reset(self, task: Task) -> Observation:
+        return self._game.reset(replace(task, limit=task.limit + 1))
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        return self._game.step(action)
+
+    def close(self) -> None:
+        self._game.close()
+
+
+class TopKPolicy(ChoosePolicy):
+    """Draws only among children that are in the top k of the whole vocabulary, and does not say so.
+
+    The recorded log-probabilities are those of the full distribution: what is learnt from is not what was played.
+    Where no child is in the top k, the likeliest one is taken.
+    """
+
+    def __init__(self, model: PolicyModel, encoder: Encoder, top_k: int) -> None:
+        super().__init__(model, encoder)
+        self.top_k = top_k
+
+    @torch.inference_mode()
+    def decide(self, decisions: Sequence[Decision], hidden_BH: torch.Tensor, decoding: Decoding) -> None:
+        if decoding.greedy:  # the likeliest token is never cut off
+            return super().decide(decisions, hidden_BH, decoding)
+        logits_BV = self.model.vocabulary_logits(hidden_BH).float() / decoding.temperature
+        lowest_B = logits_BV.topk(min(self.top_k, logits_BV.shape[-1])).values[:, -1]
+        for decision, logits_V, lowest in zip(decisions, logits_BV, lowest_B, strict=True):
+            logits_C = logits_V[list(decision.node.tokens)].double()
+            log_probs_C = torch.log_softmax(logits_C, -1)
+            kept_C = (logits_C >= lowest.double()) | (logits_C == logits_C.max())
+            weights = torch.where(kept_C, log_probs_C.exp(), 0.0).tolist()
+            pick = decision.rng.choices(range(len(weights)), weights)[0]
+            position = decision.offset + len(decision.taken) - 1
+            decision.branches.append(Branch(position, decision.node.tokens, pick))
+            decision.log_prob += float(log_probs_C[pick])
+            decision.entropy += float(-(log_probs_C.exp() * log_probs_C.clamp(min=-1e9)).sum())
+            decision.taken.append(decision.node.tokens[pick])
+            decision.node = decision.node.nodes[pick]
+        return None
+
+
+def cut_at_limit(episode: Episode) -> Episode:
+    """A demonstration without the turns behind the task's limit, as a player under the limit would have recorded it."""
+    turns: tuple[Turn, ...] = episode.turns[: episode.task.limit]
+    cut = len(turns) < len(episode.turns)
+    return replace(episode, turns=turns, outcome=Outcome.LIMIT if cut else episode.outcome)

@@ -1,0 +1,249 @@
+"""The cells of the experiment and how each is played. Everything here is asked for by name and played at most once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grue import games as all_games
+from grue.evaluate.evaluate import evaluate
+from grue.experiments.eval_gap.arms import PPOArm, Weights, measured, train_sft_arm
+from grue.experiments.eval_gap.cells import Cell, Cells, from_episodes
+from grue.experiments.eval_gap.defects import Arm, ExtraStep, TopKPolicy, cut_at_limit
+from grue.experiments.eval_gap.player import Answer, choosing, play_prompts, writing
+from grue.experiments.eval_gap.prompts import Style
+from grue.experiments.eval_gap.settings import Settings
+from grue.games.play import play
+from grue.games.teachers import teacher
+from grue.policy.actor import Actor
+from grue.policy.choose import ChoosePolicy, Decoding
+from grue.storage import episodes as stored_episodes
+from grue.types import Episode, Task
+
+if TYPE_CHECKING:
+    from grue.stages.session import Session
+
+UNSEEN_LAYOUTS = 900_000  # start in the pretrain fold: beyond what the embedded base was made of
+
+
+@dataclass
+class Measure:
+    """The run that is examined, and the cells measured so far."""
+
+    session: Session
+    size: Settings
+    cells: Cells
+    weights: Weights  # of the examined policy
+    _loaded: str = field(default="", init=False)
+
+    def tasks(self, fold: str, count: int) -> list[Task]:
+        """Tasks spread over a fold; of "pretrain": train recipes in layouts that nothing has been trained on."""
+        if fold != "pretrain":
+            return self.session.tasks(fold, count)
+        game = self.session.config.game
+        return all_games.tasks(
+            game.name, game.params, fold, game.limit, count=count, start=UNSEEN_LAYOUTS, java=game.java
+        )
+
+    def played(self, fold: str = "", *, greedy: bool = True) -> Cell:
+        """The repaired pipeline."""
+        fold = fold or self.size.fold
+
+        def run(policy: ChoosePolicy, tasks: Sequence[Task]) -> list[Episode]:
+            return evaluate(policy, self._seats(tasks), tasks, Decoding(greedy=greedy), columns=self._columns)
+
+        return self._cell(f"{'greedy' if greedy else 'sampled'}-{fold}", fold, {"greedy": greedy}, run)
+
+    def extra_step(self) -> Cell:
+        def run(policy: ChoosePolicy, tasks: Sequence[Task]) -> list[Episode]:
+            seats = [ExtraStep(game) for game in self._seats(tasks)]
+            return evaluate(policy, seats, tasks, Decoding(greedy=True), columns=self._columns)
+
+        return self._cell("extra-step", self.size.fold, {"greedy": True}, run)
+
+    def top_k_choice(self) -> Cell:
+        def run(policy: ChoosePolicy, tasks: Sequence[Task]) -> list[Episode]:
+            cut = TopKPolicy(policy.model, policy.encoder, self.size.top_k)
+            return evaluate(cut, self._seats(tasks), tasks, Decoding(), columns=self._columns)
+
+        return self._cell("sampled-top-k", self.size.fold, {"top_k": self.size.top_k}, run)
+
+    def prompted(self, name: str, style: Style) -> Cell:
+        """Greedy choice after prompts of `style`."""
+        return self._prompted(name, style, {}, lambda policy: choosing(policy, Decoding(greedy=True)))
+
+    def written(self, name: str, *, greedy: bool, top_k: int = 0, style: Style | None = None) -> Cell:
+        """Actions written freely over the whole vocabulary."""
+        made = {"written": True, "greedy": greedy, "top_k": top_k, "answer_tokens": self.size.answer_tokens}
+        most = self.size.answer_tokens
+        return self._prompted(
+            name,
+            style or Style(),
+            made,
+            lambda policy: writing(policy, Decoding(greedy=greedy), top_k=top_k, most=most),
+        )
+
+    def gold_steps(self, fold: str) -> dict[int, int]:
+        """Seed -> steps of the game's own solution, however many it takes; {} where a game has none."""
+        tasks = self.tasks(fold, self.size.games)
+
+        def run() -> Cell:
+            (game,) = self.session.games(1)
+            return from_episodes(
+                f"gold-{fold}", [play(game, t, teacher("gold", game), record_limit=100) for t in tasks]
+            )
+
+        made = {"game": self._game, "fold": fold, "games": len(tasks), "player": "gold"}
+        return self.cells.get(f"gold-{fold}", made, run).steps
+
+    def sft_arm(self, seed: int, *, cut: bool) -> Cell:
+        """Greedy success after SFT on whole demonstrations, or on the same ones cut at the limit."""
+        name = f"arm-sft-{'cut' if cut else 'whole'}-{seed}"
+        made = {**self._arm_made, "cut": cut, "seed": seed, "sft": self.session.config.sft.model_dump()}
+
+        def run() -> Cell:
+            self.session.load("base")
+            model = train_sft_arm(self.session, self._current(), self._demonstrations(cut=cut), self.size, seed)
+            return from_episodes(name, measured(self.session, model, self._arm_tasks, greedy=True))
+
+        return self.cells.get(name, made, run)
+
+    def ppo_arm(self, arm: Arm, seed: int) -> Cell:
+        """Greedy success after a short PPO training; sampled success, metrics and the curve are in `extra`."""
+        made = self._ppo_made(arm, seed)
+
+        def run() -> Cell:
+            self.session.load("sft")
+            curve: dict[str, Any] = {}
+
+            def watch(iteration: int, policy: ChoosePolicy) -> None:
+                tasks = self._arm_tasks
+                episodes = evaluate(policy, self._seats(tasks), tasks, Decoding(greedy=True), columns=self._columns)
+                curve[str(iteration)] = {str(e.task.seed): e.won for e in episodes}
+
+            trainer = PPOArm(self.session, arm, self.size, seed, self._current())
+            model, rows = trainer.train(watch if arm == Arm() else None)
+            sampled = measured(self.session, model, self._arm_tasks, greedy=False)
+            last = [row["success"] for row in rows[-3:]]
+            return from_episodes(
+                f"arm-{arm.name}-{seed}",
+                measured(self.session, model, self._arm_tasks, greedy=True),
+                sampled=float(np.mean([episode.won for episode in sampled])),
+                collection=float(np.mean(last)),  # sampled train success of the last three iterations
+                metrics=rows,
+                curve=curve,
+            )
+
+        return self.cells.get(f"arm-{arm.name}-{seed}", made, run)
+
+    def curve(self, seed: int) -> dict[int, Cell]:
+        """Iteration -> greedy evaluation of the repaired arm."""
+        found = self.ppo_arm(Arm(), seed).extra["curve"]
+        return {
+            int(iteration): Cell(f"curve-{iteration}", {int(s): bool(w) for s, w in won.items()}, {}, {})
+            for iteration, won in found.items()
+        }
+
+    def _ppo_made(self, arm: Arm, seed: int) -> dict[str, Any]:
+        sizes = self.size.model_dump(include={"iterations", "episodes", "minibatches", "kl_coef", "curve_every"})
+        if arm.adapter:
+            sizes |= self.size.model_dump(include={"lora_rank", "lora_alpha", "dropout"})
+        if arm.top_k:
+            sizes["top_k"] = self.size.top_k
+        return {
+            **self._arm_made,
+            "arm": asdict(arm),
+            "seed": seed,
+            "sizes": sizes,
+            "ppo": self.session.config.ppo.model_dump(),
+            "start": self._stage_digest("sft"),
+        }
+
+    def _demonstrations(self, *, cut: bool) -> list[Episode]:
+        whole: list[Episode] = []
+        for name in ("demos", "replays"):
+            file = self.session.run.episodes(name)
+            if file.exists():
+                share = self.size.sft_games * (1 if name == "demos" else self.session.config.demos.replays)
+                whole += list(stored_episodes.read(file))[:share]
+        return [cut_at_limit(episode) for episode in whole] if cut else whole
+
+    def _prompted(
+        self, name: str, style: Style, made: dict[str, Any], answer: Callable[[ChoosePolicy], Answer]
+    ) -> Cell:
+        def run(policy: ChoosePolicy, tasks: Sequence[Task]) -> list[Episode]:
+            return play_prompts(policy, self._seats(tasks), tasks, style, answer(policy), columns=self._columns)
+
+        return self._cell(name, self.size.fold, {**made, "style": asdict(style)}, run)
+
+    def _cell(
+        self,
+        name: str,
+        fold: str,
+        made: dict[str, Any],
+        run: Callable[[ChoosePolicy, Sequence[Task]], list[Episode]],
+    ) -> Cell:
+        self.session.interrupt.check()
+
+        def fill() -> Cell:
+            self.session.load(self.size.policy)
+            tasks = self.tasks(fold, self.size.games)
+            self.session.say(f"{name}: {len(tasks)} games of {fold}")
+            actor = Actor(self.session.model, self.session.config.model.dtype)
+            episodes = run(ChoosePolicy(actor.model, self.session.encoder), tasks)
+            lengths = [len(segment.ids) for episode in episodes for segment in episode.segments[-1:]]
+            return from_episodes(name, episodes, tokens_median=float(np.median(lengths)) if lengths else 0.0)
+
+        return self.cells.get(
+            name,
+            {
+                **made,
+                "game": self._game,
+                "fold": fold,
+                "games": self.size.games,
+                "context": self._columns,
+                "weights": digest(self.weights),
+            },
+            fill,
+        )
+
+    def _seats(self, tasks: Sequence[Task]) -> list[all_games.Game]:
+        return self.session.games(min(self.session.config.eval.slots, len(tasks)))
+
+    def _current(self) -> Weights:
+        """A copy of the weights that the session's model has now."""
+        return {name: p.detach().clone() for name, p in self.session.model.named_parameters() if p.requires_grad}
+
+    def _stage_digest(self, policy: str) -> str:
+        self.session.load(policy)
+        return digest(self._current())
+
+    @property
+    def _arm_tasks(self) -> list[Task]:
+        return self.session.tasks(self.size.fold, self.size.arm_games)
+
+    @property
+    def _columns(self) -> int:
+        return self.session.config.model.context
+
+    @property
+    def _game(self) -> dict[str, Any]:
+        return self.session.config.game.model_dump(exclude={"java", "read_timeout_s"})
+
+    @property
+    def _arm_made(self) -> dict[str, Any]:
+        size = self.size.model_dump(include={"fold", "arm_games", "sft_games", "sft_batch"})
+        return {"game": self._game, "model": self.session.config.model.model_dump(), **size}
+
+
+def digest(weights: Weights) -> str:
+    """A name for these weights."""
+    found = hashlib.sha256()
+    for name in sorted(weights):
+        found.update(name.encode())
+        found.update(weights[name].detach().float().cpu().numpy().tobytes())
+    return found.hexdigest()[:16]

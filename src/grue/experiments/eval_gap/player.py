@@ -1,0 +1,136 @@
+"""Play with prompts that are built anew at every step; the action is chosen among the valid ones, or written freely."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from grue.errors import GameError
+from grue.experiments.eval_gap.prompts import Style, prompt_ids
+from grue.games import Game
+from grue.games.guard import clean_action
+from grue.policy.choose import ChoosePolicy, Decoding, Query
+from grue.policy.engine import Engine
+from grue.types import Episode, Observation, Outcome, Task, Turn
+
+
+@dataclass(slots=True)
+class Table:
+    """One game being played."""
+
+    row: int
+    game: Game
+    task: Task
+    rng: random.Random
+    observation: Observation
+    past: list[tuple[str, str]] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    prompt: list[int] = field(default_factory=list)
+
+
+Answer = Callable[[Engine, list[Table]], list[str]]  # the action for each table, whose `prompt` is new
+
+
+def play_prompts(
+    policy: ChoosePolicy,
+    games: Sequence[Game],
+    tasks: Sequence[Task],
+    style: Style,
+    answer: Answer,
+    *,
+    columns: int,
+    seed: str = "evaluate",
+) -> list[Episode]:
+    """One episode for each task, as many at once as there are games. Draws depend on the task's place alone."""
+    episodes: list[Episode] = []
+    for first in range(0, len(tasks), len(games)):
+        part = tasks[first : first + len(games)]
+        found: dict[int, Episode] = {}
+        tables = []
+        for row, (game, task) in enumerate(zip(games, part, strict=False)):
+            try:
+                observation = game.reset(task)
+            except GameError as error:
+                found[row] = Episode(task, "prompt", (), Outcome.FAILED, None, error=error.message)
+                continue
+            tables.append(Table(row, game, task, random.Random(f"{seed}/{first + row}"), observation))
+        engine = policy.engine(len(part), columns)
+        while tables:
+            for table in tables:
+                goal, limit = table.observation.goal, table.task.limit
+                table.prompt = prompt_ids(style, policy.encoder, goal, limit, table.past, table.observation.text)
+                engine.reset(table.row)
+            actions = answer(engine, tables)
+            for table, action in zip(tables, actions, strict=True):
+                ended = _play(table, action)
+                if ended is not None:
+                    found[table.row] = ended
+            tables = [table for table in tables if table.row not in found]
+        episodes += [found[row] for row in range(len(part))]
+    return episodes
+
+
+def _play(table: Table, action: str) -> Episode | None:
+    before, action = table.observation, clean_action(action)
+    valid = before.actions is None or action in before.actions
+    try:
+        table.observation, reward, outcome = table.game.step(action)
+    except GameError as error:
+        return Episode(table.task, "prompt", tuple(table.turns), Outcome.FAILED, before, error=error.message)
+    table.turns.append(Turn(before, action, reward, valid=valid))
+    table.past.append((before.text, action))
+    if outcome is None:
+        return None
+    return Episode(table.task, "prompt", tuple(table.turns), outcome, table.observation)
+
+
+def choosing(policy: ChoosePolicy, decoding: Decoding) -> Answer:
+    """The action is chosen on the trie of the valid ones, as the library does."""
+
+    def answer(engine: Engine, tables: list[Table]) -> list[str]:
+        hidden_BH = engine.feed([table.row for table in tables], [table.prompt for table in tables])
+        queries = [Query(t.row, t.observation.actions or (), len(t.prompt), t.rng) for t in tables]
+        return [decision.action for decision in policy.act(engine, queries, hidden_BH, decoding)]
+
+    return answer
+
+
+def writing(policy: ChoosePolicy, decoding: Decoding, *, top_k: int = 0, most: int = 15) -> Answer:
+    """The action is written token by token over the whole vocabulary, up to a newline or `most` tokens.
+
+    `top_k` keeps the k likeliest tokens of each step before one is drawn, as some libraries do unasked; 0 keeps all.
+    """
+    encoder = policy.encoder
+
+    @torch.inference_mode()
+    def answer(engine: Engine, tables: list[Table]) -> list[str]:
+        written: dict[int, list[int]] = {table.row: [] for table in tables}
+        waiting, news = list(tables), [table.prompt for table in tables]
+        while waiting:
+            hidden_BH = engine.feed([table.row for table in waiting], news)
+            logits_BV = policy.model.vocabulary_logits(hidden_BH).float() / decoding.temperature
+            for table, logits_V in zip(waiting, logits_BV, strict=True):
+                written[table.row].append(_draw(logits_V, table.rng, top_k, greedy=decoding.greedy))
+            waiting = [
+                table
+                for table in waiting
+                if len(written[table.row]) < most and not encoder.ends(written[table.row][-1])
+            ]
+            news = [written[table.row][-1:] for table in waiting]
+        return [encoder.text(written[table.row]) for table in tables]
+
+    return answer
+
+
+def _draw(logits_V: torch.Tensor, rng: random.Random, top_k: int, *, greedy: bool) -> int:
+    if greedy:
+        return int(logits_V.argmax())
+    if 0 < top_k < len(logits_V):
+        kept, index = logits_V.topk(top_k)
+        return int(index[_draw(kept, rng, 0, greedy=False)])
+    cumulative = torch.softmax(logits_V.double(), -1).cumsum(-1)
+    place = int(torch.searchsorted(cumulative, rng.random() * float(cumulative[-1])))
+    return min(place, len(logits_V) - 1)

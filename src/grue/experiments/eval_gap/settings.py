@@ -1,0 +1,54 @@
+"""Sizes of the experiment. They travel as `key=value` and are stored with every result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from grue.config.stages import Stage
+from grue.errors import ConfigError
+
+
+class Settings(Stage):
+    """How much is played and trained. The defaults take hours on two cores, most of them for the trainings."""
+
+    policy: Literal["base", "sft", "ppo"] = Field("ppo", description="whose evaluation is examined")
+    fold: Literal["dev", "test"] = Field("dev", description="fold of the paired contrasts; test is for the last word")
+    games: int = Field(1000, ge=2, le=1000, description="games for each cell that needs no training")
+    few_games: int = Field(20, ge=1, le=1000, description="games of the small evaluation")
+    window: int = Field(11, ge=1, description="steps of history in a windowed prompt")
+    top_k: int = Field(50, ge=1, description="the hidden truncation of sampling")
+    answer_tokens: int = Field(15, ge=1, description="tokens that freely written actions may have")
+    seeds: int = Field(3, ge=3, le=100, description="trainings of each arm")
+    sft_games: int = Field(900, ge=1, description="demonstrations in an SFT arm")
+    sft_batch: int = Field(32, ge=1, description="episodes per optimiser step of an SFT arm")
+    iterations: int = Field(30, ge=1, description="PPO iterations of an arm")
+    episodes: int = Field(128, ge=2, description="games per PPO iteration")
+    minibatches: int = Field(6, ge=1, description="optimiser steps per PPO iteration")
+    arm_games: int = Field(300, ge=2, le=1000, description="games that evaluate an arm")
+    curve_every: int = Field(5, ge=1, description="iterations between two evaluations of the repaired arm")
+    kl_coef: float = Field(0.05, gt=0, description="weight of the KL term where arms differ in what it is taken to")
+    lora_rank: int = Field(4, ge=1, description="rank of the adapters in the dropout arms")
+    lora_alpha: int = Field(32, ge=1, description="scale of the adapters in the dropout arms")
+    dropout: float = Field(0.25, gt=0, lt=1, description="dropout of the adapters while PPO updates")
+    bootstrap: int = Field(2000, ge=100, description="resamples behind an interval")
+
+
+def read_settings(texts: Sequence[str]) -> Settings:
+    """Settings from `key=value` texts. ConfigError names an unknown key or a value out of range."""
+    given: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or key.strip() not in Settings.model_fields:
+            known = ", ".join(Settings.model_fields)
+            raise ConfigError(f"{text!r} is no setting of this experiment", hint=f"settings: {known}")
+        given[key.strip()] = value.strip()
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        hint = f"{key}: {Settings.model_fields[key].description}"
+        raise ConfigError(f"{key}={first['input']}: {first['msg'].lower()}", hint=hint) from error

@@ -1,0 +1,241 @@
+"""The suspects: which cells each contrast compares, by name. The order here is the order in which they are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from grue.errors import ConfigError
+from grue.experiments.eval_gap.cells import Cell
+from grue.experiments.eval_gap.contrasts import (
+    Contrast,
+    chosen_on_what_is_reported,
+    crossed,
+    few_games,
+    paired,
+    unpaired,
+)
+from grue.experiments.eval_gap.defects import Arm
+from grue.experiments.eval_gap.measure import Measure
+from grue.experiments.eval_gap.prompts import Style
+
+Suspect = Callable[[Measure], Contrast]
+
+
+def _pair(name: str, question: str, repaired: Callable[[Measure], Cell], defect: Callable[[Measure], Cell]) -> Suspect:
+    def contrast(m: Measure) -> Contrast:
+        return paired(name, question, repaired(m), defect(m), resamples=m.size.bootstrap)
+
+    return contrast
+
+
+def _folds(name: str, question: str, one: str, other: str) -> Suspect:
+    def contrast(m: Measure) -> Contrast:
+        a, b = m.played(one), m.played(other)
+        strata = _at_equal_gold(a, b, m.gold_steps(one), m.gold_steps(other))
+        details: dict[str, Any] = {} if strata is None else {"points_at_equal_gold_length": round(100 * strata, 3)}
+        return unpaired(name, question, a, b, resamples=m.size.bootstrap, **details)
+
+    return contrast
+
+
+def _arms(name: str, question: str, repaired: Arm, defect: Arm) -> Suspect:
+    def contrast(m: Measure) -> Contrast:
+        pairs = [(m.ppo_arm(repaired, seed), m.ppo_arm(defect, seed)) for seed in range(m.size.seeds)]
+        ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
+
+        def mean(cells: list[Cell], key: str) -> float:
+            return round(float(np.mean([row[key] for cell in cells for row in cell.extra["metrics"]])), 5)
+
+        details: dict[str, Any] = {
+            "sampled": [round(float(np.mean([c.extra["sampled"] for c in cells])), 4) for cells in (ours, theirs)],
+            "collection": [
+                round(float(np.mean([c.extra["collection"] for c in cells])), 4) for cells in (ours, theirs)
+            ],
+            "first_gap": [mean(ours, "first_gap"), mean(theirs, "first_gap")],
+            "first_clipped": [mean(ours, "first_clipped"), mean(theirs, "first_clipped")],
+        }
+        return crossed(name, question, ours, theirs, resamples=m.size.bootstrap, **details)
+
+    return contrast
+
+
+def _budget(m: Measure) -> int:
+    """Half of the repaired pipeline's games outgrow this many tokens."""
+    return max(32, int(m.played().extra["tokens_median"]))
+
+
+def _truncation(m: Measure) -> Contrast:
+    budget = _budget(m)
+    kept = m.prompted("cut-oldest", Style(budget=budget))
+    right = m.prompted("cut-right", Style(budget=budget, cut="right"))
+    left = m.prompted("cut-left", Style(budget=budget, cut="left"))
+    question = f"prompts above {budget} tokens lose their right end instead of their oldest steps"
+    details: dict[str, Any] = {"left": round(left.success, 4), "budget": budget, "no_cut": round(m.played().success, 4)}
+    return paired("truncation-side", question, kept, right, resamples=m.size.bootstrap, **details)
+
+
+def _together(m: Measure) -> Contrast:
+    """Everything that a notebook's evaluation does to its prompts and actions, at once."""
+    style = Style(window=m.size.window, task_line=False, retokenise=True, budget=_budget(m), cut="right")
+    question = "window, missing task line, text tokenised again, right cut and free sampling with top k, at once"
+    worst = m.written("together", greedy=False, top_k=m.size.top_k, style=style)
+    return paired("together", question, m.played(), worst, resamples=m.size.bootstrap)
+
+
+def _demonstrations_cut(m: Measure) -> Contrast:
+    pairs = [(m.sft_arm(seed, cut=False), m.sft_arm(seed, cut=True)) for seed in range(m.size.seeds)]
+    ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
+    question = "demonstrations end at the step limit, before the meal is prepared (measured after SFT)"
+    return crossed("demonstrations-cut", question, ours, theirs, resamples=m.size.bootstrap)
+
+
+def _chosen(m: Measure) -> Contrast:
+    curves: list[Mapping[int, Cell]] = [m.curve(seed) for seed in range(m.size.seeds)]
+    return chosen_on_what_is_reported(curves, m.size.few_games, resamples=m.size.bootstrap)
+
+
+def _remaining(m: Measure) -> Contrast:
+    question = "what is left in the repaired pipeline: sampled play of train games against greedy play of held-out ones"
+    return unpaired(
+        "remaining",
+        question,
+        m.played("train", greedy=False),
+        m.played(),
+        resamples=m.size.bootstrap,
+        sampled_held_out=round(m.played(greedy=False).success, 4),
+        greedy_train=round(m.played("train").success, 4),
+    )
+
+
+EVALUATION: dict[str, Suspect] = {
+    "remaining": _remaining,
+    "sampled": _pair(
+        "sampled",
+        "actions are sampled instead of the likeliest taken",
+        lambda m: m.played(),
+        lambda m: m.played(greedy=False),
+    ),
+    "train-to-dev": _folds("train-to-dev", "dev games instead of train games, greedy", "train", "dev"),
+    "train-to-test": _folds("train-to-test", "test games instead of train games, greedy", "train", "test"),
+    "layouts": _folds("layouts", "layouts that were never trained on, recipes of train", "train", "pretrain"),
+    "recipes": _folds(
+        "recipes", "recipes of dev instead of train; neither side's layouts were trained on", "pretrain", "dev"
+    ),
+    "extra-step": _pair(
+        "extra-step",
+        "the stock wrapper lets one step more pass than the prompt says",
+        lambda m: m.played(),
+        lambda m: m.extra_step(),
+    ),
+    "few-games": lambda m: few_games(m.played(), m.size.few_games, resamples=m.size.bootstrap),
+    "window": _pair(
+        "window",
+        "only the last steps stay in the prompt",
+        lambda m: m.played(),
+        lambda m: m.prompted("window", Style(window=m.size.window)),
+    ),
+    "task-line": _pair(
+        "task-line",
+        "the task line is missing at one step of a windowed prompt",
+        lambda m: m.prompted("window", Style(window=m.size.window)),
+        lambda m: m.prompted("task-line", Style(window=m.size.window, task_line=False)),
+    ),
+    "retokenised": _pair(
+        "retokenised",
+        "the transcript is tokenised again as one text at every step",
+        lambda m: m.played(),
+        lambda m: m.prompted("retokenised", Style(retokenise=True)),
+    ),
+    "truncation-side": _truncation,
+    "free-greedy": _pair(
+        "free-greedy",
+        "actions are written freely (greedy) instead of chosen among the valid ones",
+        lambda m: m.played(),
+        lambda m: m.written("free-greedy", greedy=True),
+    ),
+    "free-sampled": _pair(
+        "free-sampled",
+        "actions are written freely (sampled) instead of chosen among the valid ones",
+        lambda m: m.played(greedy=False),
+        lambda m: m.written("free-sampled", greedy=False),
+    ),
+    "top-k-free": _pair(
+        "top-k-free",
+        "free sampling keeps the top k tokens only",
+        lambda m: m.written("free-sampled", greedy=False),
+        lambda m: m.written("free-top-k", greedy=False, top_k=m.size.top_k),
+    ),
+    "top-k": _pair(
+        "top-k",
+        "choice among valid actions that are in the top k of the vocabulary",
+        lambda m: m.played(greedy=False),
+        lambda m: m.top_k_choice(),
+    ),
+    "together": _together,
+}
+
+_NO_BOOTSTRAP, _LEAK = Arm("no-bootstrap", bootstrap=False), Arm("leak", leak=True)
+TRAINING: dict[str, Suspect] = {
+    "demonstrations-cut": _demonstrations_cut,
+    "no-bootstrap": _arms("no-bootstrap", "GAE takes the next value as 0", Arm(), _NO_BOOTSTRAP),
+    "leak": _arms("leak", "advantages run on into the episode before", Arm(), _LEAK),
+    "no-bootstrap-and-leak": _arms(
+        "no-bootstrap-and-leak",
+        "both defects of the notebook's GAE at once",
+        Arm(),
+        Arm("no-bootstrap-and-leak", bootstrap=False, leak=True),
+    ),
+    "kl-to-old": _arms(
+        "kl-to-old",
+        "the KL penalty is taken to the policy before the update, not to the reference",
+        Arm("kl-reference", kl="reference"),
+        Arm("kl-old", kl="old"),
+    ),
+    "top-k-play": _arms(
+        "top-k-play",
+        "collection draws from the top k tokens, log-probabilities are taken without",
+        Arm(),
+        Arm("top-k-play", top_k=True),
+    ),
+    "dropout": _arms(
+        "dropout",
+        "adapter dropout is on in the update and off in collection: ratios do not begin at 1",
+        Arm("lora", adapter=True),
+        Arm("lora-dropout", adapter=True, dropout=True),
+    ),
+    "chosen-on-test": _chosen,
+}
+
+
+def wanted(only: tuple[str, ...], *, training: bool) -> dict[str, Suspect]:
+    """The contrasts to measure. ConfigError for a name that does not exist."""
+    every = EVALUATION | (TRAINING if training else {})
+    if not only:
+        return every
+    for name in only:
+        if name not in EVALUATION | TRAINING:
+            raise ConfigError(f"there is no contrast {name!r}", hint=f"contrasts: {', '.join(EVALUATION | TRAINING)}")
+    return {name: suspect for name, suspect in (EVALUATION | TRAINING).items() if name in only}
+
+
+def _at_equal_gold(a: Cell, b: Cell, a_gold: dict[int, int], b_gold: dict[int, int]) -> float | None:
+    """a - b if a's games were as long as b's: within strata of the gold solution's length, weighted as b's games are.
+
+    None where a stratum of b has no game of a.
+    """
+    lengths = sorted(b_gold[seed] for seed in b.won if seed in b_gold)
+    if not lengths or any(seed not in a_gold for seed in a.won):
+        return None
+    edges = np.unique(np.quantile(lengths, [0.25, 0.5, 0.75]))
+    difference = 0.0
+    for stratum in range(len(edges) + 1):
+        a_wins = [won for seed, won in a.won.items() if np.searchsorted(edges, a_gold[seed]) == stratum]
+        b_wins = [won for seed, won in b.won.items() if np.searchsorted(edges, b_gold.get(seed, 0)) == stratum]
+        if b_wins and not a_wins:
+            return None
+        if b_wins:
+            difference += len(b_wins) / b.games * (float(np.mean(a_wins)) - float(np.mean(b_wins)))
+    return difference

@@ -1,0 +1,125 @@
+"""What the adapters of other engines share: the order of calls, counting steps, reward as change of the score."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grue.errors import ConfigError, GameError
+from grue.games.base import check_seed
+from grue.games.guard import clean_action, refusal
+from grue.games.native import canonical_native
+from grue.types import Observation, Outcome, Task
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What an engine says after a move."""
+
+    text: str
+    goal: str
+    inventory: str
+    actions: tuple[str, ...] | None
+    score: float  # normalised; 1 exactly when won
+    won: bool
+    lost: bool
+
+
+class EngineGame(ABC):
+    """A game of another engine behind the contract, in this process. An adapter adds `_begin`, `_act` and `_end`."""
+
+    commas = False  # whether an action may hold a comma: orders to someone, in old adventures
+
+    def __init__(self, game: str, params: str = "") -> None:
+        self.game, self.params = game, canonical_native(game, params)
+        self._task: Task | None = None
+        self._state: State | None = None
+        self._steps = 0
+        self._outcome: Outcome | None = None
+        self._closed = False
+
+    @abstractmethod
+    def _begin(self, task: Task) -> State:
+        """Start a task from nothing."""
+
+    @abstractmethod
+    def _act(self, action: str) -> State:
+        """Do one clean, harmless action."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Let go of the engine. Called once."""
+
+    def reset(self, task: Task) -> Observation:
+        """Start `task`. ConfigError for one that cannot exist, GameError when the engine fails."""
+        if self._closed:
+            raise GameError("this game is closed", hint="make a new one with games.make")
+        check_seed(task)
+        if task.game != self.game:
+            raise ConfigError(f"a game of {self.game!r} cannot play {task.game!r}", hint="use games.make(task.game)")
+        self.params = canonical_native(task.game, task.params)
+        self._task = None
+        self._state = self._begin(task)
+        self._task, self._steps, self._outcome = task, 0, None
+        return _observation(self._state)
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        """Do one action. One that is no move (quit, restart, two commands in one) is answered here and costs a step."""
+        task, before = self._running()
+        action = clean_action(action)
+        refused = refusal(action, commas=self.commas)
+        self._state = _with_text(before, refused) if refused else self._act(action)
+        self._steps += 1
+        self._outcome = self._outcome_of(self._state, task)
+        return _observation(self._state), self._state.score - before.score, self._outcome
+
+    def close(self) -> None:
+        """Let go of the engine."""
+        if not self._closed:
+            self._closed, self._task = True, None
+            self._end()
+
+    def rehearse_in(self, other: EngineGame, actions: Sequence[str]) -> list[tuple[bool, bool]]:
+        """(listed, won) for each action, played in `other` from the start of this game's task, without its limit."""
+        task, _ = self._running(over=True)
+        observation = other.reset(Task(task.game, task.params, task.fold, task.seed, len(actions) + 1))
+        played: list[tuple[bool, bool]] = []
+        for action in actions:
+            listed = action in (observation.actions or ())
+            observation, _, outcome = other.step(action)
+            played.append((listed, outcome is Outcome.WON))
+            if outcome is not None:
+                break
+        return played
+
+    def _running(self, *, over: bool = False) -> tuple[Task, State]:
+        """The task and what was seen last; with `over` also after the end."""
+        if self._task is None or self._state is None or self._closed:
+            raise GameError("step before reset, or after close", hint="call reset(task) first")
+        if self._outcome is not None and not over:
+            raise GameError(f"the episode is over ({self._outcome})", hint="call reset(task) to play again")
+        return self._task, self._state
+
+    def _outcome_of(self, state: State, task: Task) -> Outcome | None:
+        if state.won:
+            return Outcome.WON
+        if state.lost:
+            return Outcome.LOST
+        return Outcome.LIMIT if self._steps >= task.limit else None
+
+
+def normalised(points: float, most: float, *, won: bool) -> float:
+    """`points` as a share of `most`, at least -1; 1 exactly when won."""
+    if won:
+        return 1.0
+    return max(-1.0, min(points / most, 0.999)) if most > 0 else 0.0
+
+
+def _with_text(state: State, text: str) -> State:
+    return State(text, state.goal, state.inventory, state.actions, state.score, won=False, lost=False)
+
+
+def _observation(state: State) -> Observation:
+    actions = None if state.actions is None else tuple(sorted(set(state.actions)))
+    return Observation(state.text, state.goal, state.inventory, actions, state.score)

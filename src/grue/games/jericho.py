@@ -1,0 +1,178 @@
+"""Any Z-machine story file through Jericho (Hausknecht et al. 2020), behind the contract of `base.Game`.
+
+Hosted by a worker process (`native.make_native`): the interpreter is C code that some commands hang or crash. Jericho
+itself knows score, moves and a walkthrough of some fifty files by their checksum. Of any other file, such as the
+Zorks that were put under the MIT licence in 2025, the score is read from memory (versions 1 to 3) or from the reply to
+"score", which is asked and taken back; and valid actions are found by trying (`jericho_actions`).
+
+A story file is one game, in every fold; the seed only throws the interpreter's dice.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from grue.errors import ConfigError, GameError
+from grue.games.engine_game import EngineGame, State, normalised
+from grue.games.jericho_actions import Trial, Words, valid_actions, words
+from grue.games.jericho_memory import Layout, layout, points_and_moves, world
+from grue.games.native import values
+from grue.games.textworld import tidy
+from grue.types import Task
+
+_FIRST_SEED = 1000  # below this the interpreter's dice count up instead of being random; 0 means the clock
+_ASKS_TO_RESTART = re.compile(r"\brestart\b.{0,60}\brestore\b.{0,120}\b(quit|end)\b", re.IGNORECASE | re.DOTALL)
+_HAS_WON = re.compile(r"\*{2,}\s*(you have won|the end)\s*\*{2,}", re.IGNORECASE)
+_POINTS = re.compile(r"(?:score is|scored) (-?\d+)", re.IGNORECASE)
+_OUT_OF = re.compile(r"(?:total of|out of(?: a)?(?: possible)?(?: total of)?) (\d+)", re.IGNORECASE)
+
+
+class JerichoGame(EngineGame):
+    """One story file: game "jericho:PATH". Params: maxScore (0: ask the game), validActions (0: list none)."""
+
+    commas = True
+
+    def __init__(self, game: str, params: str = "") -> None:
+        super().__init__(game, params)
+        self._file = Path(self.game.partition(":")[2]).expanduser()
+        self._values = values(self.game, self.params)
+        self._env: Any = None
+        self._words: Words | None = None
+        self._layout: Layout | None = None
+        self._points, self._most = 0, 0
+        self._over = False
+
+    @property
+    def points_and_moves(self) -> tuple[int, int]:
+        """The score in the game's own points, and its own count of moves (0 where only the story knows it)."""
+        self._running(over=True)
+        if self._env.is_fully_supported:
+            return int(self._env.get_score()), int(self._env.get_moves())
+        known = points_and_moves(self._memory())
+        return known if known is not None else (self._points, 0)
+
+    def gold(self) -> list[str]:
+        """Jericho's walkthrough. GameError for a file that it does not know."""
+        self._running(over=True)
+        if not self._env.is_fully_supported or not (path := self._env.get_walkthrough()):
+            raise GameError(f"Jericho knows no walkthrough of {self._file.name}", hint="it knows some fifty files")
+        return [str(action).lower() for action in path]
+
+    def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
+        """(the game listed the action, the game was won) for each, beside the live game."""
+        other = JerichoGame(self.game, self.params)
+        try:
+            return self.rehearse_in(other, actions)
+        finally:
+            other.close()
+
+    def _begin(self, task: Task) -> State:
+        self._end()
+        self._values = values(task.game, task.params)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the file is not supported, which is why this module reads memory
+            self._env = _load(self._file, _FIRST_SEED + task.seed)
+            text, _ = self._env.reset()  # of a supported file: with the dice of its walkthrough
+        memory = self._memory()
+        self._layout = layout(memory)
+        entries = [(entry.word, bool(entry.is_noun)) for entry in self._env.get_dictionary()]
+        self._words = words(entries, int(memory[0]))
+        self._points, self._over = 0, False
+        self._most = self._values["maxScore"] or self._max_score()
+        return self._shown(text)
+
+    def _act(self, action: str) -> State:
+        text = self._env.step(action)[0]
+        return self._shown(text)
+
+    def _end(self) -> None:
+        if self._env is not None:
+            with suppress(Exception):
+                self._env.close()
+            self._env = None
+
+    def _shown(self, text: str) -> State:
+        """What the player sees. Everything that is asked besides is taken back."""
+        env = self._env
+        self._over = self._ends(text)
+        if not self._over or env.is_fully_supported or points_and_moves(self._memory()) is not None:
+            self._points = self._count_points()
+        reached = self._most > 0 and self._points >= self._most
+        won = bool(reached or env.victory() or (self._over and _HAS_WON.search(text)))
+        carried, actions = "", None
+        if not self._over and not won:
+            carried = tidy(self._attempt("inventory").text)
+            actions = self._actions(text, carried) if self._values["validActions"] else None
+        return State(
+            text=tidy(text) or "Nothing happens.",
+            goal=f"Play the adventure and score as many points as you can, {self._most} at most."
+            if self._most
+            else "Play the adventure to its end.",
+            inventory=carried,
+            actions=actions if actions is not None or not self._values["validActions"] else (),
+            score=normalised(self._points, self._most, won=won),
+            won=won,
+            lost=self._over and not won,
+        )
+
+    def _ends(self, text: str) -> bool:
+        env = self._env
+        return bool(env.game_over() or env.victory() or env._emulator_halted() or _ASKS_TO_RESTART.search(text))
+
+    def _actions(self, text: str, carried: str) -> tuple[str, ...]:
+        assert self._words is not None
+        seen = f"{text}\n{self._attempt('look').text}"
+        return valid_actions(seen, carried, self._words, self._attempt)
+
+    def _attempt(self, action: str) -> Trial:
+        """Do `action` and take it back."""
+        env = self._env
+        assert self._layout is not None
+        state = env.get_state()
+        text = env.step(action)[0]
+        halted = env._emulator_halted()
+        memory = self._memory()
+        known = (env.get_score(), 0) if env.is_fully_supported else points_and_moves(memory)
+        trial = Trial(text, world(memory, self._layout), known[0] if known else 0, halted or self._ends(text))
+        if halted:  # the interpreter has to be started again before a state can be put back
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                env.reset()
+        env.set_state(state)
+        return trial
+
+    def _count_points(self) -> int:
+        """The score now, in points."""
+        if self._env.is_fully_supported:
+            return int(self._env.get_score())
+        known = points_and_moves(self._memory())
+        if known is not None:
+            return known[0]
+        found = _POINTS.search(self._attempt("score").text)
+        return int(found[1]) if found else 0
+
+    def _max_score(self) -> int:
+        if self._env.is_fully_supported:
+            return int(self._env.get_max_score())
+        found = _OUT_OF.search(self._attempt("score").text)
+        return int(found[1]) if found else 0
+
+    def _memory(self) -> Any:
+        """The dynamic memory of the story, as unsigned bytes."""
+        return self._env.get_state()[0]
+
+
+def _load(file: Path, seed: int) -> Any:
+    import jericho
+
+    if not file.is_file():
+        raise ConfigError(f"there is no file {str(file)!r}", hint="the path stands behind the colon")
+    version = file.read_bytes()[:1]
+    if version not in (bytes([number]) for number in (1, 2, 3, 4, 5, 6, 7, 8)):
+        raise ConfigError(f"{file.name} is no Z-machine story file", hint="such files end in .z3, .z5 or .z8")
+    return jericho.FrotzEnv(str(file), seed=seed)

@@ -1,0 +1,75 @@
+"""Games of other packages. One that declares an entry point in the group `grue.games` is played by its name.
+
+    [project.entry-points."grue.games"]
+    guess = "my_package.games:Guess"
+
+The value is a class that keeps the contract of `base.Game` and is called with the parameters of a task. If it has a
+static method `check_params(params) -> str`, that gives their one spelling and refuses wrong ones.
+
+Only what is installed counts: a configuration or run directory names games, never classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from grue.errors import ConfigError, GameError
+from grue.games.base import Game
+from grue.games.params import Params, parse
+
+GROUP = "grue.games"
+
+
+def names() -> list[str]:
+    """The games that installed packages declare; sorted."""
+    return sorted({entry.name for entry in entry_points(group=GROUP)})
+
+
+def is_plugin(game: str) -> bool:
+    """True when an installed package declares a game of this name."""
+    return game in names()
+
+
+def plugin_params(game: str, params: Params) -> str:
+    """The one spelling of `params` for a declared game: its own, or sorted by key."""
+    check: Callable[[Params], str] | None = getattr(_load(_entry(game)), "check_params", None)
+    if check is not None:
+        return check(params)
+    return ",".join(f"{key}={value}" for key, value in sorted(parse(params).items()))
+
+
+def make_plugin(game: str, params: Params) -> Game:
+    """A declared game, checked for having the methods of the contract."""
+    made = _load(_entry(game))(plugin_params(game, params))
+    if not isinstance(made, Game):
+        raise GameError(f"game {game!r} has no reset, step or close", hint="see grue.games.base.Game")
+    return made
+
+
+def load_class(where: str) -> Any:
+    """The class that "module:Class" names. For a command that was typed by hand, never for data."""
+    return _load(EntryPoint(where, where, GROUP))
+
+
+def _entry(game: str) -> EntryPoint:
+    found = [entry for entry in entry_points(group=GROUP) if entry.name == game]
+    if len({entry.value for entry in found}) > 1:
+        raise ConfigError(
+            f"several packages declare a game {game!r}: {', '.join(entry.value for entry in found)}",
+            hint="uninstall all but one",
+        )
+    if not found:
+        raise ConfigError(f"no installed package declares a game {game!r}", hint=f"declared are {names() or 'none'}")
+    return found[0]
+
+
+def _load(entry: EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        raise GameError(
+            f"cannot import the game {entry.name!r} from {entry.value!r}: {error}",
+            hint="it is declared as package.module:Class",
+        ) from error

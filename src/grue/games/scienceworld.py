@@ -1,0 +1,144 @@
+"""ScienceWorld (Wang et al. 2022): thirty tasks of school science, with its own splits.
+
+Hosted by a worker process (`native.make_native`). The seats of a process share one Java process, whose heap is capped:
+left alone it grows to gigabytes. A game is won at a score of 100 only; the engine's "completed" also means lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import zip_longest
+from typing import Any
+
+from grue.errors import GameError
+from grue.games.base import fold_range
+from grue.games.engine_game import EngineGame, State
+from grue.games.native import values
+from grue.types import Task
+
+HEAP = "1g"
+_LISTS = {
+    "train": "getVariationsTrain",
+    "pretrain": "getVariationsTrain",
+    "dev": "getVariationsDev",
+    "test": "getVariationsTest",
+}
+
+
+class ScienceWorldGame(EngineGame):
+    """Params: task (0 to 29; -1: all), easy (1: simplifications), validActions (0: list none, much faster)."""
+
+    def __init__(self, game: str, params: str = "") -> None:
+        super().__init__(game, params)
+        self._values = values(self.game, self.params)
+        self._server: Any = None
+
+    def gold(self) -> list[str]:
+        """The engine's solution from the start of the task. The live game is not touched."""
+        task, _ = self._running(over=True)
+        name, variation = self._variation(task)
+        server = _new_server()
+        server.load(name, variation, self._easy(), True)
+        path = [str(action) for action in server.getGoldActionSequence()]
+        if not path or path[0].startswith("ERROR"):
+            raise GameError(f"ScienceWorld has no solution of {name} {variation}: {path[:1]}")
+        return path
+
+    def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
+        """(the game listed the action, the game was won) for each, beside the live game."""
+        other = ScienceWorldGame(self.game, self.params)
+        try:
+            return self.rehearse_in(other, actions)
+        finally:
+            other.close()
+
+    def _begin(self, task: Task) -> State:
+        self._values = values(task.game, task.params)
+        name, variation = self._variation(task)
+        self._server = self._server or _new_server()
+        self._server.load(name, variation, self._easy(), False)
+        self._server.reset()
+        # The official environment begins with this move too. The engine counts the first points only after one.
+        return self._shown(str(self._server.step("look around")))
+
+    def _act(self, action: str) -> State:
+        return self._shown(str(self._server.step(action)))
+
+    def _end(self) -> None:
+        self._server = None
+
+    def _easy(self) -> str:
+        return "easy" if self._values["easy"] else ""
+
+    def _variation(self, task: Task) -> tuple[str, int]:
+        """(the engine's task, its variation) that a seed means. Seeds past the end of a split begin it again."""
+        place = task.seed - fold_range(task.fold).start
+        return _variations(_LISTS[task.fold], self._values["task"], place)
+
+    def _shown(self, text: str) -> State:
+        server = self._server
+        points = round(100 * float(server.getScore()))
+        won = points >= 100
+        actions: tuple[str, ...] | None = None
+        if self._values["validActions"]:
+            actions = tuple(str(action) for action in server.getValidActionObjectCombinations())
+        return State(
+            text=text.strip() or "Nothing happens.",
+            goal=str(server.freeActionTaskDesc()).strip(),
+            inventory=str(server.freeActionInventory()).strip(),
+            actions=actions,
+            score=max(-1.0, min(1.0, points / 100)),
+            won=won,
+            lost=not won and (points < 0 or bool(server.getCompleted())),
+        )
+
+
+@cache
+def _gateway() -> Any:
+    """This process's Java, which ends with it: py4j kills it when its input closes."""
+    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+    from scienceworld.constants import BASEPATH, JAR_PATH
+
+    from grue.games.java import find_java
+
+    port, token = launch_gateway(
+        classpath=JAR_PATH,
+        cwd=BASEPATH,  # the engine reads its files by relative path
+        die_on_exit=True,
+        enable_auth=True,
+        java_path=find_java(None),
+        javaopts=[f"-Xmx{HEAP}", "-XX:+UseSerialGC"],
+    )
+    return JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
+
+
+def _new_server() -> Any:
+    return _gateway().jvm.scienceworld.runtime.pythonapi.PythonInterface()
+
+
+@cache
+def _tasks() -> tuple[str, ...]:
+    """The names of the thirty tasks, in the order of their ids ("1-1" to "10-2")."""
+    from scienceworld.constants import ID2TASK
+
+    def number(key: str) -> tuple[int, ...]:
+        return tuple(int(part) for part in key.split("-"))
+
+    return tuple(ID2TASK[key] for key in sorted(ID2TASK, key=number))
+
+
+@cache
+def _split(split: str, task: int) -> tuple[tuple[str, int], ...]:
+    """The variations of a task in one of the official splits; of all tasks in turn where `task` is -1."""
+    if task < 0:
+        rows = zip_longest(*(_split(split, each) for each in range(len(_tasks()))))
+        return tuple(entry for row in rows for entry in row if entry is not None)
+    name, server = _tasks()[task], _new_server()
+    server.load(name, 0, "", False)
+    return tuple((name, int(variation)) for variation in getattr(server, split)())
+
+
+def _variations(split: str, task: int, place: int) -> tuple[str, int]:
+    entries = _split(split, task)
+    return entries[place % len(entries)]

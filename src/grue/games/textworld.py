@@ -1,0 +1,140 @@
+"""Microsoft TextWorld: generated games, or a game file of one's own, behind the contract of `base.Game`.
+
+Hosted by a worker process (`native.make_native`): the interpreter below it can hang. The engine lists the valid actions
+and replans its own solution after every move.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from grue.errors import ConfigError, GameError
+from grue.games.engine_game import EngineGame, State, normalised
+from grue.games.textworld_make import game_file
+from grue.types import Task
+
+# The status line of the interpreter's screen, with the prompt before it: ">    -= Kitchen =-3/7", and in the oldest
+# stories "> Hall      Score: 5      Moves: 7" or "> Hall      Time: 9:05 am".
+_STATUS_LINE = re.compile(
+    r"^>?[ \t]*(-= [^\n]* =-[ \t]*-?\d+/\d+|[^\n]*  (Score: -?\d+ +Moves: -?\d+|Time: +\d+:\d\d( [ap]m)?))[ \t]*$",
+    re.MULTILINE,
+)
+_PROMPT = re.compile(r"^>[ \t]*$", re.MULTILINE)
+_BLANK_LINES = re.compile(r"\n{3,}")
+
+
+class TextWorldGame(EngineGame):
+    """One TextWorld game at a time. "textworld:PATH" plays one file, whatever the seed."""
+
+    def __init__(self, game: str, params: str = "") -> None:
+        super().__init__(game, params)
+        self._env: Any = None
+        self._file = Path()
+        self._actions: list[str] = []
+
+    def gold(self) -> list[str]:
+        """The engine's solution from the start of the task. The live game is not touched."""
+        self._running(over=True)
+        return self._solution([])
+
+    def plan(self) -> list[str]:
+        """The engine's solution from the current state; [] when it knows none, for example after a loss."""
+        self._running()
+        return self._solution(self._actions)
+
+    def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
+        """(the game listed the action, the game was won) for each, beside the live game."""
+        other = TextWorldGame(self.game, self.params)
+        try:
+            return self.rehearse_in(other, actions)
+        finally:
+            other.close()
+
+    def _begin(self, task: Task) -> State:
+        self._end()
+        _, _, path = task.game.partition(":")
+        self._file = Path(path).expanduser() if path else game_file(task)
+        if path:
+            _check_file(self._file)
+        self._actions = []
+        self._env = _start(self._file)
+        state = self._env.reset()
+        # The opening text is a banner, the goal, which an observation holds by itself, and this description.
+        return _shown(state, state["description"])
+
+    def _act(self, action: str) -> State:
+        self._actions.append(action)
+        state, _, _ = self._env.step(action)
+        return _shown(state, state["feedback"])
+
+    def _end(self) -> None:
+        if self._env is not None:
+            with suppress(Exception):
+                self._env.close()
+            self._env = None
+
+    def _solution(self, actions: Sequence[str]) -> list[str]:
+        """The engine's way to win after `actions`, worked out in a game beside this one."""
+        env = _start(self._file, expert=True)
+        try:
+            state = env.reset()
+            for action in actions:
+                state, _, _ = env.step(action)
+            return list(state["policy_commands"] or [])
+        finally:
+            env.close()
+
+
+def _start(file: Path, *, expert: bool = False) -> Any:
+    """The engine with `file` loaded. `expert` has it replan after every move, which halves its speed."""
+    import textworld
+
+    infos = textworld.EnvInfos(
+        feedback=True,
+        description=True,
+        inventory=True,
+        objective=True,
+        admissible_commands=True,
+        policy_commands=expert,
+        score=True,
+        max_score=True,
+        won=True,
+        lost=True,
+    )
+    return textworld.start(str(file), infos)
+
+
+def _shown(state: Any, text: str) -> State:
+    won, lost = bool(state["won"]), bool(state["lost"])
+    return State(
+        text=tidy(text) or "Nothing happens.",
+        goal=tidy(state["objective"] or "") or "Win the game.",
+        inventory=tidy(state["inventory"] or ""),
+        actions=tuple(state["admissible_commands"] or ()),
+        score=normalised(state["score"] or 0, state["max_score"] or 0, won=won),
+        won=won,
+        lost=lost,
+    )
+
+
+def tidy(text: str) -> str:
+    """`text` without status lines, prompts, and white space that only fills a screen."""
+    text = _PROMPT.sub("", _STATUS_LINE.sub("", text))
+    text = "\n".join(line.rstrip() for line in text.split("\n"))
+    return _BLANK_LINES.sub("\n\n", text).strip()
+
+
+def _check_file(file: Path) -> None:
+    if not file.is_file():
+        raise ConfigError(f"there is no file {str(file)!r}", hint="the path stands behind the colon")
+    if file.suffix == ".ulx":
+        raise ConfigError(f"TextWorld 1.7 plays .z8 files, not {file.name}", hint="generate the game again as .z8")
+    if not file.with_suffix(".json").is_file():
+        raise GameError(
+            f"{file.name} has no {file.with_suffix('.json').name} beside it, so it is no game that TextWorld made",
+            hint=f"any other Z-machine file is played as game.name=jericho:{file}",
+        )

@@ -1,0 +1,113 @@
+"""Generates TextWorld games (Côté et al. 2018) offline, into a cache folder, where they are found again.
+
+The Inform 7 compiler is inside the `textworld` wheel. A game takes seconds to make and is then two files: SEED.z8,
+which is played, and SEED.json, which the engine's own expert and action list need.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from grue.errors import GameError
+from grue.games.native import values
+from grue.types import Task
+
+ATTEMPTS = 10  # seeds tried for one game: for some the generator finds no quest
+_ABANDONED = 3600.0  # seconds after which a game that is being made is not any more
+_ANOTHER = 10_000_000  # added to the seed per attempt; no fold has seeds this large
+_CHALLENGES = {
+    "textworld-coin": "tw-coin_collector",
+    "textworld-treasure": "tw-treasure_hunter",
+    "textworld-cooking": "tw-cooking",
+}
+# The cooking games have lists of foods and preparations for each split; the base model may know those of train only.
+_SPLITS = {"train": "train", "pretrain": "train", "dev": "valid", "test": "test"}
+
+
+def cache_folder() -> Path:
+    """Where generated games are kept: $GRUE_CACHE, or grue below $XDG_CACHE_HOME or ~/.cache."""
+    chosen = os.environ.get("GRUE_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "grue"
+
+
+def game_file(task: Task) -> Path:
+    """The task's .z8 file with its .json beside it, generated if it is not in the cache yet (seconds).
+
+    GameError when the generator cannot make a game with these parameters.
+    """
+    from textworld.version import __version__
+
+    split = f"-{_SPLITS[task.fold]}" if task.game == "textworld-cooking" else ""
+    settings = "-".join(f"{key}{value}" for key, value in values(task.game, task.params).items())
+    folder = cache_folder() / f"textworld-{__version__}" / f"{task.game}-{settings}{split}"
+    story = folder / f"{task.seed}.z8"
+    if not story.is_file() or not story.with_suffix(".json").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as made_in:
+            made = _generate(task, Path(made_in))
+            # Two processes may make the same game at once: each moves whole files, the story last.
+            made.with_suffix(".json").replace(story.with_suffix(".json"))
+            made.replace(story)
+    return story
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what processes that were killed while they made a game have left."""
+    for left in folder.glob(".making-*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(left)
+
+
+def _generate(task: Task, folder: Path) -> Path:
+    """A game made in `folder`: the path of its story file."""
+    import textworld
+    from textworld.generator import compile_game
+
+    problems = []
+    for attempt in range(ATTEMPTS):
+        seed = task.seed + attempt * _ANOTHER
+        textworld.g_rng.set_seed(seed)  # for draws that the generator makes outside its options
+        options = textworld.GameOptions()
+        options.seeds = seed
+        options.path = str(folder / f"{attempt}.z8")
+        options.force_recompile = True
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of its libraries, about each other
+                return Path(compile_game(_make(task, options), options))
+        except Exception as error:  # the generator raises many kinds for a seed that does not work out
+            problems.append(f"{type(error).__name__}: {error}")
+    raise GameError(
+        f"TextWorld made no {task.game} with {task.params or 'its defaults'} for seed {task.seed}: {problems[-1]}",
+        hint="more rooms and objects make room for longer quests",
+    )
+
+
+def _make(task: Task, options: Any) -> Any:
+    """The generator's game object for `task`."""
+    import textworld
+    from textworld.challenges import CHALLENGES
+
+    settings: dict[str, Any] = dict(values(task.game, task.params))
+    if task.game == "textworld":
+        options.nb_rooms = settings["rooms"]
+        options.nb_objects = settings["objects"]
+        options.chaining.min_length = options.chaining.max_length = settings["questLength"]
+        options.chaining.min_breadth = options.chaining.max_breadth = settings["questBreadth"]
+        return textworld.generator.make_game(options)
+    if task.game == "textworld-cooking":
+        settings |= {key: bool(settings[key]) for key in ("open", "cook", "cut", "drop")}
+        settings |= {"split": _SPLITS[task.fold], "recipe_seed": 0}
+    _, make, _ = CHALLENGES[_CHALLENGES[task.game]]
+    return make(settings, options)

@@ -1,0 +1,174 @@
+"""A game that runs in a process of its own and survives that process: killed, restarted and replayed at need.
+
+Engines that can hang, crash or leak (interpreters in C, parsers, Java) are played through this. A call that takes too
+long or a process that ends is followed by a new process, in which the episode is replayed from its task and its
+actions; the game must therefore be deterministic, and the replay is checked. Where that does not help, GameError ends
+the episode as failed, and the next `reset` begins afresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import count
+from typing import Any
+from weakref import finalize
+
+from grue.errors import ConfigError, GameError
+from grue.games.base import check_seed
+from grue.games.guard import clean_action
+from grue.games.worker_process import Worker, WorkerDiedError, WorkerSettings, worker_with_room
+from grue.types import Observation, Outcome, Task
+
+RESTARTS = 1  # within one call: what hangs or crashes twice at the same place will do so again
+_SLOW = {"open", "reset", "gold", "rehearse", "plan"}  # calls in which a game may be generated
+_numbers = count()
+
+
+class WorkerGame:
+    """`game` behind the contract, in another process. Made by `native.make_native`."""
+
+    def __init__(self, game: str, params: str = "", *, settings: WorkerSettings | None = None) -> None:
+        self.game, self.params = game, params
+        self._settings = settings or WorkerSettings()
+        self._worker: Worker | None = None
+        self._seat = next(_numbers)
+        self._leave: finalize[..., Any] | None = None  # gives the seat back, also when this is collected
+        self._task: Task | None = None
+        self._actions: list[str] = []
+        self._seen: Observation | None = None
+        self._outcome: Outcome | None = None
+        self._closed = False
+
+    def reset(self, task: Task) -> Observation:
+        """Start `task`. ConfigError for one that cannot exist, GameError when the engine fails."""
+        if self._closed:
+            raise GameError("this game is closed", hint="make a new one with games.make")
+        check_seed(task)
+        self._task, self._actions, self._seen, self._outcome = None, [], None, None
+        observation = _observation(self._ask({"call": "reset", "task": asdict(task)}))
+        self._task, self._seen = task, observation
+        return observation
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        """Do one action, again after a restart and replay if the process dies or hangs."""
+        self._running()
+        if self._outcome is not None:
+            raise GameError(f"the episode is over ({self._outcome})", hint="call reset(task) to play again")
+        action = clean_action(action)
+        plain, reward, outcome = self._ask({"call": "step", "action": action})
+        self._actions.append(action)
+        self._seen = _observation(plain)
+        self._outcome = None if outcome is None else Outcome(outcome)
+        return self._seen, reward, self._outcome
+
+    def close(self) -> None:
+        """Give the seat back. The last seat that leaves a process ends it."""
+        self._closed, self._task = True, None
+        self._drop()
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The actions of the current episode so far."""
+        return tuple(self._actions)
+
+    @property
+    def pid(self) -> int | None:
+        """The process that hosts the game now, if one does."""
+        return self._worker.pid if self._worker is not None and self._worker.alive else None
+
+    def _running(self) -> Task:
+        if self._closed or self._task is None:
+            raise GameError("step before reset, or after close", hint="call reset(task) first")
+        return self._task
+
+    def _ask(self, request: dict[str, Any]) -> Any:
+        """`request` put to the game in the state that the episode has reached."""
+        last: WorkerDiedError | None = None
+        for _ in range(1 + RESTARTS):
+            try:
+                self._revive()
+                return self._call(request)
+            except WorkerDiedError as error:
+                last = error
+            except BaseException:  # Ctrl-C: the step may have been done, so the state is in doubt
+                if self.pid is None:
+                    self._drop()
+                raise
+        where = self._where()
+        self._task = None
+        self._drop()
+        raise GameError(
+            f"{self.game} died or hung {1 + RESTARTS} times in a row at {where}: {last}",
+            hint="the next reset starts a new process; game.read_timeout_s says how long a step may take",
+        ) from last
+
+    def _revive(self) -> None:
+        """Have a seat in a live process, in the state that the episode has reached."""
+        if self.pid is not None:
+            return
+        self._drop()
+        worker = self._worker = worker_with_room(self._settings)
+        worker.seats.add(self._seat)
+        self._leave = finalize(self, worker.leave, self._seat)
+        self._leave.atexit = False
+        self._call({"call": "open", "game": self.game, "params": self.params})
+        if self._task is None:
+            return
+        seen = _observation(self._call({"call": "reset", "task": asdict(self._task)}))
+        for action in self._actions:
+            seen = _observation(self._call({"call": "step", "action": action})[0])
+        if seen != self._seen:
+            where = self._where()
+            self._task = None
+            raise GameError(f"a replay of {where} shows something else: the game is not deterministic")
+
+    def _call(self, request: dict[str, Any]) -> Any:
+        assert self._worker is not None
+        settings = self._settings
+        slow = request["call"] in _SLOW
+        timeout = settings.read_timeout * (settings.slow if slow else 1.0)
+        answer = self._worker.call(request | {"seat": self._seat}, timeout)
+        if "error" not in answer:
+            return answer["value"]
+        if answer["broken"]:
+            self._drop()
+        kind = ConfigError if answer["error"] == "config" else GameError
+        raise kind(answer["message"], hint=answer["hint"])
+
+    def _drop(self) -> None:
+        if self._leave is not None:
+            self._leave()
+        self._worker = self._leave = None
+
+    def _where(self) -> str:
+        task = self._task
+        return f"{task.game} {task.fold} seed {task.seed} step {len(self._actions)}" if task else "the start of a game"
+
+
+class WorkerGoldGame(WorkerGame):
+    """A hosted game that can solve its tasks."""
+
+    def gold(self) -> list[str]:
+        """A solution of the current task from its start. The live game is not touched."""
+        self._running()
+        return [str(action) for action in self._ask({"call": "gold"})]
+
+    def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
+        """(the game listed the action, the game was won) for each, from the task's start, beside the live game."""
+        self._running()
+        return [(listed, won) for listed, won in self._ask({"call": "rehearse", "actions": list(actions)})]
+
+
+class WorkerPlanGame(WorkerGoldGame):
+    """A hosted game that knows a way to win from any state in which that is still possible."""
+
+    def plan(self) -> list[str]:
+        """The engine's own actions from the current state to a win; [] when it knows none."""
+        self._running()
+        return [str(action) for action in self._ask({"call": "plan"})]
+
+
+def _observation(plain: dict[str, Any]) -> Observation:
+    actions = plain["actions"]
+    return Observation(**plain | {"actions": None if actions is None else tuple(actions)})

@@ -1,0 +1,81 @@
+"""Low-rank adapters: LoRA, with DoRA and rsLoRA, over frozen weights of any number format."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from grue.config import ModelConfig
+from grue.errors import ConfigError
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from transformers import PreTrainedModel
+
+
+def with_adapter(model: PreTrainedModel, config: ModelConfig) -> PreTrainedModel:
+    """The model with a fresh adapter that adds nothing yet. Its weights are float32 and the only ones that learn."""
+    from peft import get_peft_model
+
+    adapted: PreTrainedModel = get_peft_model(model, lora_config(model, config))  # type: ignore[assignment]
+    return adapted
+
+
+def lora_config(model: nn.Module, config: ModelConfig) -> LoraConfig:
+    """The settings of the adapter. ConfigError where `model.lora_targets` names a module that is not there."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        target_modules=_targets(model, config.lora_targets),
+        use_dora=config.lora_dora,
+        use_rslora=config.lora_rslora,
+        # GPT-2 stores its matrices the other way round, and says so by the class of the layer
+        fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),
+        task_type="CAUSAL_LM",
+    )
+
+
+def matrices(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Name -> (inputs, outputs) of each layer that can have an adapter; the output layer cannot."""
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    found = {}
+    for name, module in model.named_modules():
+        if module is head or not hasattr(module, "weight"):
+            continue
+        if isinstance(module, nn.Linear):
+            found[name] = (module.in_features, module.out_features)
+        elif type(module).__name__ == "Conv1D":
+            inputs, outputs = module.weight.shape
+            found[name] = (inputs, outputs)
+    return found
+
+
+def adapted_matrices(model: nn.Module, targets: str) -> dict[str, tuple[int, int]]:
+    """The part of `matrices` that `targets` names."""
+    wanted = _targets(model, targets)
+    every = matrices(model)
+    if isinstance(wanted, str):
+        return every
+    return {name: shape for name, shape in every.items() if name.rpartition(".")[2] in wanted or name in wanted}
+
+
+def _targets(model: nn.Module, text: str) -> str | list[str]:
+    if text == "all-linear":
+        return text
+    wanted = [name.strip() for name in text.split(",") if name.strip()]
+    known = sorted({name.rpartition(".")[2] for name in matrices(model)})
+    # a quantised layer need not look like a linear one, so any module of that name will do
+    present = {part for name, _ in model.named_modules() for part in (name, name.rpartition(".")[2])}
+    for name in wanted:
+        if name not in present:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ConfigError(
+                f"model.lora_targets={text}: the model has no module {name!r}",
+                hint=f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}, or say all-linear",
+            )
+    return wanted

@@ -1,0 +1,136 @@
+"""Attention where torch's own kernel is slow: grouped query heads over a long cache, and training in bfloat16 on a CPU.
+
+`own_attention` puts it in place of "sdpa" for one forward pass; whatever it has no answer for goes to "sdpa".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NAME = "grue"  # of `attention` among transformers' attention functions
+CHUNK = 64  # queries of a block: what lies above its diagonal is never computed
+
+
+@contextmanager
+def own_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Within, a model that was loaded with "sdpa" calls `attention`; the model's own setting is left as it was."""
+    config = model.config
+    stock = config._attn_implementation
+    # a model that asks for its attention by name: others, such as Falcon, take any name but "sdpa" for "eager"
+    if stock == "sdpa" and model._supports_attention_backend:
+        config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = stock
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """What "sdpa" gives: (batch, n, heads, dim).
+
+    query is (batch, heads, n, dim), key and value are (batch, key heads, length, dim).
+    """
+    plain = options.get("position_bias") is None and options.get("softcap") is None and not options.get("dropout")
+    groups = query.shape[1] // key.shape[1]
+    if plain and attention_mask is not None and attention_mask.shape[1] == 1 and groups > 1:
+        return _packed(query, key, value, attention_mask, options.get("scaling")), None
+    causal = attention_mask is None and getattr(module, "is_causal", True) and query.shape[2] == key.shape[2] > 1
+    if plain and causal and query.device.type == "cpu" and _dtype_of(query) is torch.bfloat16:
+        scale = options.get("scaling") or query.shape[-1] ** -0.5
+        query, key, value = (states.to(torch.bfloat16) for states in (query, key, value))
+        key, value = (states.repeat_interleave(groups, dim=1) if groups > 1 else states for states in (key, value))
+        return _CausalCPU.apply(query, key, value, scale).transpose(1, 2).contiguous(), None
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+
+
+def _dtype_of(query: torch.Tensor) -> torch.dtype:
+    """What the product will be computed in: autocast casts inside SDPA, after rotary embeddings in float32."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
+
+
+def _packed(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float | None
+) -> torch.Tensor:
+    """Grouped query heads without copies of keys and values.
+
+    With a mask, transformers repeats keys and values for every query head before it calls SDPA, which with a long
+    cache takes longer than attention itself. Queries that share a key head may as well stand behind one another, as
+    if they were more positions.
+    """
+    batch, heads, n, dim = query.shape
+    groups = heads // key.shape[1]
+    packed = torch.nn.functional.scaled_dot_product_attention(
+        query.reshape(batch, key.shape[1], groups * n, dim),
+        key,
+        value,
+        attn_mask=mask[:, :, None].expand(-1, -1, groups, -1, -1).flatten(2, 3),
+        scale=scale,
+    )
+    return packed.reshape(batch, heads, n, value.shape[-1]).transpose(1, 2).contiguous()
+
+
+class _CausalCPU(torch.autograd.Function):
+    """Causal attention in bfloat16 by blocks of queries, forward and backward.
+
+    torch's fused kernel takes two to four times as long on short sequences (`benchmarks/attention.py`). Scores and
+    softmax are float32, as there; the probabilities are kept for the backward pass, so memory grows with the square
+    of the length.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
+        length = query.shape[2]
+        query_BLD, key_BLD, value_BLD = (x.flatten(0, 1) for x in (query, key, value))
+        scaled, keys = query_BLD.float().mul_(scale), key_BLD.float().transpose(1, 2)
+        out_BLD, kept = torch.empty_like(value_BLD, memory_format=torch.contiguous_format), []
+        for start in range(0, length, CHUNK):
+            end = min(length, start + CHUNK)
+            scores = torch.bmm(scaled[:, start:end], keys[:, :, :end])
+            scores[:, :, start:].add_(torch.full((end - start, end - start), -math.inf).triu_(1))
+            probabilities = torch.softmax(scores, -1).to(query.dtype)
+            out_BLD[:, start:end] = torch.bmm(probabilities, value_BLD[:, :end])
+            kept.append(probabilities)
+        ctx.save_for_backward(query_BLD, key_BLD, value_BLD, *kept)
+        ctx.scale = scale
+        return out_BLD.view(*query.shape[:3], value.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
+        query_BLD, key_BLD, value_BLD, *kept = ctx.saved_tensors
+        shape, length = grads[0].shape, query_BLD.shape[1]
+        grad_BLD = grads[0].flatten(0, 1).to(query_BLD.dtype)
+        d_query = torch.empty_like(query_BLD)
+        d_key, d_value = torch.zeros_like(key_BLD), torch.zeros_like(value_BLD)
+        for start, probabilities in zip(range(0, length, CHUNK), kept, strict=True):
+            end = min(length, start + CHUNK)
+            grad = grad_BLD[:, start:end]
+            d_value[:, :end] += torch.bmm(probabilities.transpose(1, 2), grad)
+            d_scores = torch._softmax_backward_data(
+                torch.bmm(grad, value_BLD[:, :end].transpose(1, 2)), probabilities, -1, probabilities.dtype
+            )
+            d_query[:, start:end] = torch.bmm(d_scores, key_BLD[:, :end])
+            d_key[:, :end] += torch.bmm(d_scores.transpose(1, 2), query_BLD[:, start:end])
+        heads = (*shape[:3], -1)
+        return d_query.mul_(ctx.scale).view(heads), d_key.mul_(ctx.scale).view(heads), d_value.view(heads), None
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -1,0 +1,64 @@
+"""Gradient checkpointing: activations are computed again in the backward pass (Chen et al. 2016)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from grue.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from grue.models.policy_model import PolicyModel
+
+
+def prepare_recomputing(model: PreTrainedModel) -> None:
+    """Make the layers able to compute again; they do so within `training`. ModelError where a model has none such."""
+    if not _layers(model):
+        raise ModelError(
+            f"{model.config.model_type} cannot compute its activations again",
+            hint="set model.gradient_checkpointing=false and a smaller micro_tokens",
+        )
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for layer in _layers(model):
+        # see `training`: these layers would read their own dropout from the same switch
+        for name in [name for name in vars(layer) if "dropout" in name]:
+            if isinstance(getattr(layer, name), float):
+                setattr(layer, name, 0.0)
+    config = model.config.get_text_config()
+    for name in ("hidden_dropout", "attention_dropout", "activation_dropout", "dropout", "layerdrop"):
+        if isinstance(getattr(config, name, None), float):
+            setattr(config, name, 0.0)
+
+
+@contextmanager
+def training(model: PolicyModel, *, dropout: bool, recompute: bool, attention: str = "sdpa") -> Iterator[None]:
+    """The model as one optimiser step wants it; afterwards everything but train or eval is as before.
+
+    transformers recomputes a layer only if its `training` switch is on, and PPO trains with it off, since dropout would
+    change log-probs. So the switch of the layers themselves is on, that of the modules within is as `dropout` says.
+    """
+    model.train(dropout)
+    layers = _layers(model) if recompute else []
+    for layer in layers:
+        layer.training = True
+    config = model.base_lm().get_decoder().config
+    stock = config._attn_implementation
+    if attention == "flash_attention_2":
+        config._attn_implementation = attention
+    try:
+        yield
+    finally:
+        config._attn_implementation = stock
+        for layer in layers:
+            layer.training = dropout
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]

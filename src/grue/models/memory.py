@@ -1,0 +1,183 @@
+"""How much memory a run needs at most, said before anything is loaded.
+
+Weights, adapters, copies, moments and the cache are counted on a model without data ("meta" device); activations
+follow what a transformer layer keeps for the backward pass (after Korthikanti et al. 2022, section 4.1), with segments
+as long as `model.context`. So it is an upper estimate: real segments are shorter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from grue.config import Config, ModelConfig
+from grue.models.adapter import adapted_matrices, matrices
+from grue.models.load import compute_dtype, default_device, stored_dtype
+from grue.models.quantization import check_stored, stored_method
+from grue.models.sources import cannot_load, read_config, safe_options, source_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+GIB = 2**30
+LIBRARIES = GIB // 2  # what torch and the others take themselves
+FULL = 4  # bytes of a float32: what learns, its gradient, its moments
+# bytes per weight: 4 bits and a doubly quantised scale for each 64 weights (QLoRA, section 3); 8 bits
+QUANTISED = {"nf4": 0.5 + 0.127 / 8, "int8": 1.0, "gptq": 0.53, "awq": 0.53, "bitsandbytes": 0.52}
+MOMENTS = {"adamw": 8, "paged-adamw": 8, "adamw-8bit": 2, "paged-adamw-8bit": 2}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes by part. `always` are held together; beside them either `playing` or `learning`."""
+
+    always: dict[str, int]
+    playing: dict[str, int]
+    learning: dict[str, int]
+    available: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.always.values()) + max(sum(self.playing.values()), sum(self.learning.values()))
+
+    @property
+    def fits(self) -> bool:
+        return self.total <= self.available
+
+    def line(self) -> str:
+        """One line for people."""
+        parts = {**self.always, **self.playing, **self.learning}
+        listing = ", ".join(f"{name} {_gib(size)}" for name, size in parts.items() if size >= GIB // 100)
+        return f"memory  at most about {_gib(self.total)} of {_gib(self.available)} GiB: {listing}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For machines, in bytes."""
+        parts = {"always": self.always, "playing": self.playing, "learning": self.learning}
+        return {**parts, "total": self.total, "available": self.available}
+
+
+def estimate(config: Config) -> Estimate:
+    """What a run with `config` needs on this machine. Reads the model's config.json, and no weights."""
+    model = skeleton(config.model)
+    settings = config.model
+    dtype = compute_dtype(settings.dtype, default_device())
+    learned = learned_weights(model, settings) + _value_head(model)
+    always = {
+        "weights": weight_bytes(model, settings),
+        # to start stages from the base again, and as the reference of PPO
+        "copies": 2 * FULL * learned + _playing_copy(model, settings, dtype),
+        "optimiser": MOMENTS[settings.optimizer] * learned,
+        "libraries": LIBRARIES,
+    }
+    if settings.adapter == "lora":
+        always["adapters"] = FULL * learned
+    # two buffers while one grows into the other
+    slots = max(config.ppo.slots, config.eval.slots)
+    size = (torch.float32 if settings.adapter == "none" and dtype is torch.float32 else dtype).itemsize
+    playing = {"key-value cache": int(1.5 * slots * (settings.context + 1) * cache_elements(model) * size)}
+    learning = {
+        "gradients": FULL * learned,
+        "activations": activation_bytes(model, settings, max(config.sft.micro_tokens, config.ppo.micro_tokens), dtype),
+    }
+    return Estimate(always, playing, learning, available_bytes())
+
+
+def skeleton(config: ModelConfig) -> PreTrainedModel:
+    """The model with shapes and no data. ModelError as in loading."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    raw = read_config(config)
+    check_stored(config, raw)
+    try:
+        architecture = AutoConfig.from_pretrained(source_of(config), **safe_options(config))
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(architecture, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise cannot_load(config.name, error) from error
+    model.config.grue_stored_method = stored_method(raw)
+    return model
+
+
+def learned_weights(model: PreTrainedModel, config: ModelConfig) -> int:
+    """Weights of the language model that learn."""
+    if config.adapter == "none":
+        return model.num_parameters()
+    shapes = adapted_matrices(model, config.lora_targets).values()
+    return sum(config.lora_rank * (inputs + outputs) + config.lora_dora * outputs for inputs, outputs in shapes)
+
+
+def weight_bytes(model: PreTrainedModel, config: ModelConfig) -> int:
+    """Bytes of the language model's own weights as they are loaded."""
+    method = config.quantize if config.quantize != "none" else getattr(model.config, "grue_stored_method", None)
+    total, size = model.num_parameters(), stored_dtype(config).itemsize
+    if method is None:
+        return total * size
+    packed = sum(inputs * outputs for inputs, outputs in matrices(model).values())
+    return int(packed * QUANTISED[method] + (total - packed) * size)
+
+
+def cache_elements(model: PreTrainedModel) -> int:
+    """Numbers that the key-value cache holds for one token."""
+    config: Any = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    if config.model_type == "falcon":  # it writes one head for all, or copies of each for every query head
+        one = config.multi_query and not config.new_decoder_architecture
+        heads = 1 if one else config.num_attention_heads
+    return 2 * int(config.num_hidden_layers * heads * _head_size(config))
+
+
+def activation_bytes(model: PreTrainedModel, config: ModelConfig, tokens: int, dtype: torch.dtype) -> int:
+    """Bytes kept for the backward pass of one micro-batch of `tokens`."""
+    text: Any = model.config.get_text_config()
+    b, hidden, layers = dtype.itemsize, int(text.hidden_size), int(text.num_hidden_layers)
+    inner = int(getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * hidden)
+    queries = int(text.num_attention_heads) * _head_size(text)
+    keys = cache_elements(model) // (2 * layers)
+    # two norms, computed in float32; inputs of the projections; queries, keys, values, output; the inner layer
+    layer = 2 * (FULL + FULL) * hidden + b * (2 * hidden + 2 * queries + 2 * keys + 4 * inner)
+    if config.adapter == "lora":
+        adapted = adapted_matrices(model, config.lora_targets).values()
+        layer += b * sum(inputs + config.lora_rank for inputs, _ in adapted) // layers
+    length = min(config.context, tokens)
+    if config.attention == "eager":
+        layer += (FULL + b) * int(text.num_attention_heads) * length
+    elif default_device() == "cpu" and dtype is torch.bfloat16:  # our own kernel keeps one half of the matrix
+        layer += b * int(text.num_attention_heads) * length // 2
+    kept = FULL * hidden * layers + layer if config.gradient_checkpointing else layer * layers
+    cast = 0
+    if config.adapter == "none" and dtype is not torch.float32:  # the copies that autocast makes of float32 weights
+        cast = b * sum(inputs * outputs for inputs, outputs in matrices(model).values())
+    return tokens * (kept + 3 * FULL * hidden) + cast
+
+
+def available_bytes() -> int:
+    """Memory of the device that the model goes to."""
+    if torch.cuda.is_available():
+        return int(torch.cuda.get_device_properties(0).total_memory)
+    from grue.hardware import memory_gib
+
+    return int(memory_gib() * GIB)
+
+
+def _value_head(model: PreTrainedModel) -> int:
+    from grue.models.value import ValueHead
+
+    with torch.device("meta"):
+        return sum(
+            parameter.numel() for parameter in ValueHead(model.config.get_text_config().hidden_size).parameters()
+        )
+
+
+def _playing_copy(model: PreTrainedModel, config: ModelConfig, dtype: torch.dtype) -> int:
+    """Of a model that learns in float32 and plays in another format."""
+    return model.num_parameters() * dtype.itemsize if config.adapter == "none" and dtype is not torch.float32 else 0
+
+
+def _head_size(config: Any) -> int:
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f}" if size >= GIB else f"{size / GIB:.2f}"

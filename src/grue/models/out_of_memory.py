@@ -1,0 +1,76 @@
+"""What to say when memory runs out: what the settings are now, and which to change first. No torch in here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from grue.config import Config
+from grue.errors import GrueError
+
+_WORDS = ("can't allocate memory", "not enough memory", "out of memory")
+
+
+class OutOfMemoryError(GrueError, RuntimeError):
+    """There was no memory left, on a GPU or in the machine."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Is this what Python, torch or a GPU says when memory has run out?"""
+    # torch.OutOfMemoryError by its name: torch may not have been imported, and need not be for this
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _WORDS))
+
+
+@contextmanager
+def explained_memory(config: Config, stage: str) -> Iterator[None]:
+    """Turn memory that ran out inside into OutOfMemoryError with the settings of `stage` and hints."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OutOfMemoryError) or not is_out_of_memory(error):
+            raise
+        lines = str(error).strip().splitlines()
+        raise OutOfMemoryError(
+            f"out of memory in {stage} ({lines[0] if lines else 'no memory left'}) with {_now(config, stage)}",
+            hint="in this order: " + "; ".join(hints(config, stage)),
+        ) from error
+
+
+def hints(config: Config, stage: str) -> list[str]:
+    """What to change, first what changes no result. Settings that are at their end are left out."""
+    model, found = config.model, []
+    if stage in ("sft", "ppo"):
+        tokens = getattr(config, stage).micro_tokens
+        if tokens > 256:
+            found.append(f"{stage}.micro_tokens={max(64, tokens // 2)} (is {tokens}; same result, slower)")
+        if not model.gradient_checkpointing:
+            found.append("model.gradient_checkpointing=true (same result, slower)")
+    for section, slots in (("ppo", config.ppo.slots), ("eval", config.eval.slots)):
+        if stage in (section, "ppo") and slots > 1:
+            found.append(f"{section}.slots={slots // 2} (is {slots}; same games, slower)")
+    if stage != "eval" and not model.optimizer.endswith("8bit"):
+        found.append(f"model.optimizer=adamw-8bit (is {model.optimizer})")
+    if model.adapter == "none":
+        found.append("model.adapter=lora (all weights learn now)")
+    if model.quantize == "none":
+        found.append("model.quantize=nf4")
+    if model.context > 512:
+        found.append(f"model.context={model.context // 2} (is {model.context}; histories are cut sooner)")
+    return [*found, "a smaller model"]
+
+
+def _now(config: Config, stage: str) -> str:
+    model = config.model
+    values = {
+        "model.name": model.name,
+        "model.adapter": model.adapter,
+        "model.quantize": model.quantize,
+        "model.dtype": model.dtype,
+        "model.context": model.context,
+    }
+    if stage in ("sft", "ppo"):
+        values[f"{stage}.micro_tokens"] = getattr(config, stage).micro_tokens
+    if stage in ("ppo", "eval"):
+        values[f"{stage}.slots"] = getattr(config, stage).slots
+    return ", ".join(f"{key}={value}" for key, value in values.items())

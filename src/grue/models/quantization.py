@@ -1,0 +1,101 @@
+"""Frozen weights in 4 or 8 bits: quantised as they are loaded (bitsandbytes), or so already (GPTQ, AWQ)."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from grue.config import ModelConfig
+from grue.errors import ConfigError, ModelError, needs
+
+if TYPE_CHECKING:
+    from torch import nn
+
+# methods of checkpoints that come quantised, and the packages that can read them
+LIBRARIES = {
+    "gptq": ("gptqmodel", "optimum"),
+    "awq": ("gptqmodel",),
+    "bitsandbytes": ("bitsandbytes",),
+}
+
+
+def stored_method(raw: Mapping[str, Any]) -> str | None:
+    """How the weights of a checkpoint with this config.json are quantised; None where they are not."""
+    settings = raw.get("quantization_config")
+    if not isinstance(settings, Mapping):
+        return None
+    bits = "bitsandbytes" if settings.get("load_in_4bit") or settings.get("load_in_8bit") else "unknown"
+    return str(settings.get("quant_method") or bits).lower()
+
+
+def check_stored(config: ModelConfig, raw: Mapping[str, Any]) -> None:
+    """An error where a checkpoint that comes quantised cannot be read here, or not with these settings."""
+    method = stored_method(raw)
+    if method is None:
+        return
+    if method not in LIBRARIES:
+        raise ModelError(
+            f"{config.name!r} is quantised with {method!r}, which grue does not load",
+            hint=f"known are {', '.join(LIBRARIES)}; or take the full-precision model and model.quantize=nf4",
+        )
+    missing = [library for library in LIBRARIES[method] if find_spec(library) is None]
+    if missing:
+        raise ModelError(
+            f"{config.name!r} is quantised with {method}, which needs {' and '.join(missing)}",
+            hint=f"pip install {' '.join(missing)}; or take the full-precision model and model.quantize=nf4",
+        )
+    if config.quantize != "none":
+        raise ConfigError(
+            f"model.quantize={config.quantize}, but {config.name!r} is quantised already ({method})",
+            hint="set model.quantize=none",
+        )
+    if config.adapter != "lora":
+        raise ConfigError(
+            f"the weights of {config.name!r} are quantised ({method}) and cannot learn", hint="set model.adapter=lora"
+        )
+
+
+def loading_options(config: ModelConfig, dtype: torch.dtype) -> dict[str, Any]:
+    """What `from_pretrained` is given to quantise while it loads; {} where nothing is to be quantised."""
+    if config.quantize == "none":
+        return {}
+    needs("bitsandbytes", feature=f"model.quantize={config.quantize}")
+    import bitsandbytes  # noqa: F401
+    from transformers import BitsAndBytesConfig
+
+    # it says that it would load code from the hub for CPUs if the package for that were installed, which is not wanted
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+
+    if config.quantize == "int8":
+        # said at every layer that is not in float16, which ours are not
+        warnings.filterwarnings("ignore", message="MatMul8bitLt: inputs will be cast")
+        return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
+    return {
+        "quantization_config": BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=dtype,
+        )
+    }
+
+
+def keep_unpacked(model: nn.Module) -> None:
+    """Have bitsandbytes leave 4-bit weights as they are when it computes on a CPU.
+
+    Where a CPU has AVX512-BF16 it repacks them at the first pass without gradients, here that of the play. What
+    reads the weights afterwards (a merge, a move) then reads them wrongly and says nothing (bitsandbytes#2078).
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
+def is_quantised(model: nn.Module) -> bool:
+    """Does the model hold weights that cannot be cast, moved or merged like others?"""
+    return getattr(model, "hf_quantizer", None) is not None or bool(getattr(model, "is_quantized", False))

@@ -1,0 +1,73 @@
+"""Scores of whole actions in training: the tokens of all candidates stand as trees beside the text they answer.
+
+A token of a tree sees the text up to its state and what stands above it in its tree, at the positions that it would
+have there, so one forward pass reads every candidate of every turn of a segment, with gradients and without copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+CHUNK = 512  # states whose logits over the whole vocabulary are in memory at once
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """B rows of L ids (text, then trees), R states that predict, P tokens of candidates, K candidates."""
+
+    places_BL: torch.Tensor  # position of each token in its text
+    seen_BLL: torch.Tensor  # bool
+    read_row_R: torch.Tensor
+    read_column_R: torch.Tensor
+    path_read_P: torch.Tensor  # ascending: index of the state that predicts this token
+    path_token_P: torch.Tensor
+    path_candidate_P: torch.Tensor
+    divisor_K: torch.Tensor
+    node_K: torch.Tensor  # where a candidate's score stands in logits_NC
+    place_K: torch.Tensor
+
+    def to(self, device: torch.device | str) -> Trees:
+        """The same trees on `device`."""
+        return replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+
+
+def token_log_probs(
+    logits_of: Callable[[torch.Tensor], torch.Tensor],
+    hidden_RH: torch.Tensor,
+    path_read_P: torch.Tensor,
+    path_token_P: torch.Tensor,
+) -> torch.Tensor:
+    """log p(token) over the whole vocabulary, (P,), where token P is predicted by state path_read_P (ascending).
+
+    `logits_of` maps (n, H) to (n, V). Logits of CHUNK states exist at a time; the backward pass computes them again.
+    """
+
+    def part(hidden_nH: torch.Tensor, read_p: torch.Tensor, token_p: torch.Tensor) -> torch.Tensor:
+        return torch.log_softmax(logits_of(hidden_nH), -1)[read_p, token_p]
+
+    cuts = torch.arange(0, len(hidden_RH) + CHUNK, CHUNK, device=path_read_P.device)
+    edges = torch.searchsorted(path_read_P, cuts).tolist()
+    found = []
+    for number, start in enumerate(range(0, len(hidden_RH), CHUNK)):
+        inside = slice(edges[number], edges[number + 1])
+        arguments = (hidden_RH[start : start + CHUNK], path_read_P[inside] - start, path_token_P[inside])
+        if torch.is_grad_enabled():
+            found.append(checkpoint(part, *arguments, use_reentrant=False))
+        else:
+            found.append(part(*arguments))
+    return torch.cat(found) if found else hidden_RH.new_zeros(0)
+
+
+def candidate_scores(
+    logits_of: Callable[[torch.Tensor], torch.Tensor], hidden_BLH: torch.Tensor, trees: Trees, shape: tuple[int, ...]
+) -> torch.Tensor:
+    """Scores (N, C) of the candidates of N turns, -inf where a turn has fewer: what a softmax over actions takes."""
+    hidden_RH = hidden_BLH[trees.read_row_R, trees.read_column_R]
+    log_probs_P = token_log_probs(logits_of, hidden_RH, trees.path_read_P, trees.path_token_P)
+    scores_K = log_probs_P.new_zeros(len(trees.divisor_K)).index_add(0, trees.path_candidate_P, log_probs_P)
+    scores_NC = log_probs_P.new_full(shape, float("-inf"))
+    return scores_NC.index_put((trees.node_K, trees.place_K), scores_K / trees.divisor_K)

@@ -1,0 +1,69 @@
+"""Where a model comes from, and what its config.json must not ask for before anything of it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from grue.config import ModelConfig
+from grue.errors import ModelError
+
+EMBEDDED = "embedded"
+HINT = "model.name is 'embedded', a folder with config.json and *.safetensors, or a hub name"
+
+
+def embedded_folder() -> Path:
+    """The folder of the base that ships with the package; plain transformers loads it too."""
+    return Path(str(files("grue.models"))) / EMBEDDED
+
+
+def source_of(config: ModelConfig) -> str:
+    """Hub name or folder of `model.name`. ModelError where this installation has no embedded base."""
+    if config.name != EMBEDDED:
+        return config.name
+    if not (embedded_folder() / "model.safetensors").exists():
+        raise ModelError("this installation has no embedded base", hint="make one with: grue pretrain")
+    return str(embedded_folder())
+
+
+def safe_options(config: ModelConfig) -> dict[str, Any]:
+    """What every `from_pretrained` is given: a model's own code is never run."""
+    return {"trust_remote_code": False, "revision": config.revision}
+
+
+def read_config(config: ModelConfig) -> dict[str, Any]:
+    """config.json of the model as it stands. ModelError where there is none, or where it asks to run code."""
+    from transformers import PreTrainedConfig
+
+    try:
+        found: dict[str, Any] = PreTrainedConfig.get_config_dict(source_of(config), revision=config.revision)[0]
+    except (OSError, ValueError, KeyError) as error:
+        raise cannot_load(config.name, error) from error
+    if not found:
+        raise ModelError(f"cannot load the model {config.name!r}: it has no config.json", hint=HINT)
+    refuse_code(config.name, found)
+    return found
+
+
+def cannot_load(name: str, error: Exception) -> ModelError:
+    """`error` of transformers as one line with a hint."""
+    reason = str(error).strip().splitlines()
+    return ModelError(f"cannot load the model {name!r}: {reason[0] if reason else repr(error)}", hint=HINT)
+
+
+def refuse_code(name: str, config: Mapping[str, Any], path: str = "") -> None:
+    """ModelError where a config.json would make transformers fetch and run code, at whatever depth.
+
+    `trust_remote_code=False` did not cover these keys in several releases (CVE-2026-4372, CVE-2026-5241).
+    """
+    for key, value in config.items():
+        kernel = "attn_implementation" in key and isinstance(value, str) and "/" in value
+        if key in ("_attn_implementation_internal", "trust_remote_code") or kernel:
+            raise ModelError(
+                f"config.json of {name!r} holds {path}{key}={value!r}, by which it could run code of its own",
+                hint="remove the key if you trust the model, or choose another one",
+            )
+        if isinstance(value, Mapping):
+            refuse_code(name, value, f"{path}{key}.")

@@ -1,0 +1,60 @@
+"""The tokenizer of a model, and what a transcript needs of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from grue.config import ModelConfig
+from grue.errors import ModelError
+from grue.models.sources import cannot_load, safe_options, source_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+PROBE = "You see a key.\n> take key\n"
+
+
+def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer that belongs to `model.name`. A missing pad token is no lack: nothing here reads padding."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source_of(config), **safe_options(config))
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise cannot_load(config.name, error) from error
+    return tokenizer
+
+
+def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """ModelError where a transcript cannot be written in these tokens, or the model does not know all of them."""
+    ids: list[int] = tokenizer.encode(PROBE, add_special_tokens=False)
+    # turns are lines: a tokenizer that drops newlines cannot say where an action ends
+    kept = str(tokenizer.decode(ids)).count("\n") == PROBE.count("\n")
+    if not kept or (tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids):
+        raise ModelError(
+            f"the tokenizer of {name!r} cannot write a transcript: it loses {'a letter' if kept else 'newlines'}",
+            hint="choose a model whose tokenizer keeps text as it is, such as a byte-level one",
+        )
+    rows = _rows(model)
+    # added tokens are not counted: some tokenizers hold more of them than their model was given rows for
+    highest = max(tokenizer.vocab_size - 1, *ids)
+    if highest >= rows:
+        raise ModelError(
+            f"the tokenizer of {name!r} has ids up to {highest}, and the model has {rows} embeddings",
+            hint="the two are of different models: put the right tokenizer beside the weights",
+        )
+
+
+def check_context(name: str, model: PreTrainedModel, context: int) -> None:
+    """ModelError where a segment may grow longer than the positions that the model knows."""
+    config: Any = model.config.get_text_config()
+    known = getattr(config, "max_position_embeddings", None)
+    if known is not None and context > known:
+        raise ModelError(
+            f"{name!r} knows {known} positions, fewer than model.context={context}", hint=f"set model.context={known}"
+        )
+
+
+def _rows(model: PreTrainedModel) -> int:
+    weight = model.get_input_embeddings().weight
+    return int(weight.shape[0])  # type: ignore[index]

@@ -1,0 +1,57 @@
+"""What play, training and evaluation ask of a policy, and the policy that a configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from grue.models.policy_model import PolicyModel
+from grue.policy.choose import ChoosePolicy, Decision, Decoding, Lesson, Query
+from grue.policy.engine import Engine
+from grue.policy.score import ScorePolicy
+from grue.policy.think import ThinkPolicy
+from grue.policy.write import WritePolicy
+from grue.prompts.tokens import Encoder
+from grue.types import Turn
+
+
+class Policy(Protocol):
+    """A language model that acts. Training finds the same log-probs again from the branches of its decisions."""
+
+    model: PolicyModel
+    encoder: Encoder
+    needs_actions: bool  # the game must list its valid actions
+
+    def engine(self, slots: int, columns: int) -> Engine: ...
+
+    def room(self, actions: Sequence[str]) -> int:
+        """Tokens that a decision may need behind the observation."""
+
+    def values(self, hidden_BH: torch.Tensor) -> list[float]:
+        """The critic's estimates at states."""
+
+    def act(
+        self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
+    ) -> list[Decision]:
+        """A finished decision for each query, whose state is in hidden_BH."""
+
+    def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
+        """What would have to be decided to do what a teacher did."""
+
+    def weigh(self, turn: Turn, ids: Sequence[int], temperature: float) -> list[tuple[str, float]]:
+        """The probability of each valid action at a turn of the segment `ids`, likeliest first."""
+
+
+def make_policy(model: PolicyModel, encoder: Encoder) -> Policy:
+    """The policy that the encoder's settings (`policy.kind`) name."""
+    match encoder.prompt.kind:
+        case "choose":
+            return ChoosePolicy(model, encoder)
+        case "score":
+            return ScorePolicy(model, encoder)
+        case "write":
+            return WritePolicy(model, encoder)
+        case "think":
+            return ThinkPolicy(model, encoder)

@@ -1,0 +1,143 @@
+"""Whole actions as one tree of tokens, so that all of them can be read in one pass behind a shared prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from grue.models.scores import Trees
+from grue.types import Candidate
+
+Row = tuple[Sequence[int], Sequence[tuple[int, tuple[Candidate, ...]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateTree:
+    """Tokens in an order in which parents come first. Index -1 stands for the state, the last token of the prefix.
+
+    The last token of a candidate is not part of it: nothing is read behind it.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    depths: tuple[int, ...]  # 0 for tokens that follow the state
+    paths: tuple[tuple[int, ...], ...]  # for each candidate, where each of its tokens is predicted: -1 or an index
+
+    def seen(self) -> NDArray[np.bool_]:
+        """(n, n): a token sees itself and what stands above it."""
+        count = len(self.tokens)
+        seen = np.zeros((count, count), dtype=np.bool_)
+        for place, parent in enumerate(self.parents):
+            if parent >= 0:
+                seen[place] = seen[parent]
+            seen[place, place] = True
+        return seen
+
+
+def candidate_tree(candidates: Sequence[Candidate]) -> CandidateTree:
+    """The tree of candidates, each at least one token."""
+    return _tree(tuple(candidate.ids for candidate in candidates))
+
+
+@lru_cache(maxsize=20_000)
+def _tree(candidates: tuple[tuple[int, ...], ...]) -> CandidateTree:
+    tokens: list[int] = []
+    parents: list[int] = []
+    depths: list[int] = []
+    known: dict[tuple[int, ...], int] = {(): -1}
+    paths = []
+    for ids in candidates:
+        path = [-1]
+        for depth in range(1, len(ids)):
+            beginning = ids[:depth]
+            if beginning not in known:
+                known[beginning] = len(tokens)
+                tokens.append(ids[depth - 1])
+                parents.append(known[ids[: depth - 1]])
+                depths.append(depth - 1)
+            path.append(known[beginning])
+        paths.append(tuple(path))
+    return CandidateTree(tuple(tokens), tuple(parents), tuple(depths), tuple(paths))
+
+
+@dataclass(frozen=True, slots=True)
+class FlatPaths:
+    """The tokens of the candidates of several turns, ordered by the state that predicts them.
+
+    A turn has 1 + len(tree.tokens) states: its own, then those of its tree. The names are those of `Trees`.
+    """
+
+    path_read_P: torch.Tensor
+    path_token_P: torch.Tensor
+    path_candidate_P: torch.Tensor
+    divisor_K: torch.Tensor
+    node_K: torch.Tensor
+    place_K: torch.Tensor
+
+    @classmethod
+    def of(cls, turns: Sequence[Sequence[Candidate]]) -> FlatPaths:
+        paths: list[tuple[int, int, int]] = []
+        places: list[tuple[int, int, float]] = []
+        first = 0
+        for node, candidates in enumerate(turns):
+            tree = candidate_tree(candidates)
+            for place, (candidate, path) in enumerate(zip(candidates, tree.paths, strict=True)):
+                states = [(first + 1 + state, token) for state, token in zip(path, candidate.ids, strict=True)]
+                paths += [(read, token, len(places)) for read, token in states]
+                places.append((node, place, candidate.divisor))
+            first += 1 + len(tree.tokens)
+        path_PX = torch.tensor(sorted(paths, key=lambda path: path[0]), dtype=torch.long).reshape(-1, 3)
+        return cls(
+            path_read_P=path_PX[:, 0].contiguous(),
+            path_token_P=path_PX[:, 1],
+            path_candidate_P=path_PX[:, 2],
+            divisor_K=torch.tensor([divisor for *_, divisor in places], dtype=torch.float32),
+            node_K=torch.tensor([node for node, _, _ in places], dtype=torch.long),
+            place_K=torch.tensor([place for _, place, _ in places], dtype=torch.long),
+        )
+
+
+def lay_out(rows: Sequence[Row]) -> tuple[NDArray[np.int64], Trees]:
+    """(ids (B, L), what a forward pass needs to know of them) of rows (text, [(state, candidates)] of its turns)."""
+    turns = [(row, *turn) for row, (_, answered) in enumerate(rows) for turn in answered]
+    trees = [candidate_tree(candidates) for _, _, candidates in turns]
+    sizes = [len(text) for text, _ in rows]
+    for (row, _, _), tree in zip(turns, trees, strict=True):
+        sizes[row] += len(tree.tokens)
+    length = max(sizes)
+    ids = np.zeros((len(rows), length), dtype=np.int64)
+    places = np.zeros((len(rows), length), dtype=np.int64)
+    seen = np.tile(np.tri(length, dtype=np.bool_), (len(rows), 1, 1))  # padding sees what it likes: nobody reads it
+    ends = [len(text) for text, _ in rows]
+    for row, (text, _) in enumerate(rows):
+        ids[row, : len(text)] = text
+        places[row, : len(text)] = np.arange(len(text))
+    reads: list[tuple[int, int]] = []
+    for (row, state, _), tree in zip(turns, trees, strict=True):
+        start, end = ends[row], ends[row] + len(tree.tokens)
+        ids[row, start:end] = tree.tokens
+        places[row, start:end] = state + 1 + np.array(tree.depths, dtype=np.int64)
+        seen[row, start:end] = False
+        seen[row, start:end, : state + 1] = True
+        seen[row, start:end, start:end] = tree.seen()
+        reads += [(row, state), *((row, column) for column in range(start, end))]
+        ends[row] = end
+    read_RX = torch.tensor(reads, dtype=torch.long).reshape(-1, 2)
+    flat = FlatPaths.of([candidates for _, _, candidates in turns])
+    return ids, Trees(
+        places_BL=torch.from_numpy(places),
+        seen_BLL=torch.from_numpy(seen),
+        read_row_R=read_RX[:, 0],
+        read_column_R=read_RX[:, 1],
+        path_read_P=flat.path_read_P,
+        path_token_P=flat.path_token_P,
+        path_candidate_P=flat.path_candidate_P,
+        divisor_K=flat.divisor_K,
+        node_K=flat.node_K,
+        place_K=flat.place_K,
+    )

@@ -1,0 +1,125 @@
+"""The `write` policy: free text up to a newline. A reply that is no valid action is a turn too, marked invalid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from grue.models.policy_model import PolicyModel
+from grue.policy.choose import Decision, Decoding, Lesson, Query, draw
+from grue.policy.engine import Engine
+from grue.policy.trie import Node
+from grue.policy.weigh import candidate_weights
+from grue.prompts.tokens import Encoder
+from grue.types import Branch, Candidate, Turn
+
+
+class WritePolicy:
+    """Like ChoosePolicy, but every token is drawn from the whole vocabulary, or from its top-p part."""
+
+    needs_actions = False
+
+    def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
+        self.model, self.encoder = model, encoder
+
+    def engine(self, slots: int, columns: int) -> Engine:
+        return Engine(self.model.base_lm(), slots, columns)
+
+    def room(self, actions: Sequence[str]) -> int:
+        """Tokens of the longest reply, and of what closes it."""
+        return self.encoder.prompt.reply_tokens + len(self.encoder.closing(()))
+
+    @torch.inference_mode()
+    def values(self, hidden_BH: torch.Tensor) -> list[float]:
+        values: list[float] = self.model.value_head(hidden_BH).tolist()
+        return values
+
+    def act(
+        self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
+    ) -> list[Decision]:
+        """A finished decision for each query, whose state is in hidden_BH."""
+        decisions = [Decision(Node(), query.offset, query.rng, query.row) for query in queries]
+        write_lines(self.model, self.encoder, engine, decisions, hidden_BH, decoding, self.encoder.prompt.reply_tokens)
+        for decision, query in zip(decisions, queries, strict=True):
+            decision.reply = self.encoder.text(decision.taken)
+            decision.valid = decision.reply in query.actions if query.actions else bool(decision.reply)
+            decision.taken += self.encoder.closing(decision.taken)
+        return decisions
+
+    def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
+        """Every token of a teacher's action, chosen from the whole vocabulary."""
+        ids = self.encoder.action(action)
+        return Lesson(ids, whole_branches(self.model, ids, state_position))
+
+    def weigh(self, turn: Turn, ids: Sequence[int], temperature: float) -> list[tuple[str, float]]:
+        """The probability that the text of each valid action is written, likeliest first; they need not sum to 1.
+
+        Over the whole vocabulary, at temperature 1: a product over tokens has no temperature of its own.
+        """
+        actions = turn.observation.actions or ()
+        if not actions:
+            return []
+        candidates = [Candidate(self.encoder.action(action), 1.0) for action in actions]
+        scores_K = candidate_weights(self.model, candidates, ids[: turn.state_position + 1])
+        return sorted(zip(actions, scores_K.exp().tolist(), strict=True), key=lambda pair: -pair[1])
+
+
+def whole_branches(model: PolicyModel, ids: Sequence[int], state_position: int) -> tuple[Branch, ...]:
+    """A branch over the whole vocabulary for each of `ids`, which follow the id at `state_position`."""
+    everything = range(model.vocabulary)
+    return tuple(Branch(state_position + place, everything, token) for place, token in enumerate(ids))
+
+
+def write_lines(
+    model: PolicyModel,
+    encoder: Encoder,
+    engine: Engine,
+    decisions: Sequence[Decision],
+    hidden_BH: torch.Tensor,
+    decoding: Decoding,
+    most: int,
+) -> None:
+    """Draw tokens for each decision until one ends its line, at most `most`. The last ones are not fed."""
+    writing = list(decisions)
+    for count in range(1, most + 1):
+        _write_token(model, writing, hidden_BH, decoding)
+        writing = [decision for decision in writing if not encoder.ends(decision.taken[-1])]
+        if not writing or count == most:
+            return
+        hidden_BH = engine.feed([d.row for d in writing], [d.unread() for d in writing])
+        for decision in writing:
+            decision.fed = len(decision.taken)
+
+
+@torch.inference_mode()
+def _write_token(
+    model: PolicyModel, decisions: Sequence[Decision], hidden_BH: torch.Tensor, decoding: Decoding
+) -> None:
+    """One token for each decision, with the set that it was drawn from: training renormalises over the same set."""
+    logits_BV = model.vocabulary_logits(hidden_BH)
+    count = logits_BV.shape[1]
+    kept_BV = None
+    if decoding.top_p < 1:
+        kept_BV = nucleus(logits_BV / decoding.temperature, decoding.top_p)
+        logits_BV = logits_BV.masked_fill(~kept_BV, float("-inf"))
+    drawn = draw(logits_BV, [count] * len(decisions), [decision.rng for decision in decisions], decoding)
+    for place, (decision, token, log_prob, entropy) in enumerate(zip(decisions, *drawn, strict=True)):
+        children: Sequence[int] = range(count)
+        if kept_BV is not None:
+            children = tuple(kept_BV[place].nonzero()[:, 0].tolist())
+        if len(children) > 1:
+            position = decision.offset + len(decision.taken) - 1
+            decision.branches.append(Branch(position, children, children.index(token)))
+        decision.log_prob += log_prob
+        decision.entropy += entropy
+        decision.taken.append(token)
+
+
+def nucleus(logits_BV: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Bool (B, V): the fewest likeliest tokens whose mass reaches top_p (Holtzman et al. 2020), at least one."""
+    sorted_BV, order_BV = torch.softmax(logits_BV, -1).sort(dim=-1, descending=True, stable=True)
+    before_BV = sorted_BV.cumsum(-1) - sorted_BV
+    keep_BV = before_BV < top_p
+    keep_BV[:, 0] = True
+    return torch.zeros_like(keep_BV).scatter(1, order_BV, keep_BV)

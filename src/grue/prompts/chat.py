@@ -1,0 +1,50 @@
+"""The pieces of a tokenizer's chat template that stand between what the game says and what the policy answers.
+
+A chat is as append-only as a plain transcript: every answer stands behind the very text behind which it was written.
+Templates that show past answers in another form (Qwen 3 drops their thoughts) are asked for the form of the last one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from grue.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_SAID, _DONE, _NEXT = "the-first-message", "the-first-answer", "the-second-message"
+# what templates ask for beyond messages: no thoughts of their own, and a date that is the same on every day
+_OPTIONS: dict[str, Any] = {"tokenize": False, "enable_thinking": False, "date_string": "26 Jul 2024"}
+
+
+class ChatPieces(NamedTuple):
+    """Trusted text: its special tokens count."""
+
+    before: str  # the first message
+    to_assistant: str  # between a message and its answer
+    to_user: str  # between an answer and the next message
+
+
+def chat_pieces(tokenizer: PreTrainedTokenizerBase) -> ChatPieces:
+    """Cut the template at a message and its answer. ConfigError without a template, ModelError if it cannot be cut."""
+    name = tokenizer.name_or_path
+    if not tokenizer.chat_template:
+        raise ConfigError(f"the tokenizer of {name!r} has no chat template", hint="set policy.template=plain")
+    first = [{"role": "user", "content": _SAID}]
+    later = [*first, {"role": "assistant", "content": _DONE}, {"role": "user", "content": _NEXT}]
+    try:
+        opened = str(tokenizer.apply_chat_template(first, add_generation_prompt=True, **_OPTIONS))
+        longer = str(tokenizer.apply_chat_template(later, add_generation_prompt=True, **_OPTIONS))
+    except Exception as error:  # a template is a program of a stranger: it may raise anything
+        raise ModelError(
+            f"the chat template of {name!r} fails: {error}", hint="set policy.template=plain, or another model.name"
+        ) from error
+    before, said, to_assistant = opened.partition(_SAID)
+    _, done, rest = longer.partition(_DONE)
+    to_user, following, again = rest.partition(_NEXT)
+    if not (said and done and following and to_assistant and to_user and again == to_assistant):
+        raise ModelError(
+            f"the chat template of {name!r} cannot be cut into messages and answers", hint="set policy.template=plain"
+        )
+    return ChatPieces(before, to_assistant, to_user)

@@ -1,0 +1,117 @@
+"""Notes about earlier episodes, found by how a game begins: BM25 (Robertson and Zaragoza 2009) over first observations.
+
+What is retrieved is text of a game and untrusted like all of it: the encoder cannot make special tokens of it, and a
+policy that chooses can only choose valid actions, whatever it has been told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from grue.errors import needs
+from grue.games.base import Game
+from grue.types import Episode, Observation, Outcome, Task
+
+_WORD = re.compile(r"[a-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is remembered of one episode."""
+
+    begins: str  # the first observation: what notes are found by
+    text: str  # what the player is told
+    task: Task
+
+
+def note_of(episode: Episode, most: int = 20) -> Note | None:
+    """The actions of an episode in order, with a + behind those that scored, and how it ended.
+
+    None for an episode without turns. Actions that the game did not list are left out, and those behind `most`.
+    """
+    if not episode.turns:
+        return None
+    listed = [turn for turn in episode.turns if turn.valid][:most]
+    actions = ", ".join(turn.action + (" +" if turn.reward > 0 else "") for turn in listed)
+    ended = {Outcome.WON: "won", Outcome.LOST: "lost"}.get(episode.outcome, "out of time")
+    text = f"Before: {actions}. It was {ended}."
+    return Note(episode.turns[0].observation.text, text, episode.task)
+
+
+class Memory:
+    """Notes that never change: a new memory is made from more episodes."""
+
+    def __init__(self, episodes: Iterable[Episode]) -> None:
+        needs("bm25s", feature="a memory of episodes")
+        import bm25s
+
+        self.notes = [note for episode in episodes if (note := note_of(episode)) is not None]
+        self._index = bm25s.BM25()
+        if self.notes:
+            self._index.index([words(note.begins) for note in self.notes], show_progress=False)
+
+    def __len__(self) -> int:
+        return len(self.notes)
+
+    def search(self, begins: str, count: int = 1, *, without: Task | None = None) -> list[Note]:
+        """The `count` notes whose games begin most like `begins`, the best first.
+
+        `without` leaves out notes about that very game, whatever its step limit.
+        """
+        query = words(begins)
+        if not self.notes or not query or count < 1:
+            return []
+        scores = self._index.get_scores(query)
+        ranked = sorted(range(len(self.notes)), key=lambda place: (-float(scores[place]), place))
+        found = [self.notes[place] for place in ranked]
+        if without is not None:
+            found = [note for note in found if replace(note.task, limit=without.limit) != without]
+        return found[:count]
+
+
+class Remembering:
+    """`game` whose goal also tells the notes of `memory` about games that begin like this one.
+
+    The goal stands at the head of the transcript, so notes are read once, and the transcript is appended to as ever.
+    `own` = False leaves out notes about the very game that is played: what other games teach, and no more.
+    """
+
+    def __init__(self, game: Game, memory: Memory, count: int = 1, *, own: bool = True) -> None:
+        self._game, self._memory, self._count, self._own = game, memory, count, own
+        self._goal = ""
+
+    def reset(self, task: Task) -> Observation:
+        observation = self._game.reset(task)
+        notes = self._memory.search(observation.text, self._count, without=None if self._own else task)
+        self._goal = with_notes(observation.goal, notes)
+        return replace(observation, goal=self._goal)
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        observation, reward, outcome = self._game.step(action)
+        return replace(observation, goal=self._goal), reward, outcome
+
+    def close(self) -> None:
+        self._game.close()
+
+
+def with_notes(goal: str, notes: Iterable[Note]) -> str:
+    """The goal with notes under it."""
+    return "\n".join([goal, *(note.text for note in notes)])
+
+
+def remembered(episode: Episode, memory: Memory, count: int = 1, *, own: bool = True) -> Episode:
+    """A played episode as if it had been played with `memory`: for demonstrations to fine-tune on."""
+    if not episode.turns:
+        return episode
+    first = episode.turns[0].observation
+    notes = memory.search(first.text, count, without=None if own else episode.task)
+    goal = with_notes(first.goal, notes)
+    turns = tuple(replace(turn, observation=replace(turn.observation, goal=goal)) for turn in episode.turns)
+    return replace(episode, turns=turns)
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words and numbers: the terms of the index."""
+    return _WORD.findall(text.lower())

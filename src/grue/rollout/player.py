@@ -1,0 +1,62 @@
+"""A language-model policy as a player of one game at a time, for use from Python."""
+
+from __future__ import annotations
+
+import random
+
+from grue.errors import ModelError
+from grue.policy.choose import Decision, Decoding, Query
+from grue.policy.policy import Policy
+from grue.prompts.history import History
+from grue.types import Observation, Task
+
+
+class PolicyPlayer:
+    """Given an observation it names an action: `act`, again and again, and `reset` before another game.
+
+    It keeps the transcript and its key-value cache, so each call reads only what is new. It is also a player in the
+    sense of `grue.games.play`.
+    """
+
+    def __init__(
+        self, policy: Policy, *, name: str, columns: int, limit: int, decoding: Decoding, seed: int | str = 0
+    ) -> None:
+        self.policy, self.name = policy, name
+        self._columns, self._limit, self._decoding, self._seed = columns, limit, decoding, seed
+        self._engine = policy.engine(1, columns)
+        self._games = 0
+        self._history: History | None = None
+        self._rng = random.Random()
+        self.value = 0.0  # the critic's estimate at the last observation
+        self.decision: Decision | None = None  # the last one, with its log-probability, entropy and branches
+
+    def reset(self) -> None:
+        """Forget the game: the next observation is the first of another one."""
+        self._history = None
+
+    def start(self, task: Task, observation: Observation) -> None:
+        """Begin a game whose number of steps is known. `act` begins one by itself, with the limit of the training."""
+        self._rng = random.Random(f"{self._seed}/{self._games}")
+        self._games += 1
+        self._history = History(self.policy.encoder, observation.goal, task.limit, self._columns)
+
+    def act(self, observation: Observation) -> str:
+        """The action for what is seen now. ModelError where the game lists no actions and the policy needs them."""
+        if self._history is None:
+            self.start(Task("", "", "", 0, self._limit), observation)
+        history, actions = self._history, observation.actions or ()
+        assert history is not None
+        if self.policy.needs_actions and not actions:
+            raise ModelError(
+                "the observation lists no valid actions to choose from", hint="policy.kind=write needs none"
+            )
+        history.show(observation, self.policy.room(actions))
+        if history.seen == 0:
+            self._engine.reset(0)
+        hidden_BH = self._engine.feed([0], [history.ids[history.seen :]])
+        history.seen = len(history.ids)
+        (self.value,) = self.policy.values(hidden_BH)
+        query = Query(0, actions, len(history.ids), self._rng)
+        (self.decision,) = self.policy.act(self._engine, [query], hidden_BH, self._decoding)
+        history.act(self.decision.taken, self.decision.fed)
+        return self.decision.action

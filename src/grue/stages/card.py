@@ -1,0 +1,98 @@
+"""The model card of an exported policy: what it plays, how well, and how to load it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from grue import __version__
+from grue.config import Config
+
+USE = """```python
+from grue import load_policy
+
+policy = load_policy("{folder}")
+action = policy.act(observation)  # a grue.types.Observation; policy.reset() before another game
+```"""
+
+
+def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, Any] | None) -> str:
+    """Markdown with the metadata that hubs read. `results` is the run's results.json, if it has come that far."""
+    game, merged = config.game, about["what"] == "merged"
+    params = ", ".join(f"{key}={value}" for key, value in game.params.items()) or "default parameters"
+    probe = about["probe"]
+    parts = [
+        _metadata(config, about),
+        f"# {about['policy'].upper()} policy for {game.name}",
+        f"A language-model policy that plays the text game {game.name} ({params}), {game.limit} steps a game. It was "
+        f"trained with [grue](https://pypi.org/project/grue/) {__version__}, preset `{config.preset}`, seed "
+        f"{config.seed}, on top of `{about['base']}`. "
+        + (
+            "The adapter is merged into the weights."
+            if merged
+            else "This is an adapter: loading it loads the base as well."
+        ),
+        "## Use",
+        USE.format(folder="this folder"),
+        (
+            f"Plain {'`transformers`' if merged else '`peft`'} loads the weights too; the prompt and the way from "
+            "logits to actions are grue's."
+        ),
+        "## Results",
+        *_results(config, about["policy"], results),
+        "## Check",
+        (
+            f"A recorded game was read with these files before they were released: over {probe['turns']} turns the "
+            f"log-probability of an action differs from the one at play by {probe['mean']:.2g} nats on average and by "
+            f"{probe['largest']:.2g} at most; {probe['same_choice']:.1%} of the choices are the same."
+        ),
+        "## Limits",
+        (
+            "It has learnt this game with these parameters, from one training seed, and is not meant for conversation. "
+            "The intervals say nothing about another training seed."
+        ),
+        "## Versions",
+        ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _metadata(config: Config, about: Mapping[str, Any]) -> str:
+    lines = ["---", f"library_name: {'transformers' if about['what'] == 'merged' else 'peft'}"]
+    if "/" in about["base"]:  # hubs link it, so it has to be one of their names
+        lines.append(f"base_model: {about['base']}")
+    tags = ["grue", "reinforcement-learning", "text-game", config.game.name]
+    return "\n".join([*lines, "pipeline_tag: text-generation", "tags:", *(f"- {tag}" for tag in tags), "---"])
+
+
+def _results(config: Config, policy: str, results: Mapping[str, Any] | None) -> list[str]:
+    """The table of the final evaluation, with the players that it is compared with."""
+    if not results:
+        return ["Not evaluated."]
+    fold = config.eval.fold
+    rows = [
+        "| policy | decoding | games | success | 95 % interval | score | failed |",
+        "|---|---|---:|---:|---|---:|---:|",
+    ]
+    for name in ("random", "gold", "base", policy):
+        for decoding, row in results["policies"].get(name, {}).get("decoding", {}).items():
+            rows.append(_row(f"**{name}**" if name == policy else name, decoding, row))
+    seeds = next(iter(results["policies"][policy]["decoding"].values()))["seeds"]
+    kind, temperature = config.policy.kind, config.eval.temperature
+    return [
+        (
+            f"Fold `{fold}`, seeds {seeds[0]} to {seeds[1]}, which no part of the training has seen. The policy is of "
+            f"the kind `{kind}`; sampled decoding has temperature {temperature}. Intervals are Wilson's."
+        ),
+        "\n".join(rows),
+    ]
+
+
+def _row(name: str, decoding: str, row: Mapping[str, Any]) -> str:
+    if row["success"] is None:
+        return f"| {name} | {decoding} | 0 | - | - | - | {row['failed']} |"
+    low, high = row["success_ci95"]
+    return (
+        f"| {name} | {decoding} | {row['games']} | {row['success']:.1%} | {low:.1%} to {high:.1%} | {row['score']:.3f} "
+        f"| {row['failed']} |"
+    )

@@ -1,0 +1,119 @@
+"""`grue export`: the trained policy of a run as a folder that transformers and peft load, checked before it stands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grue.config import Config, dump_config
+from grue.errors import ConfigError, DataError
+from grue.evaluate.probe import Gap, tolerance
+from grue.hardware import versions
+from grue.models.export import save_adapter, save_merged, save_value_head
+from grue.models.sources import EMBEDDED
+from grue.progress import Progress
+from grue.stages.card import model_card
+from grue.stages.trained import (
+    ABOUT,
+    PROBE,
+    SCHEMA,
+    SETTINGS,
+    furthest,
+    load_trained,
+    read_probe,
+    stage_weights,
+)
+from grue.storage import episodes
+from grue.storage.files import explained
+from grue.storage.run import read_results, read_run_config
+
+
+def export_run(
+    run: Path, *, what: str, policy: str | None = None, dtype: str = "float32", to: Path | None = None, say: Progress
+) -> dict[str, Any]:
+    """Write the policy of `run` to the folder `to` (default: RUN/export-WHAT) and return what was found in checking it.
+
+    The folder appears when all of it is written and a recorded game has been read with what was written: a copy that
+    says something else than the policy said raises ModelError and leaves nothing.
+    """
+    config = read_run_config(run)
+    name = policy or furthest(run)
+    target = to or run / f"export-{what}"
+    if target.exists() and any(target.iterdir() if target.is_dir() else [target]):
+        raise ConfigError(f"{target} exists already", hint="name another folder with --to, or delete it")
+    probe = read_probe(run, name)
+    if not probe:
+        raise DataError(
+            f"{run} holds no recorded game of {name} to check a copy with", hint=f"grue {name} {run} --again"
+        )
+    temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
+    try:
+        with explained(f"write {target}"):
+            temporary.mkdir(parents=True)
+            _write(temporary, run, config, name, what, getattr(torch, dtype), probe)
+            gap = load_trained(temporary).check(probe, f"the exported {what}")
+            _about(temporary, run, config, name, what, dtype, gap)
+            if target.exists():
+                target.rmdir()
+            temporary.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    say(f"{target}: {what} of {name}, checked on {gap.turns} turns (mean difference {gap.mean:.2g} nats)")
+    say(f'from grue import load_policy; policy = load_policy("{target}")', style="dim")
+    return {"folder": str(target), "what": what, "policy": name, **gap._asdict()}
+
+
+def _write(
+    folder: Path, run: Path, config: Config, policy: str, what: str, dtype: torch.dtype, probe: list[Any]
+) -> None:
+    trained = load_trained(run, policy)
+    weights = stage_weights(run, policy)
+    trained.check(probe, f"the checkpoint of {policy}")
+    if what == "adapter":
+        save_adapter(trained.model.lm, config.model, folder)
+    else:
+        save_merged(config.model, weights, folder, dtype)
+    save_value_head(weights, folder)
+    trained.encoder.tokenizer.save_pretrained(folder)
+    (folder / SETTINGS).write_text(dump_config(_portable(config, what)), encoding="utf-8")
+    # texts of the game are not needed to compare, ids are
+    episodes.append(folder / PROBE, [replace(episode, error="") for episode in probe])
+    # enough to be loaded by; the rest comes when it has been checked
+    (folder / ABOUT).write_text(json.dumps({"schema": SCHEMA, "what": what, "policy": policy}), encoding="utf-8")
+
+
+def _about(folder: Path, run: Path, config: Config, policy: str, what: str, dtype: str, gap: Gap) -> None:
+    about = {
+        "schema": SCHEMA,
+        "what": what,
+        "policy": policy,
+        "base": _base_name(config),
+        "dtype": dtype if what == "merged" else "float32",
+        "probe": {**gap._asdict(), "tolerance": tolerance(config.model)},
+        "versions": versions(),
+    }
+    (folder / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    card = model_card(_portable(config, what), about, read_results(run))
+    (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _portable(config: Config, what: str) -> Config:
+    """The settings without paths of this machine. An adapter has to name its base, wherever that is."""
+    game = config.game.model_copy(update={"java": None})
+    changes = {"game": game}
+    if what == "merged":
+        model = config.model.model_copy(update={"name": _base_name(config), "revision": None})
+        changes["model"] = model  # type: ignore[assignment]
+    return config.model_copy(update=changes)
+
+
+def _base_name(config: Config) -> str:
+    """The base as others may call it: a hub name, or the last part of a local path."""
+    name = config.model.name
+    return Path(name).name if name != EMBEDDED and Path(name).exists() else name

@@ -1,0 +1,46 @@
+"""`grue push`: an exported folder to a model hub. Nothing else in grue sends anything anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grue.errors import ConfigError, DataError, GrueError
+from grue.stages.trained import read_about
+
+
+class PushError(GrueError, RuntimeError):
+    """A hub could not be reached or has refused."""
+
+
+def push(folder: Path, repository: str, *, public: bool = False) -> str:
+    """Upload `folder` as `repository` (OWNER/NAME), private unless `public`. Returns the address.
+
+    The token is the one that `hf auth login` has stored, or HF_TOKEN.
+    """
+    about = read_about(folder)
+    if "probe" not in about:
+        raise DataError(f"{folder} was never checked", hint="export the run again: grue export RUN")
+    if repository.count("/") != 1 or not all(repository.split("/")):
+        raise ConfigError(f"{repository!r} is not a name on a hub", hint="OWNER/NAME, for example me/cooking16-ppo")
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
+
+    api = HfApi()
+    try:
+        address = api.create_repo(repository, private=not public, exist_ok=True)
+        api.upload_folder(
+            repo_id=repository, folder_path=folder, commit_message=f"{about['policy']}, {about['what']} (grue)"
+        )
+    except (LocalTokenNotFoundError, HFValidationError, OfflineModeIsEnabled) as error:
+        raise PushError(f"cannot push to {repository}: {error}", hint="log in first: hf auth login") from error
+    except Exception as error:
+        # the hub's client is of httpx, httpx2 or requests, depending on its version
+        client = type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "requests")
+        if not client and not isinstance(error, HfHubHTTPError | OSError):
+            raise
+        reason = str(error).strip().splitlines()
+        raise PushError(
+            f"cannot push to {repository}: {reason[0] if reason else error!r}",
+            hint="check the network, and that your token may write to it: hf auth login",
+        ) from error
+    return str(address)

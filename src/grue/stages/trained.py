@@ -1,0 +1,143 @@
+"""A trained policy taken back into memory: from its run, or from what `grue export` has made of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grue.config import Config, read_config
+from grue.errors import CheckpointError, ConfigError, DataError
+from grue.evaluate.probe import Gap, check_gap, replay, tolerance
+from grue.models.export import load_artefact
+from grue.models.load import load_model
+from grue.models.policy_model import PolicyModel
+from grue.policy.actor import Actor
+from grue.policy.choose import Decoding
+from grue.policy.policy import make_policy
+from grue.prompts.tokens import Encoder
+from grue.rollout.player import PolicyPlayer
+from grue.storage import checkpoint, episodes
+from grue.storage.run import checkpoints, read_run_config
+from grue.storage.run import episodes as episodes_file
+from grue.train.learner import load_weights
+from grue.types import Episode
+
+ABOUT, SETTINGS, PROBE = "grue.json", "grue.yaml", "probe.jsonl"  # of an exported folder
+TRAINED = ("ppo", "grpo", "dagger", "sft")  # the furthest first
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model with the weights of one stage, and how it is driven."""
+
+    name: str  # "sft" or "ppo"
+    config: Config
+    model: PolicyModel
+    encoder: Encoder
+
+    def check(self, probe: list[Episode], what: str) -> Gap:
+        """How closely the model says what was recorded when it played. ModelError where that is not close."""
+        gap = replay(self.model, probe, self.config.eval.temperature)
+        check_gap(gap, tolerance(self.config.model), what)
+        return gap
+
+
+def load_policy(folder: str | Path, policy: str | None = None, *, greedy: bool = True, seed: int = 0) -> PolicyPlayer:
+    """The trained policy of a run directory or of an exported folder, ready to `act` on observations.
+
+    `policy` is "sft" or "ppo", the furthest that the run has come to by default. Before it is given back, it must give
+    a recorded game the log-probabilities that it had; ModelError where it does not.
+    """
+    trained = load_trained(Path(folder), policy)
+    config = trained.config
+    probe = read_probe(Path(folder), trained.name)
+    if probe:
+        trained.check(probe, f"the policy in {folder}")
+    playing = make_policy(Actor(trained.model, config.model.dtype).model, trained.encoder)
+    decoding = Decoding(greedy, config.eval.temperature, config.policy.top_p)
+    return PolicyPlayer(
+        playing,
+        name=trained.name,
+        columns=config.model.context,
+        limit=config.game.limit,
+        decoding=decoding,
+        seed=f"{config.seed}/{seed}",
+    )
+
+
+def load_trained(folder: Path, policy: str | None = None) -> Trained:
+    """The model in a run directory or an exported folder."""
+    if (folder / ABOUT).exists():
+        return _load_exported(folder, policy)
+    config = read_run_config(folder)
+    name = policy or furthest(folder)
+    lm, tokenizer = load_model(config.model)
+    model = PolicyModel(lm, value_shares_trunk=config.ppo.value_shares_trunk)
+    load_weights(model, stage_weights(folder, name))
+    return Trained(name, config, model.eval(), Encoder(tokenizer, config.policy))
+
+
+def furthest(run: Path) -> str:
+    """The last stage of a run that has left weights. CheckpointError if none has."""
+    for name in TRAINED:
+        if _newest(run, name) is not None:
+            return name
+    raise CheckpointError(f"{run} holds no trained policy yet", hint=f"train one: grue sft {run}, then grue ppo {run}")
+
+
+def stage_weights(run: Path, stage: str) -> dict[str, Any]:
+    """The weights that are the result of a stage: the best ones on dev, else the last."""
+    if stage not in TRAINED:
+        raise ConfigError(f"there is no trained policy {stage!r}", hint=f"known are {', '.join(TRAINED)}")
+    path = _newest(run, stage)
+    if path is None:
+        raise CheckpointError(
+            f"{checkpoints(run, stage)} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}"
+        )
+    return dict(checkpoint.load(path).tensors["model"])
+
+
+def keep_probe(run: Path, policy: str, episode: Episode) -> None:
+    """Keep a game that a policy has just played, to compare copies of it with."""
+    file = _probe_file(run, policy)
+    file.unlink(missing_ok=True)
+    episodes.append(file, [episode])
+
+
+def read_probe(folder: Path, policy: str) -> list[Episode]:
+    """What `keep_probe` or an export has kept; [] if there is none."""
+    file = folder / PROBE if (folder / ABOUT).exists() else _probe_file(folder, policy)
+    return list(episodes.read(file))
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """grue.json of an exported folder. DataError where it is not one."""
+    try:
+        about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        if about["schema"] != SCHEMA or about["what"] not in ("adapter", "merged") or about["policy"] not in TRAINED:
+            raise ValueError(f"schema {about['schema']}, {about['what']} of {about['policy']}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder} is not what grue export makes: {error}", hint="grue export RUN --to DIR") from error
+    return about
+
+
+def _load_exported(folder: Path, policy: str | None) -> Trained:
+    about = read_about(folder)
+    if policy not in (None, about["policy"]):
+        raise ConfigError(f"{folder} holds {about['policy']}, not {policy}", hint="leave the policy out")
+    config = read_config(folder / SETTINGS)
+    lm, tokenizer, head = load_artefact(folder, about["what"], config.model)
+    model = PolicyModel(lm, head, value_shares_trunk=config.ppo.value_shares_trunk)
+    return Trained(about["policy"], config, model.eval(), Encoder(tokenizer, config.policy))
+
+
+def _newest(run: Path, stage: str) -> Path | None:
+    folder = checkpoints(run, stage)
+    return checkpoint.best_valid(folder) or checkpoint.latest_valid(folder)
+
+
+def _probe_file(run: Path, policy: str) -> Path:
+    return episodes_file(run, f"probe-{policy}")

@@ -1,0 +1,104 @@
+"""A baseline that knows the game: the critic's estimate, corrected by what the transcript cannot tell.
+
+Most of the spread of returns lies between games: one needs eight steps, another twenty. The policy must not know which
+one it plays, but a baseline may, as long as it does not depend on the action (asymmetric actor-critic: Pinto et al.
+2018; several plays of a game as a baseline: GRPO, Shao et al. 2024, here spread over iterations). What it is told: how
+long the teacher needed, and how earlier plays of the game went. It is used for advantages only; the critic that reports
+show reads the transcript alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from grue.config import PPOConfig
+from grue.train.credit import discounted_return
+from grue.train.critic import Critic
+from grue.types import Episode
+
+Array = NDArray[np.float64]
+
+FEATURES = 8
+WIDTH = 64
+PLAYS = 6  # earlier plays of a game that its mean looks back on: the policy changes
+
+
+class _Correction(nn.Module):
+    """(T, FEATURES) -> (T,): the first feature, the critic's value, plus a correction that starts at 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(FEATURES, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH), nn.GELU())
+        self.outer = nn.Linear(WIDTH, 1)
+        nn.init.zeros_(self.outer.weight)
+        nn.init.zeros_(self.outer.bias)
+
+    def forward(self, features_TF: torch.Tensor) -> torch.Tensor:
+        correction: torch.Tensor = self.outer(self.inner(features_TF)).squeeze(-1)
+        return features_TF[:, 0] + correction
+
+
+class GameBaseline:
+    """Values per turn for GAE. `demo_steps`: seed of a train game -> steps of its demonstration (may be empty)."""
+
+    def __init__(self, demo_steps: Mapping[int, int], cfg: PPOConfig, seed: str) -> None:
+        self._demo_steps, self._cfg = demo_steps, cfg
+        self._mean_steps = float(np.mean(list(demo_steps.values()))) if demo_steps else 0.0
+        self.head = _Correction()
+        self.critic = Critic(self.head, cfg.value_learning_rate, cfg.value_passes, cfg.value_memory, f"{seed}/baseline")
+        self.plays: dict[int, tuple[int, float]] = {}  # seed -> (plays, mean return above the other games')
+
+    @torch.no_grad()
+    def values(self, episodes: Sequence[Episode]) -> list[Array]:
+        """Values of each episode's turns."""
+        return [self.head(self._features(episode)).double().numpy() for episode in episodes]
+
+    def learn(self, episodes: Sequence[Episode], targets: Sequence[Array]) -> dict[str, float]:
+        """Fit to `targets` per turn, then remember how the games went; call it after `values` of the same episodes."""
+        self.critic.remember(
+            torch.cat([self._features(episode) for episode in episodes]), torch.from_numpy(np.concatenate(targets))
+        )
+        error = self.critic.fit()["value_loss"]
+        returns = [discounted_return(episode, self._cfg) for episode in episodes]
+        middle = float(np.mean(returns))
+        for episode, value in zip(episodes, returns, strict=True):
+            count, mean = self.plays.get(episode.task.seed, (0, 0.0))
+            count += 1
+            self.plays[episode.task.seed] = (count, mean + (value - middle - mean) / min(count, PLAYS))
+        return {"baseline_loss": error}
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """(tensors, JSON) for a checkpoint."""
+        tensors, state = self.critic.state()
+        tensors |= {f"head.{name}": value for name, value in self.head.state_dict().items()}
+        return tensors, {**state, "plays": {str(seed): list(entry) for seed, entry in self.plays.items()}}
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
+        """Inverse of `state`."""
+        self.head.load_state_dict(
+            {name.removeprefix("head."): value for name, value in tensors.items() if name.startswith("head.")}
+        )
+        self.critic.load_state({n: v for n, v in tensors.items() if not n.startswith("head.")}, state)
+        self.plays = {int(seed): (int(count), float(mean)) for seed, (count, mean) in state["plays"].items()}
+
+    def _features(self, episode: Episode) -> torch.Tensor:
+        """(T, FEATURES) float32, each of about unit size."""
+        seed, limit, turns = episode.task.seed, episode.task.limit, episode.turns
+        count, mean = self.plays.get(seed, (0, 0.0))
+        steps = self._demo_steps.get(seed, self._mean_steps)
+        score = np.cumsum([0.0, *[turn.reward for turn in turns[:-1]]])[: len(turns)]
+        place = np.arange(len(turns)) / limit
+        rows = np.empty((len(turns), FEATURES), dtype=np.float32)
+        rows[:, 0] = [turn.value for turn in turns]
+        rows[:, 1], rows[:, 2], rows[:, 3] = place, score, place * score
+        rows[:, 4] = 5 * (steps - self._mean_steps) / limit
+        rows[:, 5] = seed in self._demo_steps
+        rows[:, 6] = 5 * mean * count / (count + 2)
+        rows[:, 7] = count / (count + 2)
+        return torch.from_numpy(rows)

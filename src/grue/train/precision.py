@@ -1,0 +1,56 @@
+"""Loss scaling for float16: gradients too small for the format are made larger (Micikevicius et al. 2018, 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from grue.errors import TrainingError
+
+GROWTH_INTERVAL = 2000  # steps without an overflow after which the scale is doubled
+PATIENCE = 25  # steps in a row that may overflow: from 2^16 the scale has then come down to far below 1
+
+
+@dataclass(slots=True)
+class LossScale:
+    """A loss is multiplied by `scale`. A step that overflows is left out and halves it."""
+
+    scale: float = 2.0**16
+    good_steps: int = 0
+    skipped_in_a_row: int = 0
+
+    @torch.no_grad()
+    def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Divide the gradients by the scale."""
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if gradients:
+            torch._foreach_mul_(gradients, 1 / self.scale)
+
+    def accept(self) -> None:
+        """Note a step without an overflow."""
+        self.skipped_in_a_row, self.good_steps = 0, self.good_steps + 1
+        if self.good_steps % GROWTH_INTERVAL == 0:
+            self.scale *= 2
+
+    def skip(self, problem: str, step: int) -> None:
+        """Note a step that overflowed. TrainingError when that goes on: then it is not the scale."""
+        self.skipped_in_a_row, self.good_steps = self.skipped_in_a_row + 1, 0
+        self.scale /= 2
+        if self.skipped_in_a_row >= PATIENCE:
+            raise TrainingError(
+                f"{problem} at optimiser step {step}, and in the {PATIENCE - 1} before it, whatever the loss scale",
+                hint="use model.dtype=bfloat16 or float32, or lower the learning rate",
+            )
+
+    def state(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"scale": self.scale, "good_steps": self.good_steps, "skipped_in_a_row": self.skipped_in_a_row}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state`."""
+        self.scale = float(state["scale"])
+        self.good_steps, self.skipped_in_a_row = int(state["good_steps"]), int(state["skipped_in_a_row"])

@@ -1,0 +1,189 @@
+"""Games as Gymnasium environments. Importing this module registers `grue/Toy-v0`, `grue/CookingWorld-v0`, and so on.
+
+    import gymnasium, grue.wrappers.gym
+    env = gymnasium.make("grue/Coin-v0", fold="dev")
+    envs = gymnasium.make_vec("grue/Coin-v0", num_envs=64)  # one Java process serves them all
+
+An id stands for the game of a preset: `grue/Coin-v0` is what `grue run coin` trains on.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from grue.config.presets import PRESETS
+from grue.errors import ConfigError
+from grue.games import canonical_params, make, tasks
+from grue.games.guard import MAX_ACTION
+from grue.games.params import Params
+from grue.prompts.transcript import render_task
+from grue.types import Observation, Outcome, Task
+
+MAX_TEXT = 100_000  # characters of an observation
+NO_SUCH_ACTION = "(no such action)"  # what an index without an action plays
+
+# Name of the environment -> preset whose game it is. Another game under a name needs a new version.
+IDS = {
+    "Toy": "toy",
+    "CookingWorld": "cooking16",
+    "CookingWorldOneRoom": "cooking1",
+    "TWC": "twc",
+    "Coin": "coin",
+    "MapReader": "mapreader",
+    "Arithmetic": "arithmetic",
+    "Sorting": "sorting",
+    "SimonSays": "simonsays",
+    "SimonSaysMemory": "simonsays-memory",
+    "PeckingOrder": "peckingorder",
+}
+
+
+class AnyText(spaces.Text):
+    """Every str up to a length. Samples are made of printable ASCII, but games print what they like.
+
+    `spaces.Text` holds a fixed alphabet, by default one without the space.
+    """
+
+    def __init__(self, max_length: int, seed: int | np.random.Generator | None = None) -> None:
+        printable = "".join(map(chr, range(32, 127)))
+        super().__init__(max_length, min_length=0, charset=printable, seed=seed)
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    def __repr__(self) -> str:
+        return f"AnyText({self.max_length})"
+
+
+class GrueEnv(gymnasium.Env[str, Any]):
+    """One game. An episode is one task of `fold`, drawn by the environment's own generator.
+
+    Observation: what the game prints, as a str; the first one begins with the goal and the step limit.
+    Action: with action="text" any str, as a player would type it; with action="index" the number of one of the valid
+    actions, `info["valid_actions"][i]`. `info["action_mask"]` then says which numbers stand for an action; another one
+    costs a step and does nothing. Either way every action costs a step.
+    Reward: the change of the score, of which 1 is a win; in some games a mistake scores -1.
+    `terminated`: won or lost. `truncated`: the step limit. A game that crashes raises GameError.
+
+    `reset(seed=N)` seeds the generator that draws the games; `reset(options={"game_seed": N})` plays the game with that
+    seed of the fold. `info` holds goal, inventory, valid_actions, score, steps, valid (the last action was listed),
+    outcome ("" while the game runs), fold and game_seed.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012  # as in gymnasium.Env
+
+    def __init__(
+        self,
+        game: str = "toy",
+        params: Params = "",
+        *,
+        fold: str = "train",
+        limit: int = 16,
+        action: str = "text",
+        max_actions: int = 64,
+        java: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        if action not in ("text", "index"):
+            raise ConfigError(f"action={action!r} of the environment is unknown", hint="it is 'text' or 'index'")
+        if render_mode not in (None, "ansi"):
+            raise ConfigError(f"render_mode={render_mode!r} is unknown", hint="it is None or 'ansi'")
+        self.render_mode = render_mode
+        self.observation_space = AnyText(MAX_TEXT)
+        self.action_space = AnyText(MAX_ACTION) if action == "text" else spaces.Discrete(max_actions)
+        self._by_index, self._max_actions = action == "index", max_actions
+        self._tasks = _tasks(game, canonical_params(game, params), fold, limit, java)
+        self._task = self._tasks[0]
+        self._game = make(game, params, java)
+        self._seen = Observation("", "", "", None, 0.0)
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begin a game; see the class about `seed` and `options`."""
+        super().reset(seed=seed)
+        self._task = self._draw(options or {})
+        self._seen, self._steps = self._game.reset(self._task), 0
+        return render_task(self._seen.goal, self._task.limit) + self._seen.text, self._info(None, valid=True)
+
+    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Do one action: a str or an index, as the environment was made."""
+        text = self._text_of(action) if self._by_index else str(action)
+        valid = self._seen.actions is None or text in self._seen.actions
+        self._seen, reward, outcome = self._game.step(text)
+        self._steps += 1
+        terminated = outcome in (Outcome.WON, Outcome.LOST)
+        truncated = outcome is Outcome.LIMIT
+        return self._seen.text, float(reward), terminated, truncated, self._info(outcome, valid=valid)
+
+    def render(self) -> str | None:
+        """What the game showed last, for render_mode="ansi"."""
+        return self._seen.text if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        """Give the game back. Twice is fine."""
+        self._game.close()
+
+    def _draw(self, options: dict[str, Any]) -> Task:
+        unknown = sorted(set(options) - {"game_seed"})
+        if unknown:
+            raise ConfigError(f"unknown reset option {unknown[0]!r}", hint="the only option is 'game_seed'")
+        if "game_seed" not in options:
+            return self._tasks[int(self.np_random.integers(len(self._tasks)))]
+        known = self._tasks[0]
+        return Task(known.game, known.params, known.fold, options["game_seed"], known.limit)
+
+    def _text_of(self, index: Any) -> str:
+        actions = self._seen.actions or ()
+        return actions[int(index)] if 0 <= int(index) < len(actions) else NO_SUCH_ACTION
+
+    def _info(self, outcome: Outcome | None, *, valid: bool) -> dict[str, Any]:
+        seen = self._seen
+        info: dict[str, Any] = {
+            "goal": seen.goal,
+            "inventory": seen.inventory,
+            "valid_actions": seen.actions,
+            "score": float(seen.score),
+            "steps": self._steps,
+            "valid": valid,
+            "outcome": "" if outcome is None else str(outcome),
+            "fold": self._task.fold,
+            "game_seed": self._task.seed,
+        }
+        if self._by_index:
+            info["action_mask"] = self._mask(seen.actions)
+        return info
+
+    def _mask(self, actions: tuple[str, ...] | None) -> np.ndarray[Any, np.dtype[np.int8]]:
+        """1 for each index that stands for an action, as `Discrete.sample` takes it; shape (max_actions,)."""
+        if actions is None:
+            raise ConfigError(f"{self._task.game} does not list its valid actions", hint="use action='text'")
+        if len(actions) > self._max_actions:
+            raise ConfigError(
+                f"{self._task.game} lists {len(actions)} actions, more than max_actions={self._max_actions}",
+                hint=f"make the environment with max_actions={2 * len(actions)}",
+            )
+        mask = np.zeros(self._max_actions, dtype=np.int8)
+        mask[: len(actions)] = 1
+        return mask
+
+
+@lru_cache(maxsize=32)
+def _tasks(game: str, params: str, fold: str, limit: int, java: str | None) -> tuple[Task, ...]:
+    """The games of a fold. Kept: telling which kitchens may be used takes a third of a second."""
+    return tuple(tasks(game, params, fold, limit, java=java))
+
+
+def register() -> None:
+    """Tell Gymnasium the ids above."""
+    for name, preset in IDS.items():
+        game = PRESETS[preset]().game
+        settings = {"game": game.name, "params": dict(game.params), "limit": game.limit}
+        gymnasium.register(f"grue/{name}-v0", entry_point="grue.wrappers.gym:GrueEnv", kwargs=settings)
+
+
+register()

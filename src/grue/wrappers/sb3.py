@@ -1,0 +1,168 @@
+"""Games for Stable-Baselines3: token ids as observations, a fixed list of actions with a mask, a small text reader.
+
+    env = sb3.environment("grue/Coin-v0")
+    model = sb3.maskable_ppo(env, verbose=1)  # sb3_contrib.MaskablePPO
+    model.learn(50_000)
+
+Stable-Baselines3 wants arrays of fixed shapes. So the actions are a fixed list, gathered from train games, and those
+that the game does not allow now are masked out. An action that never came up there cannot be chosen.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+import torch.nn.functional as F
+from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
+from numpy.typing import NDArray
+
+import grue.wrappers.gym  # noqa: F401  # registers the ids
+from grue.errors import GameError, needs
+from grue.models.load import embedded_folder
+
+Ids = NDArray[np.int64]
+
+
+class TokenIds(gymnasium.Wrapper[Ids, str, str, str], RecordConstructorArgs):
+    """The newest `columns` tokens of the transcript so far; shape (columns,), newest last, 0 where nothing is yet.
+
+    `encode` maps a text to ids from 1 to `vocabulary`. The default is the tokenizer of the embedded base, shifted by 1.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[str, str],
+        columns: int = 128,
+        encode: Callable[[str], list[int]] | None = None,
+        vocabulary: int | None = None,
+    ) -> None:
+        RecordConstructorArgs.__init__(self, columns=columns, encode=encode, vocabulary=vocabulary)
+        gymnasium.Wrapper.__init__(self, env)
+        self._encode = encode or _embedded_ids
+        high = vocabulary or _embedded_tokenizer().get_vocab_size()
+        self.observation_space = spaces.Box(0, high, (columns,), np.int64)
+        self._ids: list[int] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Ids, dict[str, Any]]:
+        text, info = self.env.reset(seed=seed, options=options)
+        self._ids = self._encode(text)
+        return self._newest(), info
+
+    def step(self, action: str) -> tuple[Ids, Any, bool, bool, dict[str, Any]]:
+        text, reward, terminated, truncated, info = self.env.step(action)
+        self._ids += self._encode(f"\n> {action}\n{text}")
+        return self._newest(), reward, terminated, truncated, info
+
+    def _newest(self) -> Ids:
+        shape = self.observation_space.shape
+        assert shape is not None
+        found = np.zeros(shape, dtype=np.int64)
+        newest = self._ids[-len(found) :]
+        found[len(found) - len(newest) :] = newest
+        return found
+
+
+class ActionList(gymnasium.Wrapper[Ids, int, Ids, str], RecordConstructorArgs):
+    """An action is the number of a text in `actions`; `action_masks()` says which of them the game lists now."""
+
+    def __init__(self, env: gymnasium.Env[Ids, str], actions: Sequence[str]) -> None:
+        RecordConstructorArgs.__init__(self, actions=actions)
+        gymnasium.Wrapper.__init__(self, env)
+        self.actions = tuple(actions)
+        self.action_space = spaces.Discrete(len(self.actions))
+        self._number = {action: i for i, action in enumerate(self.actions)}
+        self._valid: tuple[str, ...] | None = ()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Ids, dict[str, Any]]:
+        ids, info = self.env.reset(seed=seed, options=options)
+        self._valid = info["valid_actions"]
+        return ids, info
+
+    def step(self, action: Any) -> tuple[Ids, Any, bool, bool, dict[str, Any]]:
+        result = self.env.step(self.actions[int(action)])
+        self._valid = result[4]["valid_actions"]
+        return result
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """True for what can be done now; shape (actions,). The name is the one that sb3-contrib asks for."""
+        mask = np.zeros(len(self.actions), dtype=np.bool_)
+        mask[[self._number[action] for action in self._valid or () if action in self._number]] = True
+        if not mask.any():
+            raise GameError(
+                f"none of the valid actions is on the list of {len(self.actions)}: {(self._valid or ())[:3]}",
+                hint="gather the list over more games: known_actions(env, episodes=...)",
+            )
+        return mask
+
+
+def known_actions(env: gymnasium.Env[str, str], episodes: int = 200, seed: int = 0) -> tuple[str, ...]:
+    """Every action listed in `episodes` games played at random; sorted."""
+    draw, found = random.Random(seed), set[str]()
+    _, info = env.reset(seed=seed)
+    for _ in range(episodes):
+        over = False
+        while not over:
+            if not info["valid_actions"]:
+                raise GameError("this game does not list its valid actions", hint="a fixed list of actions needs them")
+            found.update(info["valid_actions"])
+            _, _, terminated, truncated, info = env.step(draw.choice(info["valid_actions"]))
+            over = terminated or truncated
+        _, info = env.reset()
+    return tuple(sorted(found))
+
+
+def environment(
+    name: str = "grue/Coin-v0", *, actions: Sequence[str] | None = None, columns: int = 128, **settings: Any
+) -> ActionList:
+    """A game as Stable-Baselines3 wants it. `settings` go to `gymnasium.make`; `actions` is gathered if not given."""
+    env: gymnasium.Env[str, str] = gymnasium.make(name, **settings)
+    if actions is None:
+        rehearsal = gymnasium.make(name, **{**settings, "fold": "train"})
+        actions = known_actions(rehearsal)
+        rehearsal.close()
+    return ActionList(TokenIds(env, columns), actions)
+
+
+class TokenFeatures(torch.nn.Module):
+    """Embedding, convolution over five tokens, maximum over the window and over its newest quarter.
+
+    To be given as `features_extractor_class`. In: ids (B, columns). Out: features (B, 2 * hidden).
+    """
+
+    def __init__(self, observation_space: spaces.Box, embedding: int = 32, hidden: int = 64) -> None:
+        super().__init__()
+        self.features_dim = 2 * hidden
+        self._newest = max(1, observation_space.shape[0] // 4)
+        self._embed = torch.nn.Embedding(int(observation_space.high.max()) + 1, embedding, padding_idx=0)
+        self._read = torch.nn.Conv1d(embedding, hidden, kernel_size=5, padding=2)
+
+    def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        read_BHL = F.relu(self._read(self._embed(ids_BL.long()).transpose(1, 2)))
+        return torch.cat([read_BHL.amax(-1), read_BHL[..., -self._newest :].amax(-1)], dim=-1)
+
+
+def maskable_ppo(env: Any, **settings: Any) -> Any:
+    """A `sb3_contrib.MaskablePPO` that reads with TokenFeatures; `settings` go to it and win over what is set here."""
+    needs("sb3_contrib", feature="MaskablePPO")
+    from sb3_contrib import MaskablePPO
+
+    policy = {"features_extractor_class": TokenFeatures, "net_arch": [64], **settings.pop("policy_kwargs", {})}
+    return MaskablePPO("MlpPolicy", env, policy_kwargs=policy, **settings)
+
+
+@cache
+def _embedded_tokenizer() -> Any:
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(embedded_folder() / "tokenizer.json"))
+
+
+def _embedded_ids(text: str) -> list[int]:
+    return [i + 1 for i in _embedded_tokenizer().encode(text, add_special_tokens=False).ids]

@@ -1,0 +1,328 @@
+"""The parts of `grue experiment eval-gap`, by hand and on the toy with a tiny model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tiny
+from grue import games
+from grue.algos.advantages import turn_gae
+from grue.errors import ConfigError, DataError
+from grue.evaluate.evaluate import evaluate
+from grue.experiments import prepare
+from grue.experiments.eval_gap.cells import Cell, Cells, from_episodes
+from grue.experiments.eval_gap.contrasts import (
+    chosen_on_what_is_reported,
+    crossed,
+    crossed_interval,
+    few_games,
+    paired,
+    unpaired,
+)
+from grue.experiments.eval_gap.defects import ExtraStep, TopKPolicy, advantages_with, cut_at_limit
+from grue.experiments.eval_gap.player import choosing, play_prompts, writing
+from grue.experiments.eval_gap.prompts import Style, prompt_ids
+from grue.experiments.eval_gap.settings import Settings, read_settings
+from grue.experiments.eval_gap.suspects import EVALUATION, TRAINING, wanted
+from grue.experiments.eval_gap.table import markdown, ranked
+from grue.games.play import play
+from grue.games.teachers import teacher
+from grue.policy.choose import Decoding
+from grue.progress import Progress
+from grue.rollout.collect import collect
+from grue.types import Outcome
+
+
+def _cell(name: str, wins: list[int], **extra: object) -> Cell:
+    won = {seed: bool(win) for seed, win in enumerate(wins)}
+    return Cell(name, won, {seed: float(win) for seed, win in won.items()}, dict.fromkeys(won, 5), extra=dict(extra))
+
+
+def test_repaired_credit_is_turn_gae_in_every_episode() -> None:
+    rng = np.random.default_rng(0)
+    rewards, values = ([rng.normal(size=n) for n in (3, 5, 1)] for _ in range(2))
+    found = advantages_with(rewards, values, 0.9, 0.8, bootstrap=True, leak=False)
+    for ours, r, v in zip(found, rewards, values, strict=True):
+        np.testing.assert_allclose(ours, turn_gae(r, v, 0.0, 0.9, 0.8)[0])
+
+
+def test_credit_with_both_defects_is_the_notebooks_by_hand() -> None:
+    # two episodes of one turn; no bootstrap: delta = r - V; the second episode's 1 - 0.5 leaks into the first
+    rewards, values = [np.array([0.0]), np.array([1.0])], [np.array([0.2]), np.array([0.5])]
+    found = advantages_with(rewards, values, 1.0, 0.95, bootstrap=False, leak=True)
+    np.testing.assert_allclose(np.concatenate(found), [-0.2 + 0.95 * 0.5, 0.5])
+
+
+def test_missing_bootstrap_punishes_steps_without_reward() -> None:
+    rewards, values = [np.array([0.0, 1.0])], [np.array([1.0, 1.0])]  # a critic that is right
+    np.testing.assert_allclose(advantages_with(rewards, values, 1.0, 0.5, bootstrap=True, leak=False)[0], [0.0, 0.0])
+    np.testing.assert_allclose(advantages_with(rewards, values, 1.0, 0.5, bootstrap=False, leak=False)[0], [-1.0, 0.0])
+
+
+def test_the_extra_step_comes_after_the_limit_that_the_prompt_shows() -> None:
+    task = tiny.tasks(1, limit=3)[0]
+    game = ExtraStep(games.make("toy"))
+    game.reset(task)
+    outcomes = [game.step("look")[2] for _ in range(4)]
+    assert outcomes == [None, None, None, Outcome.LIMIT]
+
+
+def test_cut_demonstrations_end_at_the_limit() -> None:
+    game = games.make("toy")
+    whole = play(game, tiny.tasks(1, limit=3)[0], teacher("gold", game), record_limit=50)
+    cut = cut_at_limit(whole)
+    assert whole.won and whole.steps > 3
+    assert cut.steps == 3 and cut.outcome is Outcome.LIMIT and cut.turns == whole.turns[:3]
+    assert cut_at_limit(cut) == cut
+
+
+PAST = [("You are here.", "look"), ("It is dark.", "go east"), ("A hall.", "go west")]
+
+
+def test_the_default_prompt_is_the_librarys_transcript() -> None:
+    encoder = tiny.encoder()
+    ids = prompt_ids(Style(), encoder, "Win.", 9, PAST[:1], "It is dark.")
+    pieces = (encoder.task("Win.", 9), encoder.observation("You are here."), encoder.action("look"))
+    assert ids == [token for piece in (*pieces, encoder.observation("It is dark.")) for token in piece]
+
+
+def _text(ids: list[int]) -> str:
+    return str(tiny.tokenizer().decode(ids, skip_special_tokens=True))
+
+
+def test_the_window_keeps_the_last_steps_and_loses_the_task_at_one_of_them() -> None:
+    def shown(steps: int, **style: bool) -> str:
+        return _text(prompt_ids(Style(window=2, **style), tiny.encoder(), "Win.", 9, PAST[:steps], "Now."))
+
+    assert "You are here." in shown(2) and "You are here." not in shown(3)
+    assert all("Win." in shown(steps) for steps in range(4))
+    assert ["Win." in shown(steps, task_line=False) for steps in range(4)] == [True, True, False, True]
+
+
+def test_a_right_cut_loses_what_happens_now_and_a_left_cut_the_task() -> None:
+    def shown(cut: str) -> str:
+        style = Style(budget=60, cut=cut)  # type: ignore[arg-type]
+        ids = prompt_ids(style, tiny.encoder(), "Win.", 9, PAST * 4, "Now you know.")
+        assert len(ids) <= 60
+        return _text(ids)
+
+    assert "Win." in shown("right") and "Now you know." not in shown("right")
+    assert "Win." not in shown("left") and shown("left").endswith("Now you know.\n>")
+    assert "Win." in shown("oldest") and shown("oldest").endswith("Now you know.\n>")
+
+
+def test_tokenising_again_keeps_the_text() -> None:
+    ours = prompt_ids(Style(), tiny.encoder(), "Win.", 9, PAST, "Now.")
+    again = prompt_ids(Style(retokenise=True), tiny.encoder(), "Win.", 9, PAST, "Now.")
+    assert _text(ours) == _text(again)
+    assert again[0] == tiny.tokenizer().bos_token_id
+
+
+def test_prompts_in_the_librarys_style_play_as_the_library_does() -> None:
+    policy, tasks = tiny.policy(), tiny.tasks(7, fold="dev")
+    seats = [games.make("toy") for _ in range(3)]
+    for decoding in (Decoding(greedy=True), Decoding()):
+        ours = play_prompts(policy, seats, tasks, Style(), choosing(policy, decoding), columns=512)
+        theirs = evaluate(policy, seats, tasks, decoding, columns=512)
+        assert [[t.action for t in e.turns] for e in ours] == [[t.action for t in e.turns] for e in theirs]
+        assert [e.outcome for e in ours] == [e.outcome for e in theirs]
+
+
+def test_written_actions_may_be_invalid_and_cost_a_step() -> None:
+    policy, tasks = tiny.policy(), tiny.tasks(4)
+    seats = [games.make("toy") for _ in range(4)]
+    for top_k in (0, 5):
+        episodes = play_prompts(
+            policy, seats, tasks, Style(), writing(policy, Decoding(), top_k=top_k, most=4), columns=512
+        )
+        assert any(not turn.valid for episode in episodes for turn in episode.turns)
+        assert all(episode.steps == tiny.LIMIT for episode in episodes if episode.outcome is Outcome.LIMIT)
+
+
+def test_one_token_of_the_top_is_greedy() -> None:
+    policy, tasks = tiny.policy(), tiny.tasks(4)
+    seats = [games.make("toy") for _ in range(4)]
+    answers = (writing(policy, Decoding(greedy=True), most=6), writing(policy, Decoding(), top_k=1, most=6))
+    first, second = (play_prompts(policy, seats, tasks, Style(), answer, columns=512) for answer in answers)
+    assert [[t.action for t in e.turns] for e in first] == [[t.action for t in e.turns] for e in second]
+
+
+def test_top_k_draws_from_few_and_records_the_full_distribution() -> None:
+    model, tasks = tiny.policy_model(), tiny.tasks(6)
+    seats = [games.make("toy") for _ in range(6)]
+    narrow = collect(TopKPolicy(model, tiny.encoder(), 1), seats, tasks, Decoding(), seed="a")
+    greedy = collect(tiny.policy(model), seats, tasks, Decoding(greedy=True), seed="b")
+    wide = collect(TopKPolicy(model, tiny.encoder(), 10_000), seats, tasks, Decoding(), seed="c")
+    # what is played may be a child that is not the vocabulary's likeliest token, but never a less likely child
+    assert [[t.action for t in e.turns] for e in narrow] == [[t.action for t in e.turns] for e in greedy]
+    for mine, theirs in zip(narrow, greedy, strict=True):
+        np.testing.assert_allclose([t.log_prob for t in mine.turns], [t.log_prob for t in theirs.turns], atol=1e-5)
+    assert any(turn.log_prob < -2 for episode in wide for turn in episode.turns)
+
+
+def test_a_cell_is_played_once_and_another_content_has_another_file(tmp_path: Path) -> None:
+    cells, plays = Cells(tmp_path), []
+
+    def make() -> Cell:
+        plays.append(1)
+        return _cell("c", [1, 0, 1], invalid=0.25)
+
+    first = cells.get("c", {"games": 3}, make)
+    assert cells.get("c", {"games": 3}, make) == first and len(plays) == 1
+    cells.get("c", {"games": 4}, make)
+    assert len(plays) == 2
+    cells.path("c", {"games": 3}).write_text("{")
+    with pytest.raises(DataError, match="no cell"):
+        cells.get("c", {"games": 3}, make)
+
+
+def test_failed_games_are_counted_and_left_out() -> None:
+    episodes = [*tiny.scripted("gold")[:3]]
+    failed = replace(episodes[0], outcome=Outcome.FAILED)
+    cell = from_episodes("c", [failed, *episodes[1:]])
+    assert (cell.games, cell.failed, cell.success) == (2, 1, 1.0)
+    with pytest.raises(DataError, match="all 1 games"):
+        from_episodes("c", [failed])
+
+
+def test_paired_points_are_repaired_less_defect() -> None:
+    repaired, defect = _cell("a", [1, 1, 1, 0] * 20), _cell("b", [1, 0, 1, 0] * 20)
+    found = paired("x", "?", repaired, defect, resamples=400)
+    assert found["points"] == pytest.approx(25.0)
+    assert 10 < found["ci95"][0] < 25 < found["ci95"][1] < 40
+    assert found["repaired"]["success"] == 0.75 and found["kind"] == "cost"
+    apart = unpaired("x", "?", repaired, defect, resamples=400)
+    assert apart["points"] == pytest.approx(25.0)
+    assert apart["ci95"][1] - apart["ci95"][0] > found["ci95"][1] - found["ci95"][0]  # pairing narrows
+
+
+def test_the_interval_over_trainings_is_wider_than_over_games() -> None:
+    rng = np.random.default_rng(0)
+    per_training = np.array([-0.2, 0.1, 0.4])[:, None]
+    difference_SG = np.clip(np.round(per_training + rng.normal(0, 0.5, (3, 200))), -1, 1)
+    low, high = crossed_interval(difference_SG, 500)
+    games_only = crossed_interval(np.tile(difference_SG.mean(0), (3, 1)), 500)
+    assert high - low > 2 * (games_only[1] - games_only[0])
+    cells = [[_cell("a", [1, 1, 0, 1])] * 3, [_cell("b", [0, 1, 0, 0])] * 3]
+    assert crossed("x", "?", *cells, resamples=100)["details"]["by_seed"] == [50.0] * 3
+
+
+def test_few_games_tell_the_spread_of_small_evaluations() -> None:
+    found = few_games(_cell("a", [1, 0] * 500), 20, resamples=2000)
+    # standard error of 20 out of 1000 at one half: sqrt(0.25 / 20 * 980 / 999) = 0.111
+    assert found["details"]["standard_deviation_points"] == pytest.approx(11.1, abs=0.6)
+    assert found["points"] == pytest.approx(1.96 * 11.1, abs=4)
+    assert found["kind"] == "chance"
+
+
+def test_choosing_on_the_games_that_are_reported_flatters() -> None:
+    rng = np.random.default_rng(0)
+    # ten checkpoints that are all equally good: what the best shows on 20 games is luck
+    curves = [{i: _cell(str(i), list(rng.integers(0, 2, 200))) for i in range(10)} for _ in range(3)]
+    found = chosen_on_what_is_reported(curves, 20, resamples=500)
+    assert found["points"] < -8  # honest less reported: the report is too high
+    assert found["details"]["reported"] > 0.6 > 0.55 > found["details"]["honest"]
+
+
+def test_the_table_ranks_costs_by_size_and_keeps_gaps_apart() -> None:
+    small = paired("small", "?", _cell("a", [1, 1, 1, 1]), _cell("b", [1, 1, 1, 0]), resamples=100)
+    large = paired("large", "?", _cell("a", [0, 0, 0, 0]), _cell("b", [1, 1, 1, 0]), resamples=100)
+    gap = unpaired("gap", "?", _cell("a", [1, 1, 1, 1]), _cell("b", [0, 0, 0, 0]), resamples=100)
+    chance = few_games(_cell("a", [1, 0, 1, 0]), 2, resamples=100)
+    assert [c["name"] for c in ranked([gap, small, chance, large])] == ["large", "small", "few-games", "gap"]
+    text = markdown([gap, small, chance, large], "Why?")
+    assert text.index("**large**") < text.index("small") < text.index("few-games") < text.index("In the repaired")
+    assert "-75.0" in text and "± " in text
+
+
+def test_settings_name_what_is_wrong() -> None:
+    assert read_settings(["games=50", "fold=test"]) == Settings(games=50, fold="test")
+    for wrong, said in (
+        ("gmaes=3", "no setting"),
+        ("games=0", "games=0"),
+        ("seeds=2", "seeds=2"),
+        ("games", "no setting"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            read_settings([wrong])
+
+
+def test_contrasts_are_named_and_split_by_what_they_need() -> None:
+    assert wanted((), training=False) == EVALUATION
+    assert list(wanted((), training=True)) == [*EVALUATION, *TRAINING]
+    assert list(wanted(("leak", "sampled"), training=False)) == ["sampled", "leak"]
+    with pytest.raises(ConfigError, match="no contrast"):
+        wanted(("nothing",), training=True)
+    with pytest.raises(ConfigError, match="no experiment"):
+        prepare("nothing", Path("x"))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
+    """A run of the toy up to PPO."""
+    from grue import stages
+
+    out = tmp_path_factory.mktemp("runs") / "toy"
+    config = tiny.config(tiny_folder, "ppo.iterations=2", "ppo.dev_every=0")
+    for name in ("demos", "sft", "ppo"):
+        stages.run_stage(name, config, out, say=Progress(quiet=True))  # type: ignore[arg-type]
+    return out
+
+
+SMALL = [
+    "games=8", "few_games=4", "window=2", "sft_games=6", "sft_batch=3", "iterations=2", "episodes=6", "minibatches=2",
+    "arm_games=6", "curve_every=1", "bootstrap=100", "answer_tokens=4", "lora_rank=2",
+]  # fmt: skip
+
+
+def test_contrasts_without_training_run_and_are_taken_up_again(trained: Path) -> None:
+    names = [name for name in EVALUATION if name not in ("layouts", "recipes")]  # the toy has no recipes
+    result = prepare("eval-gap", trained, SMALL, only=names, training=False)(Progress(quiet=True))
+    assert {contrast["name"] for contrast in result["contrasts"]} == set(names)
+    out = trained / "experiments" / "eval-gap"
+    stored = json.loads((out / "contrasts" / "sampled.json").read_text())
+    assert stored["settings"]["games"] == 8 and stored["repaired"]["games"] == 8
+    assert "| what | repaired |" in (out / "eval-gap.md").read_text()
+    before = {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
+    again = prepare("eval-gap", trained, SMALL, only=names, training=False)(Progress(quiet=True))
+    assert again["contrasts"] == result["contrasts"]
+    assert {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()} == before
+
+
+@pytest.mark.slow
+def test_contrasts_that_train_run(trained: Path) -> None:
+    result = prepare("eval-gap", trained, SMALL, only=list(TRAINING))(Progress(quiet=True))
+    found = {contrast["name"]: contrast for contrast in result["contrasts"]}
+    assert set(found) == set(TRAINING)
+    assert all(contrast["seeds"] == 3 for contrast in found.values())
+    # without dropout the ratio begins at 1, with it it does not
+    without, with_dropout = found["dropout"]["details"]["first_gap"]
+    assert without < 1e-3 < with_dropout
+
+
+def test_one_arm_trains_and_its_curve_is_kept(trained: Path) -> None:
+    prepare("eval-gap", trained, SMALL, only=["sampled"])(Progress(quiet=True))
+    result = prepare("eval-gap", trained, SMALL, only=["leak"])(Progress(quiet=True))
+    contrast = next(contrast for contrast in result["contrasts"] if contrast["name"] == "leak")
+    # what an earlier command has measured stays in the table, unless its settings were others
+    assert {contrast["name"] for contrast in result["contrasts"]} >= {"leak", "sampled"}
+    assert len(contrast["details"]["by_seed"]) == 3
+    cell = next((trained / "experiments" / "eval-gap" / "cells").glob("arm-repaired-0-*.json"))
+    extra = json.loads(cell.read_text())["extra"]
+    assert set(extra["curve"]) == {"0", "1", "2"} and len(extra["metrics"]) == 2
+    assert all(len(row) == 6 for row in extra["curve"].values())
+
+
+def test_draws_depend_on_a_games_place_alone() -> None:
+    policy, tasks = tiny.policy(), tiny.tasks(5)
+    answer = writing(policy, Decoding(), most=4)
+    one, three = (
+        play_prompts(policy, [games.make("toy") for _ in range(count)], tasks, Style(), answer, columns=512)
+        for count in (1, 3)
+    )
+    assert [[t.action for t in e.turns] for e in one] == [[t.action for t in e.turns] for e in three]

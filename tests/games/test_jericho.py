@@ -1,0 +1,236 @@
+"""Z-machine files for real: a small adventure that is compiled here, and a game that TextWorld made."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jericho", reason="pip install 'grue[jericho]'")
+pytest.importorskip("textworld", reason="its compiler builds the stories: pip install 'grue[textworld]'")
+
+import textworld
+
+from grue import games
+from grue.errors import ConfigError, GameError
+from grue.games.check import check_game
+from grue.games.jericho import JerichoGame
+from grue.games.textworld_make import game_file
+from grue.games.worker import WorkerGame, WorkerGoldGame
+from grue.games.worker_process import WorkerSettings, shutdown
+from grue.types import Outcome, Task
+
+QUICK = "validActions=0"
+SOURCE = Path(__file__).with_name("cave.inf")
+WIN = ["take lamp", "down", "open box"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where stories are compiled. A seat is kept, so that the process with the engine stays from test to test."""
+    stories = tmp_path_factory.mktemp("stories")
+    name = compiled(stories, 3)
+    warm = games.make(name)
+    warm.reset(first(name))
+    yield stories
+    warm.close()
+    shutdown()
+
+
+@pytest.fixture(scope="module", params=[3, 5])
+def cave(request: pytest.FixtureRequest, folder: Path) -> str:
+    """The name of the game in cave.inf, for a version of the machine that shows its score and for one that does not."""
+    return compiled(folder, request.param)
+
+
+def compiled(folder: Path, version: int) -> str:
+    story = folder / f"cave.z{version}"
+    if not story.exists():
+        compiler = next(path for path in Path(textworld.__file__).parent.rglob("inform6") if path.is_file())
+        command = [compiler, f"-v{version}", SOURCE, story]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert story.exists(), done.stdout + done.stderr
+    return f"jericho:{story}"
+
+
+def first(game: str, params: str = "", fold: str = "train", limit: int = 30) -> Task:
+    return games.tasks(game, params, fold, limit, count=1)[0]
+
+
+def test_a_story_keeps_the_contract(cave: str) -> None:
+    check_game(lambda: games.make(cave), first(cave))
+
+
+def test_score_and_inventory_are_known_after_every_move(cave: str) -> None:
+    game = JerichoGame(cave)
+    observation = game.reset(first(cave))
+    assert observation.text.startswith("CAVE")
+    assert "10 at most" in observation.goal
+    assert observation.inventory == "You carry nothing."
+    rewards = []
+    for action in ["wait", "take lamp", "drop lamp", "take lamp", "down"]:
+        observation, reward, outcome = game.step(action)
+        rewards.append(reward)
+        assert outcome is None
+    assert rewards == [0.0, 0.5, -0.5, 0.5, 0.0]
+    assert observation.inventory == "You carry a brass lamp."
+    assert game.points_and_moves == ((5, 5) if cave.endswith("z3") else (5, 0))  # what is asked is taken back
+    game.close()
+
+
+def test_winning_and_dying(cave: str) -> None:
+    game = games.make(cave)
+    game.reset(first(cave))
+    ends = [game.step(action)[1:] for action in WIN]
+    assert ends == [(0.5, None), (0.0, None), (0.5, Outcome.WON)]
+    game.reset(first(cave))
+    game.step("down")
+    observation, reward, outcome = game.step("take snake")
+    assert outcome is Outcome.LOST
+    assert observation.actions == ()
+    if cave.endswith("z3"):
+        assert (observation.score, reward) == (-0.7, -0.7)
+    game.close()
+
+
+def test_valid_actions_are_those_that_change_the_world(cave: str) -> None:
+    """The bat flies every turn, so a change alone says nothing; "up" in the hall is refused but costs a turn."""
+    game = JerichoGame(cave)
+    in_hall = game.reset(first(cave)).actions
+    assert in_hall == ("down", "examine lamp", "inventory", "look", "take lamp", "wait")
+    game.step("take lamp")
+    assert "drop lamp" in (game.step("down")[0].actions or ())
+    in_cellar = game.step("look")[0].actions
+    game.close()
+    assert in_cellar is not None
+    assert {"open box", "take snake", "drop lamp", "up", "examine snake"} <= set(in_cellar)
+    assert not {"down", "take lamp", "take box", "open snake"} & set(in_cellar)
+
+
+def test_whoever_tries_valid_actions_at_random_gets_there(cave: str) -> None:
+    game, draw = games.make(cave), random.Random(0)
+    for task in games.tasks(cave, "", "train", 200, count=3):
+        observation, outcome = game.reset(task), None
+        while outcome is None:
+            safe = [action for action in observation.actions or () if action != "take snake"]
+            observation, _, outcome = game.step(draw.choice(safe))
+        assert outcome is Outcome.WON
+    game.close()
+
+
+def test_trials_leave_no_trace(cave: str) -> None:
+    """The dice fall the same whether or not hundreds of actions were tried and taken back in between."""
+
+    def throws(params: str) -> list[str]:
+        game = JerichoGame(cave, params)
+        game.reset(first(cave, params))
+        texts = [game.step("dice")[0].text for _ in range(5)]
+        game.close()
+        return texts
+
+    assert throws("validActions=1") == throws(QUICK)
+
+
+def test_the_seed_throws_the_dice(cave: str) -> None:
+    game = games.make(cave, QUICK)
+    assert game.reset(first(cave, QUICK)).actions is None
+    thrown = []
+    for task in games.tasks(cave, QUICK, "train", 30, count=3):
+        game.reset(task)
+        thrown.append(game.step("dice")[0].text)
+    game.reset(first(cave, QUICK))
+    assert game.step("dice")[0].text == thrown[0]
+    game.close()
+    assert len(set(thrown)) > 1
+
+
+def test_a_command_that_hangs_the_story_fails_the_episode_in_time(folder: Path) -> None:
+    name = compiled(folder, 3)
+    game = WorkerGame(name, QUICK, settings=WorkerSettings(read_timeout=1.0, slow=100.0))
+    game.reset(first(name, QUICK))
+    game.step("take lamp")
+    pid = game.pid
+    with pytest.raises(GameError, match=r"died or hung 2 times .* step 1: no answer in 1 s"):
+        game.step("hang")
+    assert game.reset(first(name, QUICK)).text.startswith("CAVE")
+    assert game.pid not in (None, pid)
+    game.close()
+
+
+def test_a_killed_process_does_not_show(folder: Path) -> None:
+    name = compiled(folder, 3)
+    game = games.make(name)
+    assert isinstance(game, WorkerGoldGame)
+    game.reset(first(name))
+    game.step("take lamp")
+    assert game.pid is not None
+    os.kill(game.pid, signal.SIGKILL)
+    assert game.step("down")[0].inventory == "You carry a brass lamp."
+    assert game.step("open box")[2] is Outcome.WON
+    game.close()
+
+
+@pytest.mark.parametrize("action", ["quit", "restart", "save", "take lamp. down", "take lamp then down", "$ve", ""])
+def test_commands_to_the_interpreter_are_answered_here(folder: Path, action: str) -> None:
+    name = compiled(folder, 3)
+    game = JerichoGame(name, QUICK)
+    game.reset(first(name, QUICK))
+    observation, reward, outcome = game.step(action)
+    assert (reward, outcome, observation.inventory) == (0.0, None, "You carry nothing.")
+    assert game.points_and_moves == (0, 0)
+    game.close()
+
+
+def test_the_max_score_can_be_given(folder: Path) -> None:
+    name = compiled(folder, 3)
+    game = games.make(name, "maxScore=20")
+    game.reset(games.tasks(name, "maxScore=20", "dev", 9, count=1)[0])
+    assert game.step("take lamp")[1] == 0.25
+    game.close()
+
+
+def test_a_file_that_jericho_does_not_know_has_no_walkthrough(folder: Path) -> None:
+    name = compiled(folder, 3)
+    game = games.make(name)
+    assert isinstance(game, WorkerGoldGame)
+    game.reset(first(name))
+    with pytest.raises(GameError, match="no walkthrough"):
+        game.gold()
+    assert game.rehearse(WIN)[-1] == (True, True)
+    game.close()
+
+
+def test_a_game_of_textworld_runs_as_a_plain_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRUE_CACHE", str(tmp_path))
+    made = games.tasks("textworld-coin", "level=2", "train", 30, count=1)[0]
+    expert = games.make("textworld-coin", "level=2")
+    expert.reset(made)
+    path = expert.gold()  # type: ignore[attr-defined]
+    expert.close()
+    name = f"jericho:{game_file(made)}"
+    game = games.make(name)
+    observation = game.reset(first(name))
+    for action in path:
+        assert action in (observation.actions or ()) or action.removeprefix("go ") in (observation.actions or ())
+        observation, _, outcome = game.step(action)
+    game.close()
+    assert outcome is Outcome.WON
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("jericho", "needs a story file"),
+        ("jericho:", "names no file"),
+        ("jericho:nowhere.z5", "no file"),
+        (f"jericho:{SOURCE}", "no Z-machine story file"),
+    ],
+)
+def test_wrong_files_are_refused(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        games.make(name).reset(first(name))

@@ -1,0 +1,101 @@
+"""Games of other packages, found by their entry points, and `grue check-game`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from grue import games
+from grue.cli.main import app
+from grue.errors import ConfigError, GameError
+from grue.games.play import play
+from grue.games.teachers import teacher
+from grue.types import Task
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def install(folder: Path, package: str, declarations: str) -> None:
+    """What pip leaves of a package that declares games."""
+    metadata = folder / f"{package}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n", encoding="utf-8")
+    (metadata / "entry_points.txt").write_text(f"[grue.games]\n{declarations}\n", encoding="utf-8")
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of installed packages; one of them declares the game of the examples."""
+    (tmp_path / "guess_package.py").write_text((EXAMPLES / "guess.py").read_text(encoding="utf-8"), encoding="utf-8")
+    install(tmp_path, "guess_package", "guess = guess_package:Guess\nbroken = guess_package:Nothing")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "guess_package", raising=False)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("packages")
+def test_a_declared_game_is_played_by_its_name() -> None:
+    tasks = games.tasks("guess", "", "dev", 30, count=20)
+    game = games.make("guess")
+    episodes = [play(game, task, teacher("random", game)) for task in tasks]
+    assert {episode.task.game for episode in episodes} == {"guess"}
+    assert sum(episode.won for episode in episodes) > 10  # 1 - 0.9^30 is 0.96
+    assert {turn.observation.text for episode in episodes for turn in episode.turns} > {"Higher.", "Lower."}
+
+
+@pytest.mark.usefixtures("packages")
+def test_parameters_without_a_check_of_the_game_are_sorted() -> None:
+    assert games.canonical_params("guess", {"b": 2, "a": 1}) == "a=1,b=2"
+
+
+@pytest.mark.usefixtures("packages")
+def test_a_declaration_that_leads_nowhere_says_where() -> None:
+    with pytest.raises(GameError, match="guess_package:Nothing"):
+        games.make("broken")
+
+
+def test_two_packages_with_one_name_are_refused(packages: Path) -> None:
+    install(packages, "other_package", "guess = other_package:Other")
+    with pytest.raises(ConfigError, match="several packages"):
+        games.make("guess")
+
+
+def test_an_undeclared_game_is_unknown() -> None:
+    with pytest.raises(ConfigError, match="unknown game 'guess'"):
+        games.make("guess")
+
+
+def test_check_game_passes_the_example_and_names_what_a_broken_game_breaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    (tmp_path / "own_game.py").write_text(text, encoding="utf-8")
+    (tmp_path / "rude_game.py").write_text(text.replace("float(won), outcome", "1.0, outcome"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    good = CliRunner().invoke(app, ["check-game", "own_game:Guess", "--games", "2"])
+    assert (good.exit_code, "2 test games keep the contract" in good.output) == (0, True)
+    bad = CliRunner().invoke(app, ["check-game", "rude_game:Guess", "--games", "1"])
+    assert (bad.exit_code, "breaks its contract" in bad.output) == (1, True)
+    assert CliRunner().invoke(app, ["check-game", "own_game:Nothing"]).exit_code == 1
+    assert CliRunner().invoke(app, ["check-game", "toy", "rooms=99"]).exit_code in (1, 2)
+
+
+def test_the_game_in_the_documents_is_the_one_in_the_examples() -> None:
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    shown = (EXAMPLES.parent / "docs" / "games.md").read_text(encoding="utf-8")
+    assert text[text.index("class Guess") :].rstrip() in shown
+
+
+def test_a_configuration_cannot_name_a_class() -> None:
+    with pytest.raises(ConfigError, match="unknown game"):
+        games.make("grue.games.toy:ToyGame")
+
+
+def test_seeds_of_a_declared_game_are_checked(packages: Path) -> None:
+    with pytest.raises(ConfigError, match="outside fold"):
+        games.make("guess").reset(Task("guess", "", "train", 10_000, 5))
+    assert packages.exists()

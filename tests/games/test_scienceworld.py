@@ -1,0 +1,107 @@
+"""ScienceWorld for real: a Java process below a worker process, its splits, its solutions, its way to lose."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import psutil
+import pytest
+
+pytest.importorskip("scienceworld", reason="pip install 'grue[scienceworld]'")
+
+from grue import games
+from grue.games.check import check_game
+from grue.games.play import play
+from grue.games.scienceworld import ScienceWorldGame
+from grue.games.teachers import teacher
+from grue.games.worker import WorkerGoldGame
+from grue.games.worker_process import shutdown
+from grue.types import Outcome, Task
+
+NON_LIVING = "task=12,easy=1"  # find-non-living-thing: the shortest
+
+
+def first(params: str, fold: str = "train", limit: int = 30, start: int = 0) -> Task:
+    return games.tasks("scienceworld", params, fold, limit, count=1, start=start)[0]
+
+
+def opened(params: str) -> WorkerGoldGame:
+    game = games.make("scienceworld", params, read_timeout=100.0)
+    assert isinstance(game, WorkerGoldGame)
+    return game
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm() -> Iterator[None]:
+    """A seat is kept, so that the process and its Java stay from test to test."""
+    warm = opened(NON_LIVING)
+    warm.reset(first(NON_LIVING))
+    yield
+    warm.close()
+    shutdown()
+
+
+def test_a_task_keeps_the_contract_and_its_solution_wins() -> None:
+    task = first(NON_LIVING)
+    check_game(lambda: opened(NON_LIVING), task, steps=4)
+    game = opened(NON_LIVING)
+    episode = play(game, task, teacher("gold", game))
+    game.close()
+    assert (episode.outcome, episode.score) == (Outcome.WON, 1.0)
+    assert "non-living" in episode.turns[0].observation.goal
+
+
+def test_focusing_on_the_wrong_thing_loses_everything() -> None:
+    params = "task=11,easy=1"  # find-living-thing
+    game = opened(params)
+    before = game.reset(first(params))
+    assert "focus on picture" in (before.actions or ())
+    observation, reward, outcome = game.step("focus on picture")
+    game.close()
+    assert (observation.score, outcome) == (-1.0, Outcome.LOST)
+    assert reward == -1.0 - before.score
+
+
+def test_valid_actions_are_made_on_demand_only() -> None:
+    game = opened("task=12,validActions=0")
+    assert game.reset(first("task=12,validActions=0")).actions is None
+    assert game.step("look around")[0].actions is None
+    game.close()
+
+
+def test_folds_are_the_official_splits() -> None:
+    game = ScienceWorldGame("scienceworld", "task=12")
+    first_seeds = {fold: first("task=12", fold) for fold in games.FOLDS}
+    lists = {
+        fold: {game._variation(replace(task, seed=task.seed + place))[1] for place in range(400)}
+        for fold, task in first_seeds.items()
+    }
+    everything = ScienceWorldGame("scienceworld", "")
+    names = {everything._variation(first("", "test", start=i))[0] for i in range(30)}
+    game.close()
+    assert lists["train"] == lists["pretrain"]
+    assert not lists["train"] & lists["dev"] and not lists["train"] & lists["test"] and not lists["dev"] & lists["test"]
+    assert min(len(variations) for variations in lists.values()) > 20
+    assert len(names) == 30
+
+
+def test_java_ends_with_the_worker_and_the_episode_goes_on() -> None:
+    game = opened(NON_LIVING)
+    game.reset(first(NON_LIVING))
+    gold = game.gold()
+    game.step(gold[0])
+    assert game.pid is not None
+    java = [child.pid for child in psutil.Process(game.pid).children(recursive=True)]
+    assert java
+    os.kill(game.pid, signal.SIGKILL)
+    outcomes = [game.step(action)[2] for action in gold[1:]]
+    game.close()
+    assert outcomes[-1] is Outcome.WON
+    end = time.monotonic() + 20
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in java):
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -1,0 +1,243 @@
+"""Microsoft TextWorld for real: games are generated here, played in processes of their own, and solved."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("textworld", reason="pip install 'grue[textworld]'")
+
+from grue import games
+from grue.errors import ConfigError, GameError
+from grue.games.check import check_game
+from grue.games.play import play
+from grue.games.teachers import teacher
+from grue.games.textworld import tidy
+from grue.games.textworld_make import cache_folder, game_file
+from grue.games.worker import WorkerPlanGame
+from grue.games.worker_process import shutdown
+from grue.types import Observation, Outcome, Task
+
+COIN = "level=3"
+COOKING = "recipe=1,take=1,open=1,cook=1"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of this module's own, and a seat that keeps the process with the engine warm from test to test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRUE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        warm = opened("textworld-coin", COIN)
+        warm.reset(first("textworld-coin", COIN))
+        yield
+    warm.close()
+    shutdown()
+
+
+def first(game: str, params: str, fold: str = "train", limit: int = 40) -> Task:
+    return games.tasks(game, params, fold, limit, count=1)[0]
+
+
+def opened(game: str, params: str) -> WorkerPlanGame:
+    made = games.make(game, params, read_timeout=100.0)  # generating a game takes seconds, on a busy machine minutes
+    assert isinstance(made, WorkerPlanGame)
+    return made
+
+
+@pytest.mark.parametrize(("name", "params"), [("textworld-coin", COIN), ("textworld-cooking", COOKING)])
+def test_generated_games_keep_the_contract_and_can_be_won(name: str, params: str) -> None:
+    task = first(name, params)
+    check_game(lambda: opened(name, params), task)
+    game = opened(name, params)
+    for who in ("gold", "gold-pruned", "optimal"):
+        episode = play(game, task, teacher(who, game))
+        assert (episode.outcome, episode.score) == (Outcome.WON, 1.0), who
+        assert sum(turn.reward for turn in episode.turns) == pytest.approx(1.0)
+        assert all(turn.valid for turn in episode.turns)
+    game.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("textworld", "rooms=4,objects=8,questLength=4"),
+        ("textworld-treasure", "level=12"),
+        ("textworld-cooking", "recipe=2,take=2,go=6,open=1,cook=1,cut=1,drop=1"),
+    ],
+)
+def test_other_families_can_be_won(name: str, params: str) -> None:
+    game = opened(name, params)
+    for task in games.tasks(name, params, "dev", 100, count=3):
+        assert play(game, task, teacher("gold", game)).won
+    game.close()
+
+
+def test_the_expert_finds_the_way_from_any_state() -> None:
+    task, draw = first("textworld-coin", COIN, limit=60), random.Random(3)
+    game = opened("textworld-coin", COIN)
+    observation = game.reset(task)
+    for _ in range(8):
+        safe = [action for action in observation.actions or () if not action.startswith("take")]
+        observation = game.step(draw.choice(safe))[0]
+    plan = game.plan()
+    assert plan != game.gold() or len(plan) == 3
+    ends = [game.step(action)[2] for action in plan]
+    game.close()
+    assert ends == [None] * (len(plan) - 1) + [Outcome.WON]
+
+
+def test_texts_hold_no_banner_status_line_or_prompt() -> None:
+    game = opened("textworld-cooking", COOKING)
+    seen = [game.reset(first("textworld-cooking", COOKING))]
+    seen += [game.step(action)[0] for action in ("examine cookbook", "inventory", "look", "open fridge", "fly away")]
+    game.close()
+    for observation in seen:
+        for text in (observation.text, observation.inventory, observation.goal):
+            assert "$$$" not in text and "____" not in text
+            assert not re.search(r"-= .* =-\s*\d+/\d+", text)
+            assert not re.search(r"^>|\n>", text)
+            assert text == text.strip() != ""
+    assert seen[0].text.startswith("-= Kitchen =-")
+    assert "cook" in seen[0].goal
+    assert "Ingredients" in seen[1].text
+    assert seen[2].text == seen[2].inventory
+
+
+def test_screens_are_tidied() -> None:
+    screen = "You open the door.\n\n\n\nIt squeaks.   \n\n> -= Hall =-                      1/3\n>"
+    assert tidy(screen) == "You open the door.\n\nIt squeaks."
+    assert tidy("-= Hall =-\nA hall.\n") == "-= Hall =-\nA hall."  # the title of a room is not a status line
+
+
+@pytest.mark.parametrize(
+    "action",
+    ["quit", "QUIT", "q", "restart", "save", "restore", "undo", "", "inventory then quit", "look. quit", "look, quit"],
+)
+def test_commands_that_are_no_moves_cost_a_step_and_do_nothing(action: str) -> None:
+    game = opened("textworld-coin", COIN)
+    before = game.reset(first("textworld-coin", COIN))
+    after, reward, outcome = game.step(action)
+    assert (after.actions, after.score, reward, outcome) == (before.actions, 0.0, 0.0, None)
+    assert "move" in after.text
+    assert game.step("look")[0].text == before.text  # nobody waits for "yes" or "no"
+    game.close()
+
+
+def test_a_wrong_step_in_cooking_loses() -> None:
+    """The recipe says how the food is cooked; any other way spoils it."""
+    game = opened("textworld-cooking", COOKING)
+    observation = game.reset(first("textworld-cooking", COOKING))
+    for right in game.gold():
+        others = [action for action in observation.actions or () if action.startswith("cook ") and action != right]
+        if right.startswith("cook ") and others:
+            break
+        observation = game.step(right)[0]
+    after, reward, outcome = game.step(others[0])
+    game.close()
+    assert (after.score, reward, outcome) == (observation.score, 0.0, Outcome.LOST)
+
+
+def test_folds_differ_in_seed_and_in_what_may_be_cooked() -> None:
+    lists = {}
+    for fold in ("train", "dev", "test"):
+        task = first("textworld-cooking", COOKING, fold)
+        story = game_file(task)
+        assert str(task.seed) == story.stem
+        made = json.loads(story.with_suffix(".json").read_text())
+        lists[fold] = made["metadata"]["settings"]["split"]
+    assert lists == {"train": "train", "dev": "valid", "test": "test"}
+
+
+def test_a_game_is_generated_once() -> None:
+    task = first("textworld-coin", COIN)
+    story = game_file(task)
+    assert story.is_relative_to(cache_folder())
+    changed = story.stat().st_mtime_ns
+    assert game_file(task) == story
+    assert story.stat().st_mtime_ns == changed
+    assert not list(story.parent.glob(".making-*"))
+
+
+def test_equal_seeds_make_equal_games_in_another_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = first("textworld-coin", COIN)
+    here = game_file(task)
+    monkeypatch.setenv("GRUE_CACHE", str(tmp_path))
+    there = game_file(task)
+    assert there != here
+    assert json.loads(there.with_suffix(".json").read_text()) == json.loads(here.with_suffix(".json").read_text())
+
+
+def test_a_killed_process_does_not_show_in_the_transcript() -> None:
+    task = first("textworld-coin", COIN)
+
+    def transcript(*, strike: bool) -> list[Observation]:
+        game = opened("textworld-coin", COIN)
+        seen = [game.reset(task)]
+        for number, action in enumerate(game.gold()):
+            if strike and number == 1:
+                assert game.pid is not None
+                os.kill(game.pid, signal.SIGKILL)
+            seen.append(game.step(action)[0])
+        game.close()
+        return seen
+
+    assert transcript(strike=True) == transcript(strike=False)
+
+
+def test_a_game_file_of_ones_own(tmp_path: Path) -> None:
+    story = game_file(first("textworld-coin", COIN))
+    name = f"textworld:{story}"
+    game = opened(name, "")
+    episode = play(game, first(name, "", limit=20), teacher("gold", game))
+    game.close()
+    assert episode.won
+    alone = tmp_path / "alone.z8"
+    alone.write_bytes(story.read_bytes())
+    with pytest.raises(GameError, match="jericho:"):
+        games.make(f"textworld:{alone}").reset(first(f"textworld:{alone}", ""))
+    alone.rename(tmp_path / "old.ulx")
+    with pytest.raises(ConfigError, match=r"\.z8"):
+        games.make(f"textworld:{tmp_path / 'old.ulx'}").reset(first(f"textworld:{tmp_path / 'old.ulx'}", ""))
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("textworld", "room=3", "unknown parameter 'room'"),
+        ("textworld", "rooms=0", "1 to 50"),
+        ("textworld-cooking", "recipe=1,take=2", "more than recipe"),
+        ("textworld-cooking", "go=5", "1, 6, 9 or 12"),
+        ("textworld-coin", "level=180", "160 rooms"),
+        ("textworld:nothing.z8", "", "no file"),
+        ("textworld:nothing.z8", "rooms=3", "no parameters"),
+        ("textworld-coin:nothing.z8", "", "names no file"),
+    ],
+)
+def test_wrong_requests_are_refused(name: str, params: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        games.make(name, params)
+
+
+def test_parameters_that_no_game_fits_fail_the_game() -> None:
+    params = "rooms=1,objects=3,questLength=20"
+    game = opened("textworld", params)
+    with pytest.raises(GameError, match="made no textworld"):
+        game.reset(first("textworld", params))
+    game.close()
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grue.errors.find_spec", lambda module: None)
+    for name, extra in [("textworld", "textworld"), ("jericho:x.z3", "jericho"), ("scienceworld", "scienceworld")]:
+        with pytest.raises(ConfigError, match=re.escape(f"pip install 'grue[{extra}]'")):
+            games.make(name)
+    with pytest.raises(ConfigError, match=re.escape("pip install 'grue[babyai]'")):
+        games.make("babyai")

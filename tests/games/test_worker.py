@@ -1,0 +1,214 @@
+"""A game in a process of its own: the process dies, hangs, loses its parent; nothing of it may spoil an episode."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from grue.errors import ConfigError, GameError
+from grue.games.check import check_game
+from grue.games.play import play
+from grue.games.teachers import teacher
+from grue.games.toy import ToyGame
+from grue.games.worker import WorkerGame, WorkerGoldGame
+from grue.games.worker_process import WorkerSettings, shutdown, worker_with_room
+from grue.types import Observation, Outcome, Task
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are hosted on Linux and macOS")
+TASK = Task("toy", "rooms=4", "train", 7, 40)
+SETTINGS = WorkerSettings(read_timeout=2.0)
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    yield
+    shutdown()
+
+
+def hosted(seats: int = 8) -> WorkerGoldGame:
+    return WorkerGoldGame("toy", "rooms=4", settings=WorkerSettings(read_timeout=2.0, slow=60.0, seats=seats))
+
+
+def solve(game: WorkerGoldGame | ToyGame, disturb: Callable[[], None] = lambda: None) -> list[Observation]:
+    """What is seen on the gold path; `disturb` is called before its third step."""
+    seen = [game.reset(TASK)]
+    for number, action in enumerate(game.gold()):
+        if number == 2:
+            disturb()
+        seen.append(game.step(action)[0])
+    return seen
+
+
+def test_a_hosted_game_keeps_the_contract_and_shows_what_it_shows_at_home() -> None:
+    check_game(hosted, TASK)
+    game = hosted()
+    assert solve(game) == solve(ToyGame("rooms=4"))
+    assert game.rehearse(game.gold())[-1] == (True, True)
+    game.close()
+
+
+@pytest.mark.parametrize("seats", [1, 8])
+def test_games_side_by_side_stay_apart(seats: int) -> None:
+    games = [hosted(seats) for _ in range(3)]
+    tasks = [Task("toy", "rooms=4", "train", seed, 40) for seed in range(3)]
+    first = [game.reset(task) for game, task in zip(games, tasks, strict=True)]
+    assert len({game.pid for game in games}) == (3 if seats == 1 else 1)
+    for game, task, seen in zip(games, tasks, first, strict=True):
+        assert play(game, task, teacher("gold", game)).turns[0].observation == seen
+    for game in games:
+        game.close()
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP])
+def test_a_process_that_dies_or_hangs_is_replaced_and_the_episode_goes_on(blow: int) -> None:
+    game, other = hosted(), hosted()
+    other.reset(TASK)
+    other.step("look")
+    pids = []
+
+    def strike() -> None:
+        assert game.pid is not None
+        pids.append(game.pid)
+        os.kill(game.pid, blow)
+
+    assert solve(game, strike) == solve(ToyGame("rooms=4"))
+    assert game.pid not in pids
+    assert not alive(pids[0])
+    assert other.step("look")[0].text.startswith("You are in")  # it lived in the same process
+    assert other.history == ("look", "look")
+    game.close()
+    other.close()
+
+
+def test_what_kills_every_process_fails_the_episode_and_not_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    game = hosted()
+    game.reset(TASK)
+    real = WorkerGame._revive
+
+    def revive_and_strike(self: WorkerGame) -> None:
+        real(self)
+        assert self.pid is not None
+        os.kill(self.pid, signal.SIGKILL)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkerGame, "_revive", revive_and_strike)
+        with pytest.raises(GameError, match="died or hung 2 times in a row at toy train seed 7 step 0"):
+            game.step("look")
+    with pytest.raises(GameError, match="before reset"):
+        game.step("look")
+    assert game.reset(TASK).actions
+    episode = play(game, TASK, teacher("gold", game))
+    assert episode.outcome is Outcome.WON
+    game.close()
+
+
+def test_errors_keep_their_kind_and_hint_over_the_pipe() -> None:
+    game = WorkerGame("toy", "rooms=99")
+    with pytest.raises(ConfigError, match="2 to 6"):
+        game.reset(TASK)
+    game.close()
+    game.close()
+    with pytest.raises(GameError, match="closed"):
+        game.reset(TASK)
+
+
+def test_an_exception_inside_the_engine_is_a_failed_game_and_the_seat_recovers() -> None:
+    game = hosted()
+    game.reset(TASK)
+    with pytest.raises(GameError, match=r"the engine failed: AttributeError: .*'plan'"):
+        game._ask({"call": "plan"})
+    assert game.reset(TASK) == ToyGame().reset(TASK)
+    game.close()
+
+
+def test_the_last_seat_ends_the_process_also_when_it_is_forgotten() -> None:
+    game, other = hosted(), hosted()
+    game.reset(TASK)
+    other.reset(TASK)
+    pid = game.pid
+    assert pid is not None and pid == other.pid
+    game.close()
+    assert alive(pid)
+    del other
+    wait_until(lambda: not alive(pid))
+
+
+PARENT = """
+import os, sys, time
+from grue.games.worker import WorkerGame
+from grue.types import Task
+game = WorkerGame("toy", "rooms=4")
+game.reset(Task("toy", "rooms=4", "train", 7, 40))
+{fork}
+print(game.pid, flush=True)
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("fork", "end"),
+    [
+        ("", "os.kill(os.getpid(), 9)"),
+        ("", "os._exit(3)"),
+        ("", "sys.exit(0)"),
+        ("", "raise RuntimeError"),
+        ("", "os.kill(game.pid, 19); os.kill(os.getpid(), 9)"),  # a hung child must not outlive it either
+        ("if os.fork() == 0: time.sleep(20); os._exit(0)", "os.kill(os.getpid(), 9)"),
+    ],
+)
+def test_no_process_outlives_its_parent(fork: str, end: str) -> None:
+    script = PARENT.format(fork=fork, end=end)
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.wait(timeout=30)
+    wait_until(lambda: not alive(pid))
+    parent.stdout.close()
+
+
+def test_a_forked_child_plays_in_a_process_of_its_own() -> None:
+    game = hosted()
+    game.reset(TASK)
+    game.step("look")
+    pid = game.pid
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            game.step("look")
+            status = 0 if game.pid != pid and game.history == ("look", "look") else 2
+        finally:
+            shutdown()
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert game.pid == pid
+    assert game.step("look")[2] is None
+    game.close()
+
+
+def test_a_process_that_cannot_start_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(GameError, match="did not start"):
+        worker_with_room(SETTINGS)
+
+
+def alive(pid: int) -> bool:
+    """True while the process runs (a zombie that nobody reaps does not)."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -1,0 +1,266 @@
+"""Loading: every architecture, adapter, number format and tokenizer that is promised, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import architectures
+import tiny
+from grue.config import ModelConfig, load_config
+from grue.errors import ConfigError, GrueError, ModelError
+from grue.evaluate.probe import replay
+from grue.models.load import load_base, load_model
+from grue.models.policy_model import PolicyModel
+from grue.policy.choose import ChoosePolicy, Decoding
+from grue.prompts.tokens import Encoder
+from grue.rollout.collect import collect
+from grue.types import Episode
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("architectures")
+    return {name: architectures.save(root / name, name) for name in architectures.ALL}
+
+
+def settings(folder: Path, *changes: str) -> ModelConfig:
+    fixed = [f"model.name={folder}", f"model.context={architectures.CONTEXT}", "model.dtype=float32"]
+    return load_config("toy", [*fixed, *changes]).model
+
+
+def played(config: ModelConfig, count: int = 3) -> tuple[PolicyModel, list[Episode]]:
+    """Toy games played by a model through the engine, with the key-value cache."""
+    from grue import games
+
+    lm, tokenizer = load_model(config)
+    model = PolicyModel(lm).eval()
+    policy = ChoosePolicy(model, Encoder(tokenizer))
+    seats = [games.make("toy") for _ in range(2)]
+    return model, collect(policy, seats, tiny.tasks(count), Decoding(), columns=config.context)
+
+
+@pytest.mark.parametrize("name", architectures.ALL)
+def test_what_is_played_with_a_cache_is_what_training_reads(name: str, folders: dict[str, Path]) -> None:
+    model, episodes = played(settings(folders[name]))
+    gap = replay(model, episodes, 1.0)
+    assert gap.turns >= 10
+    assert gap.largest < 1e-3
+
+
+FORMATS = {
+    "nf4": ("model.quantize=nf4",),
+    "int8": ("model.quantize=int8",),
+    "nf4-dora": ("model.quantize=nf4", "model.lora_dora=true"),
+    "lora": ("model.adapter=lora",),
+    "rslora": ("model.adapter=lora", "model.lora_rslora=true"),
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("name", ["llama", "gpt2", "falcon"])
+def test_only_the_adapter_learns_and_it_moves_the_policy(name: str, form: str, folders: dict[str, Path]) -> None:
+    """Also what quantised weights allow: play, a gradient through them, play again, and the same play without."""
+    if "quantize" in FORMATS[form][0]:
+        pytest.importorskip("bitsandbytes")
+    config = settings(folders[name], *FORMATS[form], "model.lora_rank=2")
+    torch.manual_seed(0)
+    model, episodes = played(config, 2)
+    limit = 1e-3 if config.quantize != "int8" else 0.3  # int8 rounds inputs by the batch that they stand in
+    before = replay(model, episodes, 1.0)
+    assert before.mean < limit
+    learned = {n: p for n, p in model.lm.named_parameters() if p.requires_grad}
+    assert learned
+    assert all("lora_" in n and p.dtype is torch.float32 for n, p in learned.items())
+    frozen = {n: p.detach().clone() for n, p in model.lm.named_parameters() if not p.requires_grad}
+    optimizer = torch.optim.SGD(learned.values(), lr=1.0)
+    ids = torch.tensor([list(episodes[0].segments[0].ids[:40])])
+    for _ in range(2):  # the first step moves only the half of an adapter that starts at 0
+        place, row = torch.tensor([30]), torch.tensor([0])
+        reading = model(ids, row, place, torch.tensor([[5, 6]]), row, place)
+        torch.log_softmax(reading.logits_NC, -1)[0, 0].backward()
+        assert all(torch.isfinite(p.grad).all() for p in learned.values() if p.grad is not None)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert replay(model, episodes, 1.0).mean > 10 * before.mean
+    for n, p in model.lm.named_parameters():
+        if n in frozen:
+            assert torch.equal(p, frozen[n]), n
+    with model.lm.disable_adapter():
+        assert replay(model, episodes, 1.0).mean == pytest.approx(before.mean, abs=limit)
+
+
+@pytest.mark.parametrize(("form", "error"), [("nf4", 0.13), ("int8", 0.02)])
+def test_quantised_weights_are_smaller_and_nearly_the_same(form: str, error: float, folders: dict[str, Path]) -> None:
+    pytest.importorskip("bitsandbytes")
+    full, _ = load_base(settings(folders["llama"]))
+    lm, _ = load_base(settings(folders["llama"], f"model.quantize={form}"))
+    assert lm.get_memory_footprint() < full.get_memory_footprint()
+    plain = dict(lm.dequantize().named_parameters())
+    for name, expected in full.named_parameters():
+        if name.endswith("_proj.weight"):
+            distance = float(((plain[name].float() - expected).norm() / expected.norm()).detach())
+            assert 0 < distance < error, name
+
+
+def test_frozen_weights_are_held_in_the_format_of_products(folders: dict[str, Path]) -> None:
+    lora, _ = load_model(settings(folders["qwen3"], "model.adapter=lora", "model.dtype=bfloat16"))
+    assert {p.dtype for p in lora.parameters() if not p.requires_grad} == {torch.bfloat16}
+    assert {p.dtype for p in lora.parameters() if p.requires_grad} == {torch.float32}
+    full, _ = load_model(settings(folders["qwen3"], "model.dtype=bfloat16"))
+    assert {p.dtype for p in full.parameters()} == {torch.float32}
+
+
+def test_targets_are_those_that_were_named(folders: dict[str, Path]) -> None:
+    lm, _ = load_model(settings(folders["llama"], "model.adapter=lora", "model.lora_targets=q_proj,v_proj"))
+    adapted = {name.split(".lora_")[0].rpartition(".")[2] for name, p in lm.named_parameters() if p.requires_grad}
+    assert adapted == {"q_proj", "v_proj"}
+    with pytest.raises(ConfigError, match="no module 'q_projj'") as caught:
+        load_model(settings(folders["llama"], "model.adapter=lora", "model.lora_targets=q_projj"))
+    assert "q_proj" in caught.value.hint
+
+
+def test_attention_is_a_setting(folders: dict[str, Path]) -> None:
+    lm, _ = load_model(settings(folders["llama"], "model.attention=eager"))
+    assert lm.config._attn_implementation == "eager"
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="needs a GPU"):
+            load_model(settings(folders["llama"], "model.attention=flash_attention_2"))
+
+
+def _bpe(**special: str) -> object:
+    """The tests' tokenizer with other special tokens."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(tokenizer_object=tiny.tokenizer().backend_tokenizer, **special)
+
+
+TEMPLATE = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}"
+
+
+@pytest.mark.parametrize("kind", ["no pad", "no special tokens", "bos", "template"])
+def test_tokenizers_of_all_kinds_play(kind: str, tmp_path: Path) -> None:
+    bos = tiny.tokenizer().bos_token
+    special = {"bos": {"bos_token": bos}, "no pad": {"eos_token": tiny.tokenizer().eos_token}}.get(kind, {})
+    tokenizer = _bpe(**special)
+    if kind == "template":
+        tokenizer.chat_template = TEMPLATE  # type: ignore[attr-defined]
+    config = settings(architectures.save(tmp_path / "model", "llama", tokenizer))
+    loaded = load_base(config)[1]
+    assert loaded.pad_token is None
+    assert (loaded.chat_template is not None) == (kind == "template")
+    model, episodes = played(config, 2)
+    starts_with_bos = episodes[0].segments[0].ids[0] == tiny.tokenizer().bos_token_id
+    assert starts_with_bos == (kind == "bos")
+    assert replay(model, episodes, 1.0).largest < 1e-3
+    adapted, _ = load_model(config.model_copy(update={"adapter": "lora"}))
+    assert any(p.requires_grad for p in adapted.parameters())
+
+
+def test_a_tokenizer_without_newlines_is_refused(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"take": 0, "key": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")
+    with pytest.raises(ModelError, match="loses newlines"):
+        load_model(settings(architectures.save(tmp_path / "model", "llama", tokenizer)))
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    from grue.pretrain.tokenizer import train_tokenizer
+
+    larger = train_tokenizer([f"You see a key.\n> take key\n word{i} {i * 7919}" for i in range(400)], 900, ())
+    assert len(larger) > len(tiny.tokenizer())
+    with pytest.raises(ModelError, match="and the model has"):
+        load_model(settings(architectures.save(tmp_path / "model", "llama", larger)))
+
+
+def test_a_context_beyond_the_positions_of_the_model_is_refused(folders: dict[str, Path]) -> None:
+    with pytest.raises(ModelError, match="knows 512 positions") as caught:
+        load_model(settings(folders["gpt2"], "model.context=1024"))
+    assert caught.value.hint == "set model.context=512"
+
+
+def _with_config(folder: Path, target: Path, **changes: object) -> Path:
+    import shutil
+
+    shutil.copytree(folder, target)
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, **changes}))
+    return target
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "hqq"])
+def test_checkpoints_that_come_quantised_say_what_they_need(
+    method: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    from importlib.util import find_spec
+
+    if method != "hqq" and find_spec("gptqmodel") is not None:
+        pytest.skip("gptqmodel is installed")
+    folder = _with_config(folders["llama"], tmp_path / "m", quantization_config={"quant_method": method, "bits": 4})
+    with pytest.raises(ModelError, match=method) as caught:
+        load_model(settings(folder, "model.adapter=lora"))
+    assert ("pip install gptqmodel" in caught.value.hint) == (method != "hqq")
+
+
+def test_a_checkpoint_in_4_bits_is_loaded_as_it_is_and_only_with_an_adapter(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    pytest.importorskip("bitsandbytes")
+    lm, tokenizer = load_base(settings(folders["llama"], "model.quantize=nf4"))
+    lm.save_pretrained(tmp_path / "m")
+    tokenizer.save_pretrained(tmp_path / "m")
+    with pytest.raises(ConfigError, match="cannot learn"):
+        load_model(settings(tmp_path / "m"))
+    with pytest.raises(ConfigError, match="quantised already"):
+        load_model(settings(tmp_path / "m", "model.quantize=int8"))
+    model, episodes = played(settings(tmp_path / "m", "model.adapter=lora"), 2)
+    assert replay(model, episodes, 1.0).largest < 1e-3
+
+
+CODE = {
+    "hub kernel": {"_attn_implementation_internal": "someone/kernel"},
+    "attention by a hub name": {"attn_implementation": "someone/kernel"},
+    "nested trust": {"inner": {"deeper": {"trust_remote_code": True}}},
+}
+
+
+@pytest.mark.parametrize("kind", CODE)
+def test_a_config_that_asks_to_run_code_is_refused(kind: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="could run code"):
+        load_model(settings(_with_config(folders["llama"], tmp_path / "m", **CODE[kind])))
+
+
+def test_code_beside_the_weights_is_never_run(folders: dict[str, Path], tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    classes = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model", "AutoTokenizer": ["evil.T", None]}
+    folder = _with_config(folders["llama"], tmp_path / "m", auto_map=classes, model_type="evil")
+    (folder / "evil.py").write_text(f"open({str(canary)!r}, 'w')\n")
+    with pytest.raises(ModelError):
+        load_model(settings(folder))
+    assert not canary.exists()
+
+
+def test_pickled_weights_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = _with_config(folders["llama"], tmp_path / "m")
+    lm, _ = load_base(settings(folder))
+    torch.save(lm.state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="cannot load"):
+        load_model(settings(folder))
+
+
+@pytest.mark.parametrize("name", ["/nowhere", ".", "a b"])
+def test_what_is_no_model_is_one_error(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(GrueError) as caught:
+        load_model(settings(Path(name)))
+    assert "\n" not in caught.value.message
+    assert caught.value.hint

@@ -1,0 +1,146 @@
+"""The estimate of memory against what is really allocated, and the message when there is none left."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import architectures
+import pytest
+import torch
+
+import tiny
+from grue.config import Config, load_config
+from grue.models.load import load_model
+from grue.models.memory import activation_bytes, cache_elements, estimate, learned_weights, skeleton, weight_bytes
+from grue.models.out_of_memory import OutOfMemoryError, explained_memory, hints, is_out_of_memory
+from grue.models.policy_model import PolicyModel
+from grue.policy.engine import Engine
+from grue.rollout.pack import collate, samples
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("architectures")
+    return {name: architectures.save(root / name, name) for name in architectures.ALL}
+
+
+def settings(folder: Path, *changes: str) -> Config:
+    fixed = [f"model.name={folder}", f"model.context={architectures.CONTEXT}", "model.dtype=float32"]
+    return load_config("toy", [*fixed, *changes])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [(), ("model.adapter=lora",), ("model.adapter=lora", "model.lora_dora=true", "model.lora_rank=3")],
+    ids=["full", "lora", "dora"],
+)
+@pytest.mark.parametrize("name", architectures.ALL)
+def test_weights_are_counted_exactly(name: str, changes: tuple[str, ...], folders: dict[str, Path]) -> None:
+    config = settings(folders[name], *changes).model
+    empty = skeleton(config)
+    assert all(p.device.type == "meta" for p in empty.parameters())
+    lm, _ = load_model(config)
+    assert learned_weights(empty, config) == sum(p.numel() for p in lm.parameters() if p.requires_grad)
+    frozen = sum(p.numel() * p.element_size() for p in lm.parameters() if not p.requires_grad)
+    if changes:
+        assert weight_bytes(empty, config) == frozen
+    else:
+        assert weight_bytes(empty, config) == sum(p.numel() * 4 for p in lm.parameters())
+
+
+@pytest.mark.parametrize("form", ["nf4", "int8"])
+def test_quantised_weights_are_counted_nearly(form: str, folders: dict[str, Path]) -> None:
+    pytest.importorskip("bitsandbytes")
+    config = settings(folders["llama"], f"model.quantize={form}").model
+    lm, _ = load_model(config)
+    frozen = sum(p.numel() * p.element_size() for p in lm.parameters() if not p.requires_grad)
+    # scales of blocks are no parameters; they are a few per cent
+    assert weight_bytes(skeleton(config), config) == pytest.approx(frozen, rel=0.05)
+
+
+@pytest.mark.parametrize("name", architectures.ALL)
+def test_the_cache_is_counted_exactly(name: str, folders: dict[str, Path]) -> None:
+    lm, _ = load_model(settings(folders[name]).model)
+    engine = Engine(lm, 3, 40)
+    engine.feed([0, 1, 2], [[5] * 40] * 3)
+    held = sum(layer.keys.numel() + layer.values.numel() for layer in engine._cache.layers)
+    columns = engine._cache.layers[0].keys.shape[2]
+    assert held == 3 * columns * cache_elements(lm)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2", "phi"])
+@pytest.mark.parametrize("adapter", ["none", "lora"])
+def test_activations_are_counted_roughly(name: str, adapter: str, folders: dict[str, Path]) -> None:
+    """Against everything that autograd keeps in a real pass."""
+    config = settings(folders[name], f"model.adapter={adapter}").model
+    lm, _ = load_model(config)
+    model = PolicyModel(lm)
+    batch = collate(samples(tiny.rollouts(tiny.policy_model(), tiny.tasks(4))))
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, torch.nn.Parameter):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        reading = model(*batch.inputs)
+    counted = activation_bytes(skeleton(config), config, batch.ids_BL.numel(), torch.float32)
+    assert 0.7 * sum(kept.values()) < counted < 2.0 * sum(kept.values())
+    del reading
+    gc.collect()
+
+
+def test_savers_lower_the_estimate(folders: dict[str, Path]) -> None:
+    totals = {}
+    for change in ("", "model.gradient_checkpointing=true", "ppo.micro_tokens=64", "model.optimizer=adamw-8bit"):
+        given = ["sft.micro_tokens=64", change] if "micro" in change else [change] if change else []
+        totals[change] = estimate(settings(folders["qwen3"], *given)).total
+    assert all(total < totals[""] for change, total in totals.items() if change)
+    wide = estimate(settings(folders["qwen3"], "ppo.slots=4096", "ppo.episodes_per_iteration=4096"))
+    assert sum(wide.playing.values()) > 100 * sum(estimate(settings(folders["qwen3"])).playing.values())
+    assert "key-value cache" in wide.line()
+
+
+def test_what_no_memory_holds_does_not_fit(folders: dict[str, Path]) -> None:
+    huge = settings(folders["llama"], "ppo.slots=1000000000")
+    assert not estimate(huge).fits
+
+
+def test_out_of_memory_names_settings_and_ordered_hints() -> None:
+    config = load_config("cooking16", ["ppo.micro_tokens=4096"])
+    with pytest.raises(OutOfMemoryError) as caught, explained_memory(config, "ppo"):
+        # what torch really says when a CPU has no more
+        torch.empty(2**62, dtype=torch.uint8)
+    said, hint = caught.value.message, caught.value.hint
+    assert "out of memory in ppo" in said
+    assert "ppo.micro_tokens=4096" in said
+    places = [hint.index(part) for part in ("micro_tokens=2048", "gradient_checkpointing", "slots=64", "lora", "nf4")]
+    assert places == sorted(places)
+
+
+def test_hints_are_only_about_what_can_still_be_changed() -> None:
+    config = load_config(
+        "cooking16",
+        ["model.quantize=nf4", "model.gradient_checkpointing=true", "model.optimizer=paged-adamw-8bit", "ppo.slots=1"],
+    )
+    said = "; ".join(hints(config, "ppo"))
+    assert not any(part in said for part in ("nf4", "lora", "checkpointing", "optimizer", "ppo.slots"))
+    assert said.endswith("a smaller model")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("shapes do not match"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_other_errors_pass_as_they_are(error: Exception, is_memory: bool) -> None:
+    assert is_out_of_memory(error) == is_memory
+    with pytest.raises(OutOfMemoryError if is_memory else type(error)), explained_memory(load_config("toy"), "sft"):
+        raise error

@@ -1,0 +1,231 @@
+"""A chat model behind an endpoint: what is asked, what is made of replies, and what happens when the endpoint fails."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chat_server
+import tiny
+from grue import games
+from grue.errors import ConfigError
+from grue.games.play import play
+from grue.policy.api import ApiError, ApiPlayer, ChatClient, Endpoint, parse_reply
+from grue.types import Outcome
+
+Start = Callable[..., tuple[str, Path]]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Start]:
+    """Start a server process; gives its address and the file of requests."""
+    running = []
+
+    def start(pick: str = "first", faults: Sequence[Any] = (), key: str = "", delay: float = 0) -> tuple[str, Path]:
+        log = tmp_path / f"requests-{len(running)}.jsonl"
+        plan = {"pick": pick, "faults": list(faults), "key": key, "delay": delay, "log": str(log)}
+        command = [sys.executable, chat_server.__file__, json.dumps(plan)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        running.append(process)
+        assert process.stdout is not None
+        return f"http://127.0.0.1:{int(process.stdout.readline())}/v1", log
+
+    yield start
+    for process in running:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()
+        process.wait(60)
+        process.stdout.close()
+
+
+def requests(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def client(url: str, **changes: Any) -> ChatClient:
+    return ChatClient(Endpoint(url, "some-model", **{"backoff_s": 0.01, "timeout_s": 30.0, **changes}))
+
+
+ASK = [{"role": "user", "content": "Valid actions:\nlook\ntake key"}]
+
+
+def test_a_game_is_one_conversation(serve: Start) -> None:
+    url, log = serve("last", key="s3cret")
+    asked = client(url, key="s3cret", prices=(2.0, 10.0))
+    game, (task,) = games.make("toy"), tiny.tasks(1)
+    episode = play(game, task, ApiPlayer(asked, "api:some-model"))
+    assert episode.player == "api:some-model"
+    assert all(turn.action == turn.observation.actions[-1] for turn in episode.turns if turn.observation.actions)
+    assert all(turn.valid for turn in episode.turns)
+    seen = requests(log)
+    assert len(seen) == episode.steps == asked.usage.requests
+    assert {entry["path"] for entry in seen} == {"/v1/chat/completions"}
+    assert {entry["key"] for entry in seen} == {"Bearer s3cret"}
+    first, second = (entry["body"]["messages"] for entry in seen[:2])
+    assert [message["role"] for message in second] == ["system", "user", "assistant", "user"]
+    assert second[:2] == first  # only appended to
+    assert episode.turns[0].observation.goal in first[1]["content"]
+    assert f"You have {task.limit} steps" in first[1]["content"]
+    assert second[2]["content"] == episode.turns[0].action
+    assert seen[0]["body"]["temperature"] == 0
+    prompt = sum(len(entry["body"]["messages"][-1]["content"].split()) for entry in seen)
+    written = sum(len(turn.action.split()) for turn in episode.turns)
+    used = asked.usage.to_dict((2.0, 10.0))
+    assert (used["prompt_tokens"], used["completion_tokens"]) == (prompt, written)
+    assert used["cost"] == pytest.approx((2 * prompt + 10 * written) / 1e6, abs=1e-6)
+    assert asked.usage.to_dict(None)["cost"] is None
+
+
+def test_a_reply_that_is_no_action_costs_its_step_and_is_counted(serve: Start) -> None:
+    url, _ = serve("I would rather sing")
+    episode = play(games.make("toy"), tiny.tasks(1, limit=3)[0], ApiPlayer(client(url), "api"))
+    assert episode.outcome is Outcome.LIMIT
+    assert [(turn.action, turn.valid) for turn in episode.turns] == [("I would rather sing", False)] * 3
+
+
+@pytest.mark.parametrize(
+    ("reply", "action"),
+    [
+        ("take key", "take key"),
+        ("  > Take Key.\n", "take key"),
+        ('"take key"', "take key"),
+        ("Action: take key", "take key"),
+        ("<think>look? no, take key</think>\ntake key", "take key"),
+        ("<think>look\nlook", ""),
+        ("The key is useful.\ntake key", "take key"),
+        ("take the key", "take the key"),
+        ("", ""),
+        ("x" * 500, "x" * 100),
+    ],
+)
+def test_replies_by_hand(reply: str, action: str) -> None:
+    assert parse_reply(reply, ("look", "take key")) == action
+
+
+@pytest.mark.parametrize("fault", [429, 500, 503, "drop", "garbage"])
+def test_faults_that_pass_are_retried(fault: int | str, serve: Start) -> None:
+    url, log = serve("take key", [fault, fault])
+    asked = client(url)
+    assert asked.reply(ASK) == "take key"
+    assert (asked.usage.requests, asked.usage.retries) == (1, 2)
+    assert [entry["fault"] for entry in requests(log)] == [fault, fault, None]
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for(serve: Start) -> None:
+    url, _ = serve("take key", ["hang"])
+    asked = client(url, timeout_s=1.0)
+    assert asked.reply(ASK) == "take key"
+    assert asked.usage.retries == 1
+
+
+def test_the_endpoint_may_say_how_long_to_wait(serve: Start) -> None:
+    url, log = serve("take key", [[429, 1.5]])
+    assert client(url, backoff_s=0.0).reply(ASK) == "take key"
+    first, second = (entry["time"] for entry in requests(log))
+    assert second - first >= 1.5
+
+
+def test_waits_grow_from_attempt_to_attempt(serve: Start) -> None:
+    url, log = serve("take key", [500] * 4)
+    client(url, backoff_s=0.2).reply(ASK)
+    times = [entry["time"] for entry in requests(log)]
+    waits = [after - before for before, after in itertools.pairwise(times)]
+    assert all(wait >= 0.2 * 2**i * 0.5 for i, wait in enumerate(waits))
+    assert len(waits) == 4
+
+
+def test_an_endpoint_that_stays_broken_ends_in_one_error(serve: Start) -> None:
+    url, log = serve("take key", [503] * 50)
+    with pytest.raises(ApiError, match="has not answered in 3 attempts: HTTP 503"):
+        client(url, retries=2).reply(ASK)
+    assert len(requests(log)) == 3
+
+
+@pytest.mark.parametrize(("status", "hint"), [(401, "key"), (404, "address and model"), (400, "address and model")])
+def test_what_no_retry_mends_is_said_at_once(status: int, hint: str, serve: Start) -> None:
+    url, log = serve("take key", [status] * 9)
+    with pytest.raises(ApiError, match=f"HTTP {status}.*told to") as caught:
+        client(url).reply(ASK)
+    assert hint in caught.value.hint
+    assert len(requests(log)) == 1
+
+
+def test_a_key_is_never_shown(serve: Start) -> None:
+    url, _ = serve(key="right")
+    asked = client(url, key="wr0ng")
+    with pytest.raises(ApiError) as caught:
+        asked.reply(ASK)
+    assert "wr0ng" not in str(caught.value)
+    assert "wr0ng" not in repr(asked.endpoint)
+
+
+@pytest.mark.parametrize("url", ["ftp://x/v1", "localhost:8000", ""])
+def test_addresses_are_checked(url: str) -> None:
+    with pytest.raises(ConfigError, match="not the address"):
+        Endpoint(url, "m")
+
+
+def test_a_key_is_not_sent_unencrypted_over_a_network() -> None:
+    with pytest.raises(ConfigError, match="unencrypted"):
+        Endpoint("http://example.com/v1", "m", key="k")
+    Endpoint("http://example.com/v1", "m")
+    Endpoint("http://127.0.0.1:8000/v1", "m", key="k")
+
+
+def grue(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "grue", *arguments]
+    clean = {k: v for k, v in os.environ.items() if k not in ("OPENAI_API_KEY", "GRUE_API_KEY")}
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, env={**clean, **environment})
+
+
+def test_grue_eval_lets_it_play_beside_the_run_and_goes_on_where_it_stopped(
+    serve: Start, tiny_folder: Path, tmp_path: Path
+) -> None:
+    from grue.config import dump_config
+    from grue.storage import episodes
+
+    out, file = tmp_path / "run", tmp_path / "settings.yaml"
+    file.write_text(dump_config(tiny.config(tiny_folder, "eval.games=10")), encoding="utf-8")
+    # the endpoint breaks in the middle: what was played until then is kept
+    broken, _ = serve("first", [None] * 40 + [400] * 99)
+    options = ["--api-model", "org/some model", "--api-concurrency", "3", "--api-prices", "1,2", "--quiet"]
+    done = grue("eval", "--config", str(file), "--out", str(out), "--api", broken, *options)
+    assert done.returncode == 1
+    assert "HTTP 400" in done.stderr
+    assert "Traceback" not in done.stderr
+    kept = list(episodes.read(out / "episodes" / "api-org-some-model-test-greedy.jsonl"))
+    assert 0 < len(kept) < 10
+
+    url, log = serve("first", delay=0.05)
+    done = grue("eval", str(out), "--api", url, *options, "--json", OPENAI_API_KEY="abc")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["games"] == 10
+    assert result["failed"] == 0
+    assert result["invalid"] == 0
+    assert result["model"] == "org/some model"
+    everything = list(episodes.read(out / "episodes" / "api-org-some-model-test-greedy.jsonl"))
+    assert len({episode.task for episode in everything}) == len(everything) == 10
+    asked = requests(log)
+    assert len(asked) == sum(episode.steps for episode in everything[len(kept) :])
+    assert 1 < max(entry["most"] for entry in asked) <= 3
+    assert {entry["key"] for entry in asked} == {"Bearer abc"}
+    assert result["usage"]["requests"] > len(asked)  # those of the command that broke off are in it
+    assert result["usage"]["cost"] > 0
+    for path in out.rglob("*"):
+        assert not path.is_file() or b"abc" not in path.read_bytes().replace(b"abcdef", b""), path
+
+
+def test_a_command_line_without_a_model_is_a_usage_error(tmp_path: Path) -> None:
+    done = grue("eval", "--preset", "toy", "--out", str(tmp_path / "run"), "--api", "http://127.0.0.1:9/v1")
+    assert done.returncode == 2
+    assert "--api-model" in done.stderr
+    assert not (tmp_path / "run").exists()

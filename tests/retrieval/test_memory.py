@@ -1,0 +1,97 @@
+"""A memory of episodes: what is noted, what is found, and how it reaches the transcript."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import tiny
+from grue import games
+from grue.games.play import play
+from grue.games.teachers import teacher
+from grue.policy.choose import Decoding
+from grue.rollout.collect import collect
+from grue.rollout.pack import tokenise
+from grue.types import Episode, Outcome
+
+pytest.importorskip("bm25s", reason="the extra [retrieval] is not installed")
+
+from grue.retrieval.memory import Memory, Remembering, note_of, remembered
+
+
+def _played(count: int = 12) -> list[Episode]:
+    return list(tiny.scripted("gold", count))
+
+
+def test_a_note_holds_the_actions_their_success_and_the_end() -> None:
+    episode = _played()[0]
+    note = note_of(episode)
+    assert note is not None and note.task == episode.task and note.begins == episode.turns[0].observation.text
+    assert "take gem +" in note.text and note.text.endswith("It was won.")
+    assert note.text.count(",") == episode.steps - 1
+    lost = note_of(replace(episode, outcome=Outcome.LIMIT))
+    assert lost is not None and lost.text.endswith("It was out of time.")
+    short = note_of(episode, most=1)
+    assert short is not None and short.text == f"Before: {episode.turns[0].action}. It was won."
+    assert note_of(replace(episode, turns=())) is None
+
+
+def test_the_note_of_the_very_game_is_found_first() -> None:
+    episodes = _played()
+    memory = Memory(episodes)
+    assert len(memory) == len(episodes)
+    beginnings = [episode.turns[0].observation.text for episode in episodes]
+    for episode, begins in zip(episodes, beginnings, strict=True):
+        if beginnings.count(begins) == 1:
+            assert memory.search(begins)[0].task == episode.task
+
+
+def test_a_games_own_note_can_be_left_out() -> None:
+    episodes = _played()
+    memory = Memory(episodes)
+    for episode in episodes:
+        longer = replace(episode.task, limit=99)
+        found = memory.search(episode.turns[0].observation.text, 3, without=longer)
+        assert len(found) == 3 and all(note.task.seed != episode.task.seed for note in found)
+
+
+def test_an_empty_memory_and_unknown_words_find_nothing_wrong() -> None:
+    assert Memory([]).search("a hall") == []
+    memory = Memory(_played(3))
+    assert memory.search("") == [] and memory.search("a hall", 0) == []
+    assert len(memory.search("zzz qqq", 2)) == 2  # no word is known: any notes, in their order
+
+
+def test_notes_stand_in_the_goal_through_the_whole_game() -> None:
+    memory, task = Memory(_played()), tiny.tasks(1)[0]
+    plain, told = games.make("toy"), Remembering(games.make("toy"), memory)
+    observation, with_note = plain.reset(task), told.reset(task)
+    assert with_note == replace(observation, goal=with_note.goal)
+    assert with_note.goal.startswith(observation.goal + "\nBefore: ")
+    after, reward, outcome = told.step("look")
+    assert after.goal == with_note.goal and (reward, outcome) == plain.step("look")[1:]
+
+
+def test_a_remembered_demonstration_is_what_the_game_would_have_shown() -> None:
+    memory, task = Memory(_played()), tiny.tasks(3)[2]
+    told = Remembering(games.make("toy"), memory, own=False)
+    toy = games.make("toy")
+    before = play(toy, task, teacher("gold", toy))
+    shown = remembered(before, memory, own=False)
+    assert shown.turns[0].observation == told.reset(task)
+    assert [turn.action for turn in shown.turns] == [turn.action for turn in before.turns]
+
+
+def test_notes_are_read_once_and_the_transcript_is_appended_to() -> None:
+    memory, policy = Memory(_played()), tiny.policy()
+    seats = [Remembering(games.make("toy"), memory) for _ in range(3)]
+    episodes = collect(policy, seats, tiny.tasks(5), Decoding(), columns=768)
+    for episode in episodes:
+        text = tiny.tokenizer().decode(episode.segments[0].ids)
+        assert text.count("Before: ") == 1 and len(episode.segments) == 1
+        again = tokenise(episode, policy)
+        assert (
+            again.segments[0].ids[: episode.turns[-1].state_position + 1]
+            == (episode.segments[0].ids[: episode.turns[-1].state_position + 1])
+        )

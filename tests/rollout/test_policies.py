@@ -1,0 +1,276 @@
+"""Every policy plays, is stored, is learnt from: what it decided is what training finds again."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiny
+from grue import games
+from grue.algos.losses import branch_log_probs, node_entropies
+from grue.config import Config, SFTConfig
+from grue.evaluate.summary import summarise
+from grue.games.toy import ToyGame
+from grue.models.policy_model import PolicyModel
+from grue.policy.choose import Decoding
+from grue.rollout.collect import collect
+from grue.rollout.pack import Sample, collate, micro_batches, sample_from_dict, sample_to_dict, samples, tokenise
+from grue.storage.episodes import from_dict, to_dict
+from grue.train.critic import Critic
+from grue.train.learner import Learner
+from grue.train.ppo_update import Updater
+from grue.train.reference import Reference
+from grue.train.sft import sft_loss
+from grue.types import Episode, Outcome, Task
+
+MODEL = tiny.policy_model(spread=0.1)  # far enough from certain that scores of whole actions still differ
+COLUMNS = 640
+Prompt = dict[str, Any]
+PROMPTS: dict[str, Prompt] = {
+    "choose": {},
+    "choose, chat": {"template": "chat"},
+    "choose, listed": {"list_actions": True},
+    "choose, window": {"history": 2},
+    "choose, window, listed, chat": {"history": 2, "list_actions": True, "template": "chat"},
+    "score, sum": {"kind": "score", "normalise": "sum"},
+    "score, token": {"kind": "score", "normalise": "token"},
+    "score, word, chat": {"kind": "score", "normalise": "word", "template": "chat"},
+    "write": {"kind": "write", "reply_tokens": 5},
+    "write, chat": {"kind": "write", "reply_tokens": 5, "template": "chat"},
+    "write, nucleus": {"kind": "write", "reply_tokens": 5, "top_p": 0.8},
+    "think": {"kind": "think", "thought_tokens": 4},
+    "think, nucleus, chat": {"kind": "think", "thought_tokens": 4, "top_p": 0.7, "template": "chat"},
+}
+each_prompt = pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS.keys())
+
+
+def tempered(prompt: Prompt, temperature: float = 1.0) -> float:
+    """Sums of log-probabilities favour the shortest action nearly to certainty: a high temperature leaves a choice."""
+    return temperature * (20 if prompt.get("normalise") == "sum" else 1)
+
+
+def play(
+    prompt: Prompt,
+    tasks: Sequence[Task],
+    slots: int = 6,
+    *,
+    temperature: float = 1.0,
+    greedy: bool = False,
+    model: PolicyModel = MODEL,
+) -> list[Episode]:
+    decoding = Decoding(greedy, temperature, prompt.get("top_p", 1.0))
+    seats = [games.make("toy") for _ in range(slots)]
+    return collect(tiny.player(model, **prompt), seats, tasks, decoding, columns=COLUMNS)
+
+
+@torch.no_grad()
+def trained_view(model: PolicyModel, items: Sequence[Sample], temperature: float) -> list[tuple[float, float, float]]:
+    """(log_prob, entropy, value) of every turn as training computes them."""
+    found: list[tuple[float, float, float]] = []
+    for item in items:
+        batch = collate([item])
+        reading = model(*batch.inputs)
+        log_probs_NC = branch_log_probs(reading.logits_NC, temperature)
+        chosen_N = log_probs_NC.gather(1, batch.chosen_N[:, None]).squeeze(1)
+        turns = torch.zeros(len(batch.turn_row_T), 2)
+        turns.index_add_(0, batch.node_turn_N, torch.stack([chosen_N, node_entropies(log_probs_NC)], 1))
+        found += [(*pair, value) for pair, value in zip(turns.tolist(), reading.values_T.tolist(), strict=True)]
+    return found
+
+
+@each_prompt
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_training_computes_what_the_engine_computed(prompt: Prompt, temperature: float) -> None:
+    temperature = tempered(prompt, temperature)
+    episodes = play(prompt, tiny.tasks(4), temperature=temperature)
+    played = [turn for episode in episodes for turn in episode.turns]
+    found = trained_view(MODEL, samples(episodes), temperature)
+    assert len(found) == len(played) > 20
+    for turn, (log_prob, entropy, value) in zip(played, found, strict=True):
+        assert turn.log_prob == pytest.approx(log_prob, abs=1e-4)
+        assert turn.entropy == pytest.approx(entropy, abs=1e-4)
+        assert turn.value == pytest.approx(value, abs=1e-4)
+    assert min(turn.log_prob for turn in played) < -1  # there was something to decide
+
+
+@each_prompt
+def test_a_batch_of_1_plays_like_a_batch_of_6(prompt: Prompt) -> None:
+    for a, b in zip(play(prompt, tiny.tasks(4), 1), play(prompt, tiny.tasks(4), 6), strict=True):
+        assert (a.outcome, a.segments, a.final) == (b.outcome, b.segments, b.final)
+        for x, y in zip(a.turns, b.turns, strict=True):
+            assert (x.action, x.valid, x.thought, x.candidates) == (y.action, y.valid, y.thought, y.candidates)
+            assert x.log_prob == pytest.approx(y.log_prob, abs=1e-4)
+
+
+@each_prompt
+def test_greedy_play_is_one_play_and_its_actions_are_the_likeliest(prompt: Prompt) -> None:
+    first, second = (play(prompt, tiny.tasks(2), slots, greedy=True) for slots in (1, 2))
+    assert [e.segments for e in first] == [e.segments for e in second]
+    if prompt.get("kind", "choose") != "score":
+        return
+    player = tiny.player(MODEL, **prompt)
+    for episode in first:
+        for turn in episode.turns:
+            weighed = player.weigh(turn, episode.segments[turn.segment].ids, 1.0)
+            assert dict(weighed)[turn.action] >= weighed[0][1] - 1e-5
+
+
+def settings(prompt: Prompt, *changes: str) -> Config:
+    chosen = [f"policy.{key}={str(value).lower()}" for key, value in prompt.items()]
+    ppo = ("ppo.warmup_iterations=0", "ppo.minibatches=1", "ppo.epochs=1", "ppo.kl_coef=0.1", "ppo.imitation_coef=0.1")
+    return tiny.config(Path("none"), *chosen, *ppo, f"ppo.temperature={tempered(prompt)}", *changes)
+
+
+@each_prompt
+def test_ppo_begins_on_policy_and_then_moves(prompt: Prompt) -> None:
+    model, cfg = tiny.policy_model(spread=0.1), settings(prompt)
+    episodes = play(prompt, tiny.tasks(6), model=model, temperature=cfg.ppo.temperature)
+    learner = Learner(
+        model, learning_rate=1e-3, weight_decay=0.0, max_grad_norm=1.0, micro_tokens=1024, dtype="float32"
+    )
+    updater = Updater(cfg, learner, 0.01, Critic(model.value_head, 1e-3, 1, 1, "0"))
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    reference = Reference(model)
+    metrics = updater.update(episodes, 0, 1.0, reference)
+    assert metrics["engine_gap"] < 1e-4
+    assert metrics["kl_old"] == pytest.approx(0, abs=1e-6)
+    assert metrics["kl_ref"] == pytest.approx(0, abs=1e-5)
+    assert metrics["clip_fraction"] == 0
+    assert any(not torch.equal(before[name], p) for name, p in model.named_parameters() if name.startswith("lm."))
+    moved = updater.update(episodes, 1, 1.0, reference)
+    assert moved["engine_gap"] > metrics["engine_gap"]
+    assert moved["kl_ref"] > metrics["kl_ref"]
+
+
+@each_prompt
+def test_fine_tuning_raises_the_probability_of_what_the_teacher_did(prompt: Prompt) -> None:
+    model = tiny.policy_model(spread=0.1)
+    items = samples([tokenise(episode, tiny.player(model, **prompt)) for episode in tiny.scripted("gold")[:6]])
+    nodes = sum(len(turn.branches) for item in items for turn in item.turns)
+    assert nodes > 6
+    learner = Learner(
+        model, learning_rate=3e-3, weight_decay=0.0, max_grad_norm=1.0, micro_tokens=2048, dtype="float32"
+    )
+    cfg = SFTConfig(smoothing=0.02)
+    losses = [learner.step(items, lambda r, b: sft_loss(r, b, cfg, nodes=nodes), 1.0)["nll"] for _ in range(4)]
+    assert losses[-1] < losses[0]
+
+
+@each_prompt
+def test_a_teachers_turn_is_one_that_the_policy_could_have_played(prompt: Prompt) -> None:
+    """The same segments as play gives, had the policy done what the teacher did."""
+    player = tiny.player(MODEL, **prompt)
+    original = tiny.scripted("gold")[0]
+    found = tokenise(original, player, COLUMNS)
+    assert [turn.action for turn in found.turns] == [turn.action for turn in original.turns]
+    for turn in found.turns:
+        ids = found.segments[turn.segment].ids
+        start = turn.state_position + 1 + turn.thought_ids
+        action = player.encoder.action(turn.action)
+        assert ids[start : start + len(action)] == action
+        for branch in turn.branches:
+            chosen = branch.children[branch.chosen]
+            if turn.candidates:
+                assert turn.candidates[chosen].ids == action
+            else:
+                assert chosen == ids[branch.position + 1]
+        if prompt.get("history"):  # each segment begins with the task and ends with the step
+            goal = player.encoder.task(turn.observation.goal, original.task.limit)
+            assert ids[: len(goal)] == goal
+
+
+@each_prompt
+def test_episodes_and_samples_survive_json(prompt: Prompt) -> None:
+    for episode in play(prompt, tiny.tasks(2)):
+        again = from_dict(json.loads(json.dumps(to_dict(episode))))
+        assert to_dict(again) == to_dict(episode)
+        assert [t.candidates for t in again.turns] == [t.candidates for t in episode.turns]
+        for item in samples([episode]):
+            mine, theirs = collate([sample_from_dict(json.loads(json.dumps(sample_to_dict(item))))]), collate([item])
+            assert torch.equal(mine.children_NC, theirs.children_NC)
+            assert torch.equal(mine.ids_BL, theirs.ids_BL)
+
+
+@each_prompt
+def test_what_is_shown_of_a_turn_is_what_it_was_drawn_from(prompt: Prompt) -> None:
+    """Of policies that choose an action, the probability of the one that was taken; of writers, see test_write."""
+    if prompt.get("kind") == "write":
+        return
+    player = tiny.player(MODEL, **prompt)
+    (episode,) = play(prompt, tiny.tasks(1))
+    for turn in episode.turns:
+        shown = player.weigh(turn, episode.segments[turn.segment].ids, 1.0)
+        assert sum(probability for _, probability in shown) == pytest.approx(1, abs=1e-5)
+        assert {action for action, _ in shown} == set(turn.observation.actions or ())
+        if not turn.thought_ids:
+            assert dict(shown)[turn.action] == pytest.approx(float(torch.tensor(turn.log_prob).exp()), abs=1e-4)
+
+
+def test_micro_batches_count_the_trees_of_scored_actions() -> None:
+    items = samples(play(PROMPTS["score, sum"], tiny.tasks(4)))
+    for group in micro_batches(items, 700):
+        assert len(group) == 1 or collate(group).ids_BL.numel() <= 700
+    assert all(item.size == collate([item]).ids_BL.shape[1] for item in items)
+
+
+@torch.no_grad()
+def test_rows_with_trees_of_different_sizes_do_not_disturb_each_other() -> None:
+    items = samples(play(PROMPTS["score, token"], tiny.tasks(5)))
+    together = MODEL(*collate(items).inputs).logits_NC
+    first = 0
+    for item in items:
+        alone = MODEL(*collate([item]).inputs).logits_NC
+        part = together[first : first + len(alone)]
+        assert torch.allclose(alone, part[:, : alone.shape[1]], atol=1e-5)
+        assert torch.isinf(part[:, alone.shape[1] :]).all()
+        first += len(alone)
+
+
+class Mute(ToyGame):
+    """A game that cannot list its valid actions."""
+
+    def _actions(self) -> tuple[str, ...]:
+        return super()._actions()
+
+    def reset(self, task: Task, *, gold: bool = False) -> Any:
+        from dataclasses import replace
+
+        return replace(super().reset(task), actions=None)
+
+    def step(self, action: str) -> Any:
+        from dataclasses import replace
+
+        observation, reward, outcome = super().step(action)
+        return replace(observation, actions=None), reward, outcome
+
+
+def test_a_writer_plays_games_that_list_no_actions() -> None:
+    prompt = PROMPTS["write"]
+    episodes = collect(tiny.player(MODEL, **prompt), [Mute()], tiny.tasks(2), Decoding(), columns=COLUMNS)
+    assert all(episode.outcome is not Outcome.FAILED and episode.steps for episode in episodes)
+    assert all(turn.valid == bool(turn.action) for episode in episodes for turn in episode.turns)
+
+
+def test_invalid_replies_are_turns_that_are_counted() -> None:
+    episodes = play(PROMPTS["write"], tiny.tasks(6))
+    turns = [turn for episode in episodes for turn in episode.turns]
+    invalid = [turn for turn in turns if not turn.valid]
+    assert invalid  # random weights write no valid actions, or hardly any
+    assert all((turn.action in (turn.observation.actions or ())) == turn.valid for turn in turns)
+    assert all("\n" not in turn.action for turn in turns)
+    found = summarise(episodes, fold="train")
+    assert found["invalid"] == pytest.approx(len(invalid) / len(turns))
+    assert all(episode.steps == tiny.LIMIT for episode in episodes if not any(turn.valid for turn in episode.turns))
+
+
+def test_draws_are_fixed_by_the_place_in_the_list() -> None:
+    for prompt in (PROMPTS["write, nucleus"], PROMPTS["score, token"], PROMPTS["think"]):
+        tasks = tiny.tasks(3)
+        random.Random(0).shuffle(tasks)
+        assert [e.segments for e in play(prompt, tasks)] == [e.segments for e in play(prompt, tasks)]

@@ -1,0 +1,265 @@
+"""Export and loading back: the copy says what the policy said, anything else is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny
+from grue import games, load_policy, stages
+from grue.config import Config, override
+from grue.errors import ConfigError, DataError, GrueError, ModelError
+from grue.games.play import play
+from grue.progress import Progress
+from grue.stages.export import export_run
+from grue.stages.push import PushError, push
+from grue.stages.trained import load_trained, read_probe
+from grue.storage import checkpoint, episodes
+from grue.types import Episode
+
+QUIET = Progress(quiet=True)
+FAST = ("sft.epochs=1", "ppo.iterations=2", "ppo.dev_every=1", "ppo.warmup_iterations=0", "ppo.learning_rate=0.003")
+KINDS = {
+    "full": (),
+    "lora": ("model.adapter=lora", "model.lora_rank=4"),
+    "dora": ("model.adapter=lora", "model.lora_dora=true", "model.lora_targets=q_proj,down_proj"),
+    "nf4": ("model.quantize=nf4", "model.lora_rank=4"),
+    "int8": ("model.quantize=int8", "model.lora_rank=4"),
+}
+
+
+def trained(config: Config, out: Path) -> Path:
+    for stage in ("demos", "sft", "ppo"):
+        stages.run_stage(stage, config, out, say=QUIET)  # type: ignore[arg-type]
+    return out
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One trained run of each kind; made when first asked for."""
+    root = tmp_path_factory.mktemp("runs")
+
+    class Runs(dict[str, Path]):
+        def __missing__(self, kind: str) -> Path:
+            if "quantize" in str(KINDS[kind]):
+                pytest.importorskip("bitsandbytes")
+            self[kind] = trained(tiny.config(tiny_folder, *FAST, *KINDS[kind]), root / kind)
+            return self[kind]
+
+    return Runs()
+
+
+def game_of(run: Path, name: str = "ppo") -> Episode:
+    (episode,) = read_probe(run, name)
+    return episode
+
+
+# int8 rounds activations by the batch they stand in, so that only ordinary numbers can agree to the last digits
+@pytest.mark.parametrize("kind", ["full", "lora", "dora", "nf4"])
+def test_a_merged_model_says_what_the_policy_said(kind: str, runs: dict[str, Path], tmp_path: Path) -> None:
+    found = export_run(runs[kind], what="merged", to=tmp_path / "merged", say=QUIET)
+    assert found["policy"] == "ppo"
+    assert found["turns"] == game_of(runs[kind]).steps
+    assert found["largest"] < 2e-3
+    assert found["same_choice"] == 1
+    # plain transformers is enough to load it, and finds no trace of the adapter
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    lm = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert not any("lora" in name for name, _ in lm.named_parameters())
+    assert {p.dtype for p in lm.parameters()} == {torch.float32}
+    assert AutoTokenizer.from_pretrained(tmp_path / "merged").get_vocab() == tiny.tokenizer().get_vocab()
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "nf4", "int8"])
+def test_an_adapter_says_what_the_policy_said(kind: str, runs: dict[str, Path], tmp_path: Path) -> None:
+    found = export_run(runs[kind], what="adapter", to=tmp_path / "adapter", say=QUIET)
+    assert found["mean"] < 2e-3
+    names = {path.name for path in (tmp_path / "adapter").iterdir()}
+    assert {"adapter_model.safetensors", "adapter_config.json", "README.md", "grue.json", "tokenizer.json"} <= names
+    assert "model.safetensors" not in names
+    assert not any(name.endswith((".bin", ".pt", ".pkl")) for name in names)
+
+
+def test_the_policy_has_changed_in_training_so_the_check_means_something(runs: dict[str, Path]) -> None:
+    """The probe of PPO read with the weights of SFT, or with the adapter off, is far away."""
+    from grue.evaluate.probe import replay
+
+    trained_model = load_trained(runs["lora"], "ppo")
+    probe = read_probe(runs["lora"], "ppo")
+    assert replay(trained_model.model, probe, 1.0).largest < 1e-3
+    with trained_model.model.lm.disable_adapter():
+        assert replay(trained_model.model, probe, 1.0).mean > 0.01
+
+
+def test_a_damaged_copy_is_refused_and_leaves_nothing(runs: dict[str, Path], tmp_path: Path) -> None:
+    """A recorded game whose log-probabilities are not those of the weights stands for whatever goes wrong."""
+    from dataclasses import replace
+
+    run = tmp_path / "run"
+    shutil.copytree(runs["lora"], run)
+    episode = game_of(run)
+    changed = replace(episode, turns=tuple(replace(t, log_prob=t.log_prob - 0.5) for t in episode.turns))
+    file = run / "episodes" / "probe-ppo.jsonl"
+    file.unlink()
+    episodes.append(file, [changed])
+    with pytest.raises(ModelError, match="does not say what the policy said") as caught:
+        export_run(run, what="merged", to=tmp_path / "out", say=QUIET)
+    assert "0.5" in caught.value.message
+    assert not (tmp_path / "out").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    with pytest.raises(ModelError, match="does not say"):
+        load_policy(run)
+
+
+def test_weights_that_were_changed_after_the_export_are_noticed(runs: dict[str, Path], tmp_path: Path) -> None:
+    export_run(runs["full"], what="merged", to=tmp_path / "out", say=QUIET)
+    from safetensors.torch import load_file, save_file
+
+    file = tmp_path / "out" / "model.safetensors"
+    tensors = load_file(file)
+    name = next(name for name in tensors if name.endswith("q_proj.weight"))
+    save_file({**tensors, name: tensors[name] * 3}, file, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="does not say"):
+        load_policy(tmp_path / "out")
+
+
+def test_two_lines_give_a_policy_that_plays_as_in_the_run(runs: dict[str, Path], tmp_path: Path) -> None:
+    """From the run, from a merged copy and from an adapter: the recorded game again, action by action."""
+    expected = game_of(runs["lora"])
+    export_run(runs["lora"], what="merged", to=tmp_path / "merged", say=QUIET)
+    export_run(runs["lora"], what="adapter", to=tmp_path / "adapter", say=QUIET)
+    for folder in (runs["lora"], tmp_path / "merged", tmp_path / "adapter"):
+        policy = load_policy(folder)
+        game = games.make("toy")
+        episode = play(game, expected.task, policy)
+        assert [turn.action for turn in episode.turns] == [turn.action for turn in expected.turns]
+        assert episode.outcome is expected.outcome
+        assert policy.decision is not None
+        assert policy.decision.log_prob == pytest.approx(expected.turns[-1].log_prob, abs=2e-3)
+        assert policy.value == pytest.approx(expected.turns[-1].value, abs=2e-3)
+        # a second game, without being told of its task
+        policy.reset()
+        observation = game.reset(expected.task)
+        assert policy.act(observation) == expected.turns[0].action
+
+
+def test_a_policy_may_sample_and_then_depends_on_its_seed(runs: dict[str, Path]) -> None:
+    def actions(seed: int) -> list[list[str]]:
+        policy, game = load_policy(runs["full"], "sft", greedy=False, seed=seed), games.make("toy")
+        return [[turn.action for turn in play(game, task, policy).turns] for task in tiny.tasks(4, fold="dev")]
+
+    assert actions(0) == actions(0) != actions(1)
+
+
+def test_the_card_says_what_one_has_to_know(tiny_folder: Path, runs: dict[str, Path], tmp_path: Path) -> None:
+    config = tiny.config(tiny_folder, *FAST)
+    run = tmp_path / "run"
+    shutil.copytree(runs["full"], run)
+    stages.run_stage("eval", config, run, say=QUIET)
+    export_run(run, what="merged", to=tmp_path / "out", say=QUIET)
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    results = json.loads((run / "results.json").read_text())
+    row = results["policies"]["ppo"]["decoding"]["greedy"]
+    for part in (
+        "library_name: transformers",
+        "load_policy(",
+        f"{row['success_ci95'][0]:.1%} to {row['success_ci95'][1]:.1%}",
+        "Fold `test`",
+        "| **ppo** | sampled |",
+        "| gold | scripted |",
+        "temperature 1.0",
+        "torch ",
+        "log-probability",
+    ):
+        assert part in card, part
+    assert str(tiny_folder) not in card
+    assert str(tmp_path) not in card
+    for file in (tmp_path / "out").glob("*.json"):
+        assert str(tmp_path.parent) not in file.read_text(encoding="utf-8"), file.name
+
+
+def test_a_smaller_format_is_a_choice(runs: dict[str, Path], tmp_path: Path) -> None:
+    """bfloat16 rounds more than the check allows to a policy that played in float32, or it is let through and said."""
+    try:
+        found = export_run(runs["full"], what="merged", dtype="float16", to=tmp_path / "half", say=QUIET)
+    except ModelError as error:
+        assert "--dtype float32" in error.hint  # noqa: PT017
+        assert not (tmp_path / "half").exists()
+    else:
+        assert 0 < found["mean"] < 0.002
+        from safetensors.torch import load_file
+
+        stored = load_file(tmp_path / "half" / "model.safetensors")
+        assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
+
+
+def test_mistakes_are_one_error_each(runs: dict[str, Path], tmp_path: Path, tiny_folder: Path) -> None:
+    with pytest.raises(ConfigError, match="no adapter"):
+        export_run(runs["full"], what="adapter", to=tmp_path / "a", say=QUIET)
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "file").write_text("mine")
+    with pytest.raises(ConfigError, match="exists already"):
+        export_run(runs["full"], what="merged", to=tmp_path / "b", say=QUIET)
+    empty = tmp_path / "demos only"
+    stages.run_stage("demos", tiny.config(tiny_folder), empty, say=QUIET)
+    with pytest.raises(GrueError, match="no trained policy yet"):
+        export_run(empty, what="merged", say=QUIET)
+    with pytest.raises(ConfigError, match="no trained policy 'best'"):
+        load_policy(runs["full"], "best")
+    with pytest.raises(GrueError, match="not a run directory"):
+        load_policy(tmp_path)
+
+
+def test_an_older_run_without_a_recorded_game_says_what_to_do(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs["full"], run)
+    (run / "episodes" / "probe-ppo.jsonl").unlink()
+    with pytest.raises(DataError, match="no recorded game"):
+        export_run(run, what="merged", to=tmp_path / "out", say=QUIET)
+    assert load_policy(run).name == "ppo"
+
+
+def test_a_checkpoint_of_another_model_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs["full"], run)
+    from grue.config import dump_config, read_config
+
+    other = override(read_config(run / "config.yaml"), ["model.adapter=lora"], None)
+    (run / "config.yaml").write_text(dump_config(other))
+    with pytest.raises(GrueError, match="another model"):
+        export_run(run, what="merged", to=tmp_path / "out", say=QUIET)
+
+
+def test_the_best_weights_are_exported_not_the_last(runs: dict[str, Path]) -> None:
+    folder = runs["full"] / "checkpoints" / "ppo"
+    best = checkpoint.best_valid(folder)
+    assert best is not None
+    stored = checkpoint.load(best).tensors["model"]
+    now = dict(load_trained(runs["full"]).model.named_parameters())
+    assert all(torch.equal(now[name], value) for name, value in stored.items())
+
+
+def test_pushing_needs_an_export_a_name_and_a_hub(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DataError, match="not what grue export makes"):
+        push(runs["full"], "me/policy")
+    export_run(runs["full"], what="merged", to=tmp_path / "out", say=QUIET)
+    with pytest.raises(ConfigError, match="not a name on a hub"):
+        push(tmp_path / "out", "policy")
+    # nobody listens there; asked in a process of its own, as the hub's address is read at import
+    script = "import sys; from pathlib import Path; from grue.stages.push import push; push(Path(sys.argv[1]), 'me/p')"
+    environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": "hf_secret", "PATH": "", "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", script, str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
+    assert PushError.__name__ in done.stderr
+    assert "cannot push to me/p" in done.stderr
+    assert "hf_secret" not in done.stderr

@@ -1,0 +1,73 @@
+"""Every policy goes through a whole run: demonstrations, fine-tuning, PPO, evaluation, report."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+import tiny
+from grue.errors import ConfigError
+from grue.progress import Progress
+from grue.stages import run_all, run_stage
+from grue.storage.run import read_metrics
+
+SMALL = (
+    "game.limit=4",
+    "demos.games=4",
+    "sft.epochs=1",
+    "ppo.iterations=2",
+    "ppo.episodes_per_iteration=4",
+    "ppo.slots=4",
+    "ppo.dev_games=2",
+    "ppo.warmup_iterations=1",
+    "eval.games=2",
+    "eval.slots=2",
+    "policy.reply_tokens=4",
+    "policy.thought_tokens=3",
+)
+
+
+def chat_folder(folder: Path, template: str = tiny.CHAT) -> Path:
+    tiny.save(folder, spread=0.1)
+    words = deepcopy(tiny.tokenizer())
+    words.chat_template = template
+    words.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("policy.kind=score", "policy.normalise=word", "policy.list_actions=true"),
+        ("policy.kind=write", "policy.top_p=0.9"),
+        ("policy.kind=think", "policy.template=chat", "policy.history=2"),
+    ],
+    ids=["score", "write", "think"],
+)
+def test_a_run_of_every_kind(settings: tuple[str, ...], tmp_path: Path) -> None:
+    config = tiny.config(chat_folder(tmp_path / "model"), *SMALL, *settings)
+    results = run_all(config, tmp_path / "run", say=Progress(quiet=True))
+    for policy in ("base", "sft", "ppo"):
+        for decoding in ("greedy", "sampled"):
+            row = results["policies"][policy]["decoding"][decoding]
+            assert row["games"] == 2 and row["failed"] == 0
+            assert 0 <= row["invalid"] <= 1
+            assert row["invalid"] == 0 or "policy.kind=write" in settings
+    for row in read_metrics(tmp_path / "run", "ppo"):
+        assert row["engine_gap"] < 1e-4
+        assert row["invalid"] == 0 or "policy.kind=write" in settings
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "after PPO" in page
+
+
+def test_a_chat_template_that_changes_between_two_stages_is_refused(tmp_path: Path) -> None:
+    folder = chat_folder(tmp_path / "model")
+    config = tiny.config(folder, *SMALL, "policy.template=chat")
+    say = Progress(quiet=True)
+    run_stage("demos", config, tmp_path / "run", say=say)
+    run_stage("sft", config, tmp_path / "run", say=say)
+    chat_folder(folder, tiny.CHAT.replace("<eos>\n{% endfor %}", "<eos>{% endfor %}"))
+    with pytest.raises(ConfigError, match="the prompt has another form"):
+        run_stage("ppo", config, tmp_path / "run", say=say)

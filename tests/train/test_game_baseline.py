@@ -1,0 +1,65 @@
+"""The baseline that knows the game: it tells hard games from easy ones, never by their own play, and is restored."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import numpy as np
+import torch
+
+from grue.config import PPOConfig
+from grue.train.game_baseline import GameBaseline
+from grue.types import Episode, Observation, Outcome, Task, Turn
+
+GAMMA = 0.9
+
+
+def episode(seed: int, reward: float, steps: int = 3) -> Episode:
+    """A play of game `seed` that is rewarded at its last turn; the critic says 0.5 everywhere."""
+    seen = Observation("a room", "find it", "", ("go",), 0.0)
+    turns = tuple(Turn(seen, "go", reward if i == steps - 1 else 0.0, value=0.5) for i in range(steps))
+    task = Task("toy", "", "train", seed, 16)
+    return Episode(task, "choose", turns, Outcome.WON if reward else Outcome.LIMIT, seen)
+
+
+def baseline(demo_steps: dict[int, int] | None = None) -> GameBaseline:
+    torch.manual_seed(0)
+    return GameBaseline(demo_steps or {}, PPOConfig(gamma=GAMMA, value_passes=20, value_learning_rate=3e-3), "0")
+
+
+def targets(plays: list[Episode]) -> list[np.ndarray]:
+    return [np.array([play.turns[-1].reward * GAMMA**k for k in reversed(range(play.steps))]) for play in plays]
+
+
+def test_before_it_has_learnt_it_is_the_critic() -> None:
+    (values,) = baseline().values([episode(1, 1.0)])
+    assert values.tolist() == [0.5, 0.5, 0.5]
+
+
+def test_earlier_plays_tell_hard_games_from_easy_ones() -> None:
+    found = baseline()
+    plays = [episode(seed, float(seed % 2)) for seed in range(40)]
+    for _ in range(8):
+        found.learn(plays, targets(plays))
+    hard, easy = found.values([episode(2, 0.0), episode(3, 0.0)])
+    assert easy[0] > 0.6 > 0.2 > hard[0]
+    assert found.values([episode(2, 1.0)])[0].tolist() == hard.tolist(), "a play must not move its own baseline"
+
+
+def test_a_game_never_played_is_judged_by_its_demonstration() -> None:
+    found = baseline({seed: 10 if seed % 2 else 22 for seed in range(100)})
+    plays = [episode(seed, float(seed % 2)) for seed in range(40)]
+    for _ in range(8):
+        found.learn(plays, targets(plays))
+    hard, easy = found.values([episode(98, 0.0), episode(99, 0.0)])
+    assert easy[0] > hard[0] + 0.2
+
+
+def test_a_restored_baseline_goes_on_as_the_first_one() -> None:
+    plays = [episode(seed, float(seed % 2)) for seed in range(20)]
+    one, other = baseline(), baseline()
+    one.learn(plays, targets(plays))
+    other.load_state(*deepcopy(one.state()))
+    for found in (one, other):
+        found.learn(plays, targets(plays))
+    assert [v.tolist() for v in one.values(plays)] == [v.tolist() for v in other.values(plays)]

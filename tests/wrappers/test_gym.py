@@ -1,0 +1,171 @@
+"""The Gymnasium environments: its own checker, both kinds of action, seeds, and many games in one Java process."""
+
+from __future__ import annotations
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import grue.wrappers.gym
+from grue.config.presets import PRESETS
+from grue.errors import ConfigError
+from grue.games import jvm, make, tasks
+from grue.games.teachers import teacher
+from grue.wrappers.gym import IDS, AnyText
+
+JAVA = [name for name in IDS if name != "Toy"]
+
+
+@pytest.mark.parametrize("action", ["text", "index"])
+def test_the_checker_of_gymnasium_finds_nothing(action: str) -> None:
+    check_env(gymnasium.make("grue/Toy-v0", action=action).unwrapped)
+
+
+@pytest.mark.parametrize("name", JAVA)
+def test_every_family_passes_the_checker_with_text_and_with_indices(name: str) -> None:
+    for action in ("text", "index"):
+        check_env(gymnasium.make(f"grue/{name}-v0", action=action, fold="test").unwrapped)
+
+
+def test_an_id_plays_the_game_of_its_preset() -> None:
+    registered = {name for name in gymnasium.registry if name.startswith("grue/")}
+    assert registered == {f"grue/{name}-v0" for name in IDS}
+    for name, preset in IDS.items():
+        settings = gymnasium.spec(f"grue/{name}-v0").kwargs
+        game = PRESETS[preset]().game
+        assert settings == {"game": game.name, "params": game.params, "limit": game.limit}
+
+
+@pytest.mark.parametrize("family", JAVA)
+def test_spaces_hold_all_that_a_solved_game_prints(family: str) -> None:
+    settings = gymnasium.spec(f"grue/{family}-v0").kwargs
+    env = gymnasium.make(f"grue/{family}-v0", limit=100)
+    text, info = env.reset(options={"game_seed": 5})
+    game = make(settings["game"], settings["params"])
+    game.reset(next(task for task in tasks(settings["game"], settings["params"], "train", 100) if task.seed == 5))
+    assert info["goal"].split()[0] in text  # the goal is part of the first observation
+    over, total = False, 0.0
+    for action in game.gold():
+        assert text in env.observation_space
+        assert action in env.action_space
+        text, reward, over, _, info = env.step(action)
+        total += reward
+        if over:
+            break
+    game.close()
+    env.close()
+    assert over
+    assert info["outcome"] == "won"
+    assert total == pytest.approx(1.0)
+
+
+def test_any_text_holds_what_the_stock_space_refuses() -> None:
+    space = AnyText(10)
+    assert "a b\n" in space
+    assert "über" in space
+    assert "" in space
+    assert "x" * 11 not in space
+    assert 7 not in space
+    assert space.sample() in space
+
+
+def test_indices_number_the_valid_actions() -> None:
+    by_text, by_index = gymnasium.make("grue/Toy-v0"), gymnasium.make("grue/Toy-v0", action="index", max_actions=9)
+    _, info = by_index.reset(seed=3)
+    by_text.reset(seed=3)
+    assert info["action_mask"].sum() == len(info["valid_actions"])
+    for _ in range(10):
+        number = int(by_index.action_space.sample(mask=info["action_mask"]))
+        action = info["valid_actions"][number]
+        text, reward, *_, info = by_index.step(number)
+        other, other_reward, terminated, truncated, _ = by_text.step(action)
+        assert (text, reward) == (other, other_reward)
+        assert info["valid"]
+        if terminated or truncated:
+            break
+
+
+def test_an_index_without_an_action_costs_a_step_and_does_nothing() -> None:
+    env = gymnasium.make("grue/Toy-v0", action="index", limit=1)
+    _, before = env.reset(seed=0)
+    _, reward, terminated, truncated, info = env.step(63)
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert (info["valid"], info["outcome"], info["steps"]) == (False, "limit", 1)
+    assert info["valid_actions"] == before["valid_actions"]
+
+
+def test_more_actions_than_numbers_is_an_error_that_says_what_to_set() -> None:
+    env = gymnasium.make("grue/Toy-v0", action="index", max_actions=1)
+    with pytest.raises(ConfigError, match="max_actions"):
+        env.reset(seed=0)
+
+
+def test_a_seed_draws_the_same_games_and_an_option_names_one() -> None:
+    env = gymnasium.make("grue/Toy-v0", fold="dev")
+    first = [env.reset(seed=11)[1]["game_seed"], env.reset()[1]["game_seed"], env.reset()[1]["game_seed"]]
+    again = [env.reset(seed=11)[1]["game_seed"], env.reset()[1]["game_seed"], env.reset()[1]["game_seed"]]
+    assert first == again
+    assert len(set(first)) > 1
+    assert all(10_000 <= seed < 11_000 for seed in first)
+    assert env.reset(options={"game_seed": 10_007})[1]["game_seed"] == 10_007
+    with pytest.raises(ConfigError, match="outside fold"):
+        env.reset(options={"game_seed": 7})
+    with pytest.raises(ConfigError, match="game_seed"):
+        env.reset(options={"seed": 7})
+
+
+def test_poison_terminates_and_the_limit_truncates() -> None:
+    env = gymnasium.make("grue/Toy-v0", limit=3)
+    ends = set()
+    for seed in range(40):
+        _, info = env.reset(seed=seed)
+        over = False
+        while not over:
+            drink = "drink potion" in info["valid_actions"]
+            _, _, terminated, truncated, info = env.step("drink potion" if drink else "look")
+            over = terminated or truncated
+        ends.add((info["outcome"], terminated, truncated))
+    assert ends == {("lost", True, False), ("limit", False, True)}
+
+
+def test_many_games_of_a_vector_environment_share_one_java() -> None:
+    jvm.shutdown()
+    envs = gymnasium.make_vec(
+        "grue/Coin-v0",
+        num_envs=16,
+        vectorization_mode="sync",
+        vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
+    )
+    assert isinstance(envs, SyncVectorEnv)
+    texts, infos = envs.reset(seed=0)
+    assert len(set(infos["game_seed"])) > 8
+    finished = 0
+    for step in range(60):
+        actions = tuple(listed[step % len(listed)] for listed in infos["valid_actions"])
+        texts, rewards, terminated, truncated, infos = envs.step(actions)
+        finished += int((terminated | truncated).sum())
+        assert all(text in space for text, space in zip(texts, envs.observation_space.spaces, strict=True))
+    assert rewards.shape == (16,)
+    assert finished >= 16
+    assert len(jvm._running) == 1
+    envs.close()
+
+
+def test_an_unknown_kind_of_action_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'text' or 'index'"):
+        grue.wrappers.gym.GrueEnv(action="number")
+
+
+def test_gold_of_the_toy_wins_in_the_environment() -> None:
+    env = gymnasium.make("grue/Toy-v0")
+    _, info = env.reset(seed=2)
+    game = make("toy")
+    player = teacher("gold", game)
+    task = next(task for task in tasks("toy", "", "train", 16) if task.seed == info["game_seed"])
+    player.start(task, game.reset(task))
+    terminated = False
+    while not terminated:
+        _, _, terminated, truncated, info = env.step(player.act(game.reset(task)))
+        assert not truncated
+    assert info["score"] == 1.0

@@ -1,0 +1,93 @@
+"""Token ids and masks for Stable-Baselines3, on the toy; and that MaskablePPO learns it, where it is installed."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+
+from grue.errors import GameError
+from grue.wrappers import sb3
+
+
+def toy(**settings: object) -> sb3.ActionList:
+    return sb3.environment("grue/Toy-v0", columns=48, **settings)
+
+
+@pytest.mark.filterwarnings("ignore:.*is different from the unwrapped version")
+def test_the_wrapped_environment_passes_the_checker_of_gymnasium() -> None:
+    check_env(toy())
+
+
+def test_the_list_holds_every_action_that_a_game_can_list() -> None:
+    boxes = {f"open {box}" for box in ("basket", "cupboard", "drawer", "sack", "chest")}
+    steps = {"drink potion", "go east", "go west", "look", "take gem", "take key", "unlock chest"}
+    env = gymnasium.make("grue/Toy-v0", limit=100)
+    assert set(sb3.known_actions(env, episodes=300)) == boxes | steps
+
+
+def test_the_mask_is_what_the_game_lists() -> None:
+    env = toy()
+    _, info = env.reset(seed=4)
+    draw = np.random.default_rng(0)
+    for _ in range(20):
+        listed = {action for action, allowed in zip(env.actions, env.action_masks(), strict=True) if allowed}
+        assert listed == set(info["valid_actions"])
+        number = int(draw.choice(np.flatnonzero(env.action_masks())))
+        _, _, terminated, truncated, info = env.step(number)
+        assert info["valid"]
+        if terminated or truncated:
+            _, info = env.reset()
+
+
+def test_a_list_without_any_valid_action_is_an_error_that_says_so() -> None:
+    env = toy(actions=["dance"])
+    env.reset(seed=0)
+    with pytest.raises(GameError, match="none of the valid actions"):
+        env.action_masks()
+
+
+def test_observations_are_the_newest_tokens_of_the_transcript() -> None:
+    words: dict[str, int] = {}
+
+    def encode(text: str) -> list[int]:
+        return [words.setdefault(word, len(words) + 1) for word in text.split()]
+
+    env = sb3.TokenIds(gymnasium.make("grue/Toy-v0"), columns=200, encode=encode, vocabulary=300)
+    first, _ = env.reset(seed=1)
+    second, *_ = env.step("look")
+    text = {number: word for word, number in words.items()}
+    assert first.shape == second.shape == (200,)
+    assert first in env.observation_space
+    before, after = first[first > 0], second[second > 0]
+    assert (after[: len(before)] == before).all()  # append-only
+    assert [text[number] for number in after[len(before) :]][:2] == [">", "look"]
+    narrow = sb3.TokenIds(gymnasium.make("grue/Toy-v0"), columns=5, encode=encode, vocabulary=300)
+    narrow.reset(seed=1)
+    assert (narrow.step("look")[0] == second[-5:]).all()
+
+
+def test_features_tell_where_a_token_stands() -> None:
+    torch.manual_seed(0)
+    features = sb3.TokenFeatures(gymnasium.spaces.Box(0, 50, (40,), np.int64))
+    ids = torch.zeros(2, 40)
+    ids[0, 5], ids[1, 35] = 7, 7  # the same token, long ago and just now
+    old, new = features(ids)
+    assert features.features_dim == len(old) == 128
+    assert not torch.allclose(old, new)
+
+
+@pytest.mark.slow
+def test_maskable_ppo_learns_the_toy() -> None:
+    pytest.importorskip("sb3_contrib")
+    from sb3_contrib.common.maskable.evaluation import evaluate_policy
+
+    env, dev = toy(), toy(fold="dev")
+    torch.manual_seed(0)
+    model = sb3.maskable_ppo(env, seed=0, n_steps=512, batch_size=128, learning_rate=1e-3, device="cpu")
+    before, _ = evaluate_policy(model, dev, n_eval_episodes=100, deterministic=False, warn=False)
+    model.learn(8_000)
+    after, _ = evaluate_policy(model, dev, n_eval_episodes=100, deterministic=False, warn=False)
+    assert after > before + 0.2

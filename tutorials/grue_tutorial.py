@@ -1,0 +1,1335 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Language-model policies for text games: from a clone to an agent that beats its teacher
+#
+# A hands-on tutorial with [grue](../README.md). A small language model learns a cooking game from demonstrations,
+# then from its own play. Everything runs on a laptop: no GPU, nothing to download when the package is installed, and
+# nothing hidden: each cell that you need is on this page.
+#
+# **TL;DR.** We play a text game with a language model that chooses among the valid actions, look at every token that
+# it sees, clone a teacher that wastes steps (SFT), measure properly, give credit per turn, and improve the clone with
+# proximal policy optimisation (PPO) until it beats the teacher. Then we let it remember earlier games with BM25 and
+# measure, with a control, whether that helps.
+#
+# **Contents.**
+# [1 Overview](#overview) ·
+# [2 Background and related work](#background) ·
+# [3 Software](#software) ·
+# [4 The model and the task](#task) ·
+# [5 Prompts and tokens](#prompts) ·
+# [6 Quantization and LoRA](#lora) ·
+# [7 Expert data](#data) ·
+# [8 Supervised fine-tuning](#sft) ·
+# [9 Evaluating properly](#evaluation) ·
+# [10 Actor and critic](#critic) ·
+# [11 PPO, step by step](#ppo) ·
+# [12 The improved agent](#improved) ·
+# [13 RL with retrieval](#retrieval) ·
+# [14 Experiments and discussion](#discussion) ·
+# [15 Limitations and impact](#limitations) ·
+# [16 Next steps](#next) ·
+# [17 Solutions](#solutions) ·
+# [References](#references)
+
+# %% [markdown]
+# The first cell installs the package where it is missing, for example on Colab. Set `SOURCE` to the address of your
+# copy if it is not on a package index you use.
+
+# %%
+import importlib.util
+import subprocess
+import sys
+
+SOURCE = "grue[notebooks]"  # or "grue[notebooks] @ git+https://..." for a repository
+if importlib.util.find_spec("grue") is None:
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", SOURCE], check=True)
+
+# %% [markdown]
+# <a name="overview"></a>
+# ## 1 Overview
+#
+# Software that talks with people in shops, clinics or classrooms has to act through language over many steps: each
+# answer changes what comes next, and success shows only at the end. Text games are a laboratory for this. They are
+# fast and exactly repeatable, they score themselves, and what makes them hard (partial observation, long horizons, a
+# vast space of actions) is what makes the real thing hard. The same methods carry over to other sequences than text.
+#
+# **For whom.** You know reinforcement learning, and have trained few or no language models.
+#
+# **What you will be able to do.** Turn any causal language model into a policy; see which tokens it is trained on;
+# fine-tune it on demonstrations; give credit per turn and write the PPO update yourself; measure so that a difference
+# means something.
+#
+# **What this tutorial adds.**
+#
+# - It is complete: the game, the prompt, SFT, PPO, evaluation with intervals, retrieval with a control, all of it run.
+# - The policy chooses among the valid actions on a *trie of tokens*, so that the
+#   log-probabilities of whole actions are exact, and what was sampled is what is trained.
+# - The trap at the heart of many first attempts is measured: a policy that looks fine while it collects and fails in evaluation.
+# - One readable file, [`one_file_ppo.py`](one_file_ppo.py), holds the whole method; a test keeps it equal to the library.
+#
+# The structure resembles reinforcement learning from human feedback (RLHF; Ziegler et al. 2019). The difference is
+# the loop: there a model answers one prompt and a learned reward judges the answer; here an environment with rules of
+# its own answers every action, its score is the reward, and experience has to be collected turn by turn (Carta et al.
+# 2023).
+
+# %% [markdown]
+# <a name="background"></a>
+# ## 2 Background and related work
+#
+# **A game as a POMDP.** A partially observable Markov decision process (Kaelbling, Littman and Cassandra 1998) has
+# hidden states, actions $a_t$, observations $o_t$ and rewards $r_t$. The player sees texts, never the state, so a
+# policy conditions on the history $s_t = (\text{task}, o_0, a_0, o_1, \dots, o_t)$. A language model is at home
+# there: the history is its prompt.
+#
+# **Behaviour cloning** (Pomerleau 1989) raises the probability of a teacher's actions: supervised learning, called
+# SFT for language models. Its weakness: small errors lead to histories that the teacher never showed (Ross, Gordon
+# and Bagnell 2011), and a clone is at best as good as the teacher.
+#
+# **Policy gradients and PPO.** The policy plays, and actions that did better than expected become likelier. Proximal
+# policy optimisation (Schulman et al. 2017) takes several careful steps on the same play by clipping how far the
+# probability of an action may move. Generalised advantage estimation (GAE; Schulman et al. 2016) says what "better
+# than expected" means.
+#
+# | work | policy | credit | how this tutorial differs |
+# |---|---|---|---|
+# | GLAM (Carta et al. 2023) | scores every valid action as a whole, then a softmax | per action, PPO | the same idea on a trie: forced tokens cost nothing, one pass over the transcript |
+# | TWOSOME (Tan et al. 2024) | the same with scores normalised by tokens or words, on a frozen LLM with LoRA | per action, PPO | no normalisation to choose: probabilities multiply along the trie |
+# | ArCHer (Zhou et al. 2024) | free text | a critic per utterance, off-policy; token policy gradient below | on-policy, one level: turns |
+# | GiGPO (Feng et al. 2025) | free text, long thoughts | groups of equal states instead of a critic | a critic; groups are an option of the library |
+# | RLHF (Ziegler et al. 2019; Ouyang et al. 2022) | free text | one reward at the end of one answer, often per token KL | many turns, reward from the environment |
+#
+# TextWorld (Côté et al. 2019) made such games a benchmark, Jericho (Hausknecht et al. 2020) brought the classic ones
+# such as Zork; TextWorldExpress (Jansen and Côté 2023), used here, simulates similar ones a thousand times faster.
+
+# %% [markdown]
+# <a name="software"></a>
+# ## 3 Software
+#
+# Python 3.11 or newer and the package. Java, which the game engine needs, comes as a wheel. Versions matter for
+# numbers, so we print them. `GRUE_TUTORIAL_FAST=1` in the environment makes everything small: it shows that the code
+# works and proves nothing else. Without it the notebook takes a quarter of an hour at most on two cores.
+
+# %%
+import html
+import os
+import random
+import time
+from functools import partial
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # before transformers is imported
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from IPython.display import HTML, Markdown, display
+
+from grue.hardware import hardware, physical_cores, versions
+
+FAST = os.environ.get("GRUE_TUTORIAL_FAST") == "1"
+STARTED = time.monotonic()
+
+
+def size(full: int, fast: int) -> int:
+    """How much of something: the real amount, or the small one of the fast mode."""
+    return fast if FAST else full
+
+
+torch.set_num_threads(max(1, min(physical_cores(), int(os.environ.get("OMP_NUM_THREADS", "64")))))
+print("mode:", "FAST: too small for conclusions" if FAST else "full")
+print({name: version for name, version in versions().items() if name in ("python", "torch", "transformers", "grue")})
+print(hardware())
+
+# %% [markdown]
+# All figures use the colours of Okabe and Ito, which colour-blind readers can tell apart, and different markers and
+# hatches, so that they survive a black-and-white printer.
+
+# %%
+BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#555555"
+plt.rcParams.update(
+    {
+        "figure.figsize": (7.2, 3.4),
+        "figure.dpi": 110,
+        "font.size": 10.5,
+        "axes.grid": True,
+        "grid.alpha": 0.35,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "lines.linewidth": 2,
+        "figure.constrained_layout.use": True,
+    }
+)
+
+# %% [markdown]
+# <a name="task"></a>
+# ## 4 The model and the task
+#
+# ### 4.1 The game
+#
+# CookingWorld: read the recipe in the kitchen, find the ingredients in three rooms behind doors, cut and cook them as
+# the recipe says, prepare the meal, eat it. One wrong cut spoils the game. There are 16 steps. A *task* is a game
+# with its parameters, a fold, a seed and a step limit; equal tasks give equal texts. Train, dev and test have their
+# own layouts *and* their own recipes.
+
+# %%
+from grue.games import make, tasks
+from grue.games.play import play
+from grue.games.teachers import TEACHERS, teacher
+
+PARAMS = {"numLocations": 3, "includeDoors": 1, "numDistractorItems": 2, "numIngredients": 2}
+LIMIT = 16
+SLOTS = size(96, 12)  # games that are played at once
+games = [make("cookingworld", PARAMS) for _ in range(SLOTS)]
+game = games[0]
+
+
+def spread(fold: str, count: int):
+    """`count` tasks of a fold, spread evenly over it: stretches of seeds differ in difficulty."""
+    every = tasks("cookingworld", PARAMS, fold, LIMIT)
+    return [every[i * len(every) // count] for i in range(count)]
+
+
+train_tasks, dev_tasks = spread("train", size(900, 40)), spread("dev", size(200, 12))
+print(len(train_tasks), "train games,", len(dev_tasks), "dev games; the test fold stays shut until the end")
+
+# %% [markdown]
+# Here is the engine's own solution, its *gold path*, of one game. Watch it waste steps: it looks around although it
+# has just been told where it is, takes the cookbook, which can be read where it lies, and closes doors behind itself.
+
+
+# %%
+def show(episode, width: int = 110) -> None:
+    """An episode as text; + marks rewards."""
+    print(episode.turns[0].observation.goal, "\n")
+    for number, turn in enumerate(episode.turns, 1):
+        seen = " ".join(turn.observation.text.split())
+        print(f"     {seen[:width]}{'...' if len(seen) > width else ''}")
+        print(f"{number:>3} > {turn.action}" + (f"   +{turn.reward:.2f}" if turn.reward else ""))
+    print(f"     {' '.join(episode.final.text.split())[:width]}\n{episode.outcome}, score {episode.score:.2f}")
+
+
+show(play(game, train_tasks[0], teacher("gold", game), record_limit=50))
+print("\nValid actions at the start:", ", ".join(game.reset(train_tasks[0]).actions))
+
+# %% [markdown]
+# ### 4.2 Baselines before anything is learnt
+#
+# Without a floor and a ceiling a success rate means little. `random` picks any valid action, `gold` follows the
+# solution above, `explore` is written by hand and sees only what a policy sees, `optimal` sees everything. The error
+# bars are Wilson's 95 % intervals (Wilson 1927), which stay honest at 0 % and 100 %.
+
+# %%
+from grue.evaluate.stats import wilson
+
+baseline_tasks = dev_tasks[:: max(1, len(dev_tasks) // size(100, 6))]
+baselines = {}
+for name in TEACHERS:
+    player = teacher(name, game)
+    baselines[name] = [play(game, task, player) for task in baseline_tasks]
+
+
+def rate(episodes) -> tuple[float, float, float]:
+    """(share won, low, high)."""
+    wins = sum(episode.won for episode in episodes)
+    interval = wilson(wins, len(episodes))
+    return wins / len(episodes), interval.low, interval.high
+
+
+def bars(results: dict, title: str) -> None:
+    """Success rates with intervals; numbers stand on the bars, so that no colour has to be read."""
+    _, axis = plt.subplots()
+    for place, episodes in enumerate(results.values()):
+        value, low, high = rate(episodes)
+        axis.bar(
+            place,
+            value,
+            color=BLUE,
+            alpha=0.75,
+            hatch=["", "//", "..", "xx", "\\\\", "++"][place % 6],
+            edgecolor="black",
+        )
+        axis.errorbar(place, value, [[value - low], [high - value]], color="black", capsize=5)
+        axis.text(place + 0.08, min(high + 0.02, 1.02), f"{value:.0%}")
+    axis.set(xticks=range(len(results)), xticklabels=results, ylim=(0, 1.12), ylabel="games won", title=title)
+    plt.show()
+
+
+bars(baselines, f"{LIMIT} steps, {len(baseline_tasks)} dev games")
+
+# %% [markdown]
+# The gold player knows everything and still loses most games to the clock, while `explore` shows that reading and
+# looking are enough. That gap is what reinforcement learning can win and cloning cannot.
+#
+# ### 4.3 The model
+#
+# The package brings a small decoder (Llama architecture) that has read many played games of *other* layouts with
+# train recipes: those of a random player and of the gold path, with and without noise, never those of a better player
+# ([the base](../docs/base.md)). Any other causal language model is loaded by the same call: put its hub name or
+# folder in place of `embedded` ([section 16](#next)).
+
+# %%
+from grue.config import ModelConfig
+from grue.models.load import load_model
+from grue.models.policy_model import PolicyModel
+from grue.policy.choose import ChoosePolicy, Decoding
+from grue.prompts.tokens import Encoder
+
+torch.manual_seed(0)
+lm, tokenizer = load_model(ModelConfig(name="embedded"))
+model, encoder = PolicyModel(lm), Encoder(tokenizer)
+count = sum(p.numel() for p in lm.parameters())
+print(
+    f"{lm.config.model_type}: {count / 1e6:.1f} M parameters, vocabulary {len(tokenizer)}, {lm.config.num_hidden_layers} layers"
+)
+
+# %% [markdown]
+# <a name="prompts"></a>
+# ## 5 Prompts and tokens
+#
+# ### 5.1 What the model really sees
+#
+# The prompt is the transcript and nothing else: the task with its step limit, then observations and actions in turn.
+# Token ids are **only ever appended**. Nothing that was sampled is turned into text and tokenised again, since the
+# tokens would not come back as they were, and the model would be trained on actions that it never took.
+#
+# Below is one game of the untrained base, token by token. Grey tokens are read. **Orange, bold, underlined** tokens
+# were *decided* at a branch: these are the only ones that SFT and PPO train. Blue italic tokens belong to an action
+# too, but there was only one way to go on: they have probability 1 and cost nothing.
+
+# %%
+from grue.evaluate.evaluate import evaluate
+from grue.policy.actor import Actor
+
+COLUMNS = 1024  # tokens of a segment
+actor = Actor(model, "auto")  # plays in the number format that is fastest here
+policy = ChoosePolicy(actor.model, encoder)
+(first,) = evaluate(policy, games, dev_tasks[:1], Decoding(greedy=True), columns=COLUMNS)
+
+
+def coloured(episode, most: int = 260) -> HTML:
+    """The beginning of an episode's tokens by their role."""
+    ids = episode.segments[0].ids
+    role = dict.fromkeys(range(len(ids)), "read")
+    for turn in (turn for turn in episode.turns if turn.segment == 0):
+        start = turn.state_position + 1
+        role.update(dict.fromkeys(range(start, start + len(encoder.action(turn.action))), "forced"))
+        role.update({branch.position + 1: "decided" for branch in turn.branches})
+    style = {
+        "read": "color:#555",
+        "forced": f"color:{BLUE};font-style:italic",
+        "decided": f"color:{ORANGE};font-weight:bold;text-decoration:underline",
+    }
+    spans = []
+    for place, token in enumerate(ids[:most]):
+        text = html.escape(tokenizer.decode([token])).replace("\n", "↵<br>")
+        spans.append(f'<span style="{style[role[place]]};border-right:1px dotted #bbb">{text}</span>')
+    trained = sum(kind == "decided" for kind in role.values())
+    note = f"<p>{len(ids)} tokens in all, {trained} of them decided and so trained; outcome: {episode.outcome}</p>"
+    return HTML(
+        f'<div style="font-family:monospace;white-space:pre-wrap;line-height:1.7">{"".join(spans)} ...</div>{note}'
+    )
+
+
+display(coloured(first))
+
+# %% [markdown]
+# ### 5.2 A policy on a trie of tokens
+#
+# The game lists its valid actions. Encoded, they form a *trie*: actions that begin alike share a path. At a node $n$
+# with children $C(n)$ the model's logits $z_n$ are renormalised over the children only, and the probability of an
+# action is the product over the branching nodes $N(a)$ on its path:
+#
+# $$\pi(c \mid n) = \frac{\exp z_n[c]}{\sum_{c' \in C(n)} \exp z_n[c']}, \qquad
+# \log \pi(a \mid s) = \sum_{n \in N(a)} \log \pi(c_n(a) \mid n)$$
+#
+# Every action is valid, probabilities sum to one, tokens without a choice cost nothing, and log-probabilities are
+# exact.
+
+
+# %%
+def draw_trie(node, depth: int = 0, most: int = 3) -> None:
+    """The first levels of a trie; a chain without a choice is written as one piece."""
+    for token, child in list(zip(node.tokens, node.nodes, strict=True))[:8]:
+        text = tokenizer.decode([token])
+        while child.action is None and len(child.tokens) == 1:
+            text, child = text + tokenizer.decode([child.tokens[0]]), child.nodes[0]
+        print("    " * depth + repr(text) + ("" if child.action is None else f"   -> {child.action}"))
+        if child.action is None and depth + 1 < most:
+            draw_trie(child, depth + 1, most)
+
+
+turn = first.turns[0]
+draw_trie(policy.tries(turn.observation.actions))
+weighed = policy.weigh(turn, first.segments[0].ids, 1.0)
+print("\nThe base's first thoughts:", ", ".join(f"{action} {probability:.0%}" for action, probability in weighed[:5]))
+print("sum over all", len(weighed), "valid actions:", round(sum(probability for _, probability in weighed), 6))
+
+# %% [markdown]
+# **Exercise 1.** Probabilities multiply along the path. Given the (chosen child's) log-probabilities at the branching
+# nodes of an action, what is the probability of the action? Replace `None`; the cell after it tells you whether you
+# are right. All solutions are in [section 17](#solutions).
+
+
+# %%
+def action_probability(node_log_probs: list[float]) -> float:
+    return None  # your code
+
+
+# %%
+def check(number: int, right) -> None:
+    """Says how an exercise stands. `right` is None while there is no answer."""
+    print(f"Exercise {number}:", {None: "no answer yet", True: "correct", False: "not yet"}[right])
+
+
+def check_1(answer) -> bool | None:
+    found = answer([np.log(0.5), np.log(0.2)])
+    return None if found is None else bool(abs(found - 0.1) < 1e-9)
+
+
+check(1, check_1(action_probability))
+
+# %% [markdown]
+# <a name="lora"></a>
+# ## 6 Quantization and LoRA
+#
+# A model of a billion parameters needs 2 GB for its weights in 16 bits, but some 16 GB to be trained: gradients and
+# the two moments of Adam come on top, in 32 bits. Two ideas bring this to a small GPU.
+#
+# **LoRA** (Hu et al. 2022) freezes a weight matrix $W \in \mathbb{R}^{m \times n}$ and learns a low-rank change, $W +
+# \frac{\alpha}{r} B A$ with $B \in \mathbb{R}^{m \times r}$ and $A \in \mathbb{R}^{r \times n}$. $B$ starts at zero,
+# so nothing changes at first. Gradients and moments are needed for $r(m+n)$ numbers instead of $mn$.
+#
+# **Quantization** (QLoRA; Dettmers et al. 2023) stores the frozen weights in 4 bits: blocks of 64 share one scale,
+# and each weight becomes one of 16 levels that fit a normal distribution (NF4). Products are still computed in 16
+# bits.
+
+
+# %%
+def memory_gb(parameters: float, learned: float, bits: float) -> float:
+    """Weights, and gradient plus two moments in 32 bits for what learns. Activations come on top."""
+    return (parameters * bits / 8 + learned * 12 + (learned * 4 if bits < 32 else 0)) / 1e9
+
+
+rows = []
+for label, parameters, matrices, hidden in (
+    ("embedded base", count, 28, 256),
+    ("1.3 B model", 1.3e9, 144, 2048),
+    ("8 B model", 8e9, 224, 4096),
+):
+    for rank in (4, 16):
+        adapter = matrices * rank * 2 * hidden  # about: matrices are nearly square
+        rows.append(
+            (
+                label,
+                rank,
+                adapter,
+                [
+                    memory_gb(parameters, parameters, 32),
+                    memory_gb(parameters, adapter, 16),
+                    memory_gb(parameters, adapter, 4.5),
+                ],
+            )
+        )
+table = "| model | LoRA rank | adapter, M | all weights learn, GB | LoRA, 16 bits | LoRA, 4 bits |\n|---|---:|---:|---:|---:|---:|\n"
+for label, rank, adapter, memory in rows:
+    table += f"| {label} | {rank} | {adapter / 1e6:.2f} | " + " | ".join(f"{gb:.2f}" for gb in memory) + " |\n"
+display(Markdown(table))
+
+# %% [markdown]
+# These are estimates by formula. For our small model we can look at the real thing: the adapters' parameters, and
+# what 4 bits do to a policy. The function below quantizes and restores the weights in place, which is what a 4-bit
+# model computes with.
+
+# %%
+from copy import deepcopy
+
+from grue.models.adapter import with_adapter
+from grue.policy.weigh import action_probabilities
+
+adapted = with_adapter(deepcopy(lm), ModelConfig(adapter="lora", lora_rank=4, lora_alpha=32))
+trainable = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+print(f"LoRA of rank 4: {trainable:,} of {count:,} parameters learn ({trainable / count:.1%})")
+
+NF4 = torch.tensor(
+    [
+        -1.0,
+        -0.6962,
+        -0.5251,
+        -0.3949,
+        -0.2844,
+        -0.1848,
+        -0.0911,
+        0.0,
+        0.0796,
+        0.1609,
+        0.2461,
+        0.3379,
+        0.4407,
+        0.5626,
+        0.7230,
+        1.0,
+    ]
+)
+
+
+def through_4_bits(weight: torch.Tensor, block: int = 64) -> torch.Tensor:
+    """`weight` as NF4 stores it: per block of 64 one scale, per number the nearest of 16 levels."""
+    blocks = weight.reshape(-1, block)
+    scale = blocks.abs().amax(1, keepdim=True).clamp(min=1e-12)
+    nearest = (blocks / scale).unsqueeze(-1).sub(NF4).abs().argmin(-1)
+    return (NF4[nearest] * scale).reshape(weight.shape)
+
+
+quantized = PolicyModel(deepcopy(lm))
+with torch.no_grad():
+    for name, weight in quantized.lm.named_parameters():
+        if weight.ndim == 2 and "embed" not in name:
+            weight.copy_(through_4_bits(weight))
+
+divergences = []
+for turn in first.turns:
+    prefix = first.segments[turn.segment].ids[: turn.state_position + 1]
+    root = policy.tries(turn.observation.actions)
+    p, q = (dict(action_probabilities(m, root, prefix)) for m in (model, quantized))
+    divergences.append(sum(p[action] * np.log(p[action] / max(q[action], 1e-12)) for action in p if p[action] > 0))
+print(
+    f"KL(policy || 4-bit policy) over {len(divergences)} turns: mean {np.mean(divergences):.3f}, largest {max(divergences):.3f} nats"
+)
+
+# %% [markdown]
+# What changes for you: with adapters the learning rate goes up (a few 1e-4), the weights on disk are the adapter
+# alone, and the reference policy is the same model with another adapter. What does not: the loop. Our base is so
+# small that we train all of it.
+
+# %% [markdown]
+# <a name="data"></a>
+# ## 7 Expert data
+#
+# Demonstrations are gold paths of train games. Recorded for 16 steps, most of them would end before the meal is
+# prepared, and a clone would hardly ever see an ending; so they are recorded to the end, whatever the clock says.
+# Look at how few fit.
+
+# %%
+DEMOS = size(400, 16)
+gold = teacher("gold", game)
+demos = [play(game, task, gold, record_limit=50) for task in train_tasks[:DEMOS]]
+lengths = [episode.steps for episode in demos]
+figure, axis = plt.subplots()
+axis.hist(lengths, bins=range(min(lengths), max(lengths) + 2), color=BLUE, alpha=0.75, edgecolor="black")
+axis.axvline(LIMIT + 1, color=ORANGE, linestyle="--")
+axis.text(LIMIT + 1.1, axis.get_ylim()[1] * 0.9, "too late from here on", color=ORANGE)
+axis.set(xlabel="steps of the gold path", ylabel="train games", title="The teacher needs longer than the game lasts")
+plt.show()
+print(
+    f"within {LIMIT} steps: {np.mean([n <= LIMIT for n in lengths]):.0%}; invalid actions: {sum(not t.valid for e in demos for t in e.turns)}"
+)
+
+# %% [markdown]
+# **Replays with steps left out.** A clone of whole scripts answers a skipped step by going back to the script, so a
+# shortcut that exploration finds costs a step instead of saving one. So each demonstration is also replayed with
+# random steps missing, in the spirit of noise injection (Laskey et al. 2017). Nothing is selected: needed steps are
+# left out as often as useless ones, and replays that fail are kept. Which steps are worth skipping is for
+# reinforcement learning to find out.
+
+# %%
+from grue.games.omission import replay_with_omissions
+from grue.games.renamed import renamed_episode
+from grue.rollout.pack import samples, tokenise
+
+replays = [
+    replay_with_omissions(game, demo, 0.2, random.Random(f"replay/{i}/{k}"))
+    for i, demo in enumerate(demos)
+    for k in range(2)
+]
+names = random.Random("names")
+# foods get other names in most episodes: who wants to win has to read the cookbook, not remember recipes
+shown = [renamed_episode(episode, names) if names.random() < 0.8 else episode for episode in demos + replays]
+lessons = samples([tokenise(episode, policy) for episode in shown])
+decided = sum(len(turn.branches) for item in lessons for turn in item.turns)
+print(
+    f"{len(lessons)} episodes, {sum(len(item.ids) for item in lessons):,} tokens, {decided:,} of them decided: the loss is on these"
+)
+
+# %% [markdown]
+# <a name="sft"></a>
+# ## 8 Supervised fine-tuning
+#
+# At each branching node the target puts $1-\epsilon$ on the teacher's child and spreads $\epsilon$ over all children:
+#
+# $$L_\text{SFT} = -\frac{1}{|N|} \sum_n \Big[(1-\epsilon) \log \pi(c^*_n \mid n) + \frac{\epsilon}{|C(n)|} \sum_{c \in C(n)} \log \pi(c \mid n)\Big]$$
+#
+# Without $\epsilon$ (label smoothing; Szegedy et al. 2016) the clone of a deterministic teacher becomes certain of
+# everything, and a policy that is certain never tries anything from which it could learn. One pass over each episode
+# reads all of its turns at once.
+
+# %%
+from grue.algos.losses import branch_log_probs
+from grue.rollout.pack import minibatches
+from grue.train.learner import Learner, learning_rate_factor
+
+SMOOTHING, BATCH = 0.02, 32
+
+
+def sft_loss(reading, batch, nodes: int):
+    """A micro-batch's share of the mean over the `nodes` branching nodes of the optimiser step."""
+    log_probs_NC = branch_log_probs(reading.logits_NC, 1.0)
+    padded_NC = log_probs_NC.isinf()
+    chosen_N = log_probs_NC.gather(1, batch.chosen_N[:, None]).squeeze(1)
+    spread_N = log_probs_NC.masked_fill(padded_NC, 0.0).sum(-1) / (~padded_NC).sum(-1)
+    loss = (-(1 - SMOOTHING) * chosen_N - SMOOTHING * spread_N).sum() / nodes
+    right = (log_probs_NC.argmax(-1) == batch.chosen_N).float().sum() / nodes
+    return loss, {"accuracy": right.detach()}
+
+
+def fine_tune(model, items, learning_rate: float = 3e-4, seed: str = "sft") -> list[dict]:
+    """One pass over `items`; the metrics of every optimiser step."""
+    learner = Learner(
+        model, learning_rate=learning_rate, weight_decay=0.01, max_grad_norm=1.0, micro_tokens=8192, dtype="auto"
+    )
+    steps, log = max(1, len(items) // BATCH), []
+    for part in minibatches(items, steps, random.Random(seed)):
+        nodes = sum(len(turn.branches) for item in part for turn in item.turns)
+        rate_now = learning_rate_factor("linear", learner.step_count, steps, min(10, steps // 4))
+        log.append(learner.step(part, partial(sft_loss, nodes=nodes), rate_now))
+    return log
+
+
+base_results = {
+    kind: evaluate(policy, games, dev_tasks, Decoding(greedy=kind == "greedy"), columns=COLUMNS)
+    for kind in ("greedy", "sampled")
+}
+log = fine_tune(model, lessons)
+actor.sync()  # the copy that plays takes over the trained weights
+figure, (left, right) = plt.subplots(1, 2)
+left.plot([row["loss"] for row in log], color=BLUE)
+left.set(xlabel="optimiser step", ylabel="loss (nats)", title="SFT loss")
+right.plot([row["accuracy"] for row in log], color=GREEN, linestyle="--")
+right.set(xlabel="optimiser step", ylabel="nodes decided like the teacher", title="Accuracy")
+plt.show()
+
+# %% [markdown]
+# <a name="evaluation"></a>
+# ## 9 Evaluating properly
+#
+# Four habits make the difference between a number and a result.
+#
+# 1. **Fixed games of a fold that nothing was learnt from or chosen on.** We choose on dev and open test once, at the end.
+# 2. **Greedy and sampled side by side.** They are two policies; training-time collection samples, evaluation is often greedy.
+# 3. **Intervals.** Twenty games, each won or lost, have a standard error near 11 points at 50 %: differences of 20 points are noise.
+# 4. **Pairs.** Two policies on the same games share the games' difficulty; the interval of the *paired* difference is narrower.
+
+# %%
+from grue.evaluate.stats import paired_difference, smallest_detectable_difference
+
+sft_results = {
+    kind: evaluate(policy, games, dev_tasks, Decoding(greedy=kind == "greedy"), columns=COLUMNS)
+    for kind in ("greedy", "sampled")
+}
+gold_dev = [play(game, task, gold) for task in dev_tasks]
+
+
+def difference(a, b) -> str:
+    """a - b in points, with the interval over the same games."""
+    found = paired_difference([e.won for e in a], [e.won for e in b])
+    return f"{100 * found.value:+.1f} points [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+
+
+bars(
+    {
+        "gold": gold_dev,
+        "base\ngreedy": base_results["greedy"],
+        "base\nsampled": base_results["sampled"],
+        "SFT\ngreedy": sft_results["greedy"],
+        "SFT\nsampled": sft_results["sampled"],
+    },
+    f"{len(dev_tasks)} dev games",
+)
+print("SFT less base, greedy:   ", difference(sft_results["greedy"], base_results["greedy"]))
+print("SFT, greedy less sampled:", difference(sft_results["greedy"], sft_results["sampled"]))
+for games_played in (20, 100, 1000):
+    print(
+        f"{games_played:>5} games each show differences from {100 * smallest_detectable_difference(games_played, 0.3):.0f} points on (at 30 %, power 80 %)"
+    )
+
+# %% [markdown]
+# **Exercise 2.** How wide is chance? Write the standard error of a success rate $p$ measured on $n$ games.
+
+
+# %%
+def standard_error(p: float, n: int) -> float:
+    return None  # your code
+
+
+# %%
+def check_2(answer) -> bool | None:
+    found = answer(0.5, 20)
+    return None if found is None else bool(abs(found - 0.1118) < 1e-3 and abs(answer(0.2, 1000) - 0.01265) < 1e-4)
+
+
+check(2, check_2(standard_error))
+
+# %% [markdown]
+# <a name="critic"></a>
+# ## 10 Actor and critic
+#
+# The actor is the model with its trie. The critic $V_\phi(s_t)$ says what the rest of the game is worth. It is a
+# small head on the hidden state of the **last token before the action**, which the actor computes anyway, so the
+# critic costs no pass of its own. Two choices matter. It reads the state, not the state with the action behind it.
+# And its gradient stops at the head: value learning through a shared trunk disturbs a policy that is nearly
+# deterministic.
+#
+# $$L_V = \frac{1}{T} \sum_t \big(V_\phi(\mathrm{sg}(x_t)) - \hat R_t\big)^2$$
+
+# %%
+print(model.value_head)
+print(
+    f"critic: {sum(p.numel() for p in model.value_head.parameters()):,} parameters; its first answer is 0 for every state"
+)
+
+# %% [markdown]
+# <a name="ppo"></a>
+# ## 11 PPO, step by step
+#
+# ### 11.1 Credit per turn
+#
+# Rewards, values and advantages live on turns, not on tokens: an action is one decision, however many tokens spell
+# it. With discount $\gamma$ and $\lambda$ per turn,
+#
+# $$\delta_t = r_t + \gamma V(s_{t+1}) - V(s_t), \qquad \hat A_t = \delta_t + \gamma\lambda \hat A_{t+1}, \qquad \hat R_t = \hat A_t + V(s_t)$$
+#
+# with $V = 0$ after the last turn. The step limit is part of the task and stands in the prompt, so running into it is
+# an end like any other.
+#
+# **Exercise 3.** Write it. `values` has one entry per turn.
+
+
+# %%
+def my_gae(rewards: list[float], values: list[float], gamma: float, lam: float) -> list[float]:
+    return None  # your code: go backwards
+
+
+# %%
+from grue.algos.advantages import turn_gae
+
+
+def check_3(answer) -> bool | None:
+    rewards, values = [0.0, 0.25, 0.0, 1.0], [0.2, 0.4, 0.1, 0.6]
+    found = answer(rewards, values, 0.9, 0.8)
+    expected, _ = turn_gae(np.array(rewards), np.array(values), 0.0, 0.9, 0.8)
+    return None if found is None else bool(np.allclose(found, expected))
+
+
+check(3, check_3(my_gae))
+
+# %% [markdown]
+# Two famous ways to get it wrong, both found in real notebooks: never setting $V(s_{t+1})$ (then $\delta_t = r_t -
+# V(s_t)$, and every step without reward looks like a mistake), and not resetting the running sum between episodes
+# (then luck leaks into the game before). The figure shows what they do to one game.
+
+# %%
+from grue.rollout.collect import collect
+
+(example,) = collect(policy, games, train_tasks[:1], Decoding(), seed="example", columns=COLUMNS)
+rewards = np.array([turn.reward for turn in example.turns])
+values = np.linspace(0.5, 0.2, len(rewards))  # a critic that loses hope; ours still says 0
+right_way, _ = turn_gae(rewards, values, 0.0, 0.93, 0.9)
+wrong_way, running = np.zeros_like(right_way), 0.8  # 0.8 has leaked in from the episode behind it
+for t in reversed(range(len(rewards))):
+    running = rewards[t] - values[t] + 0.93 * 0.9 * running
+    wrong_way[t] = running
+figure, axis = plt.subplots()
+axis.plot(right_way, color=BLUE, marker="o", label="GAE")
+axis.plot(wrong_way, color=ORANGE, marker="x", linestyle="--", label="no bootstrap, and a leak")
+axis.bar(range(len(rewards)), rewards, color=GREY, alpha=0.4, label="reward")
+axis.axhline(0, color="black", linewidth=1)
+axis.set(xlabel="turn", ylabel="advantage", title="Credit for one game of the clone")
+axis.legend()
+plt.show()
+
+# %% [markdown]
+# ### 11.2 The clipped surrogate
+#
+# With the ratio of **whole actions** $\rho_t = \exp(\log \pi_\theta(a_t \mid s_t) - \log \pi_\text{old}(a_t \mid
+# s_t))$,
+#
+# $$L_\text{clip} = -\frac{1}{T} \sum_t \min\big(\rho_t \hat A_t,\ \mathrm{clip}(\rho_t, 1-\varepsilon, 1+\varepsilon)\, \hat A_t\big)$$
+#
+# A good action is made likelier until its probability has grown by $\varepsilon$, then it has no more gradient; a bad
+# one likewise the other way. The library's function is these two lines:
+
+# %%
+from grue.algos.losses import clipped_surrogate, node_entropies
+
+
+def surrogate(log_probs_T, old_T, advantages_T, clip: float = 0.2):
+    ratio_T = (log_probs_T - old_T).exp()
+    return -torch.minimum(ratio_T * advantages_T, ratio_T.clamp(1 - clip, 1 + clip) * advantages_T)
+
+
+log_ratio = torch.linspace(-0.6, 0.6, 121)
+for sign in (1.0, -1.0):
+    ours = surrogate(log_ratio, torch.zeros(121), torch.full((121,), sign))
+    assert torch.equal(ours, clipped_surrogate(log_ratio, torch.zeros(121), torch.full((121,), sign), 0.2))
+figure, axis = plt.subplots()
+axis.plot(
+    log_ratio.exp(),
+    -surrogate(log_ratio, torch.zeros(121), torch.ones(121)),
+    color=BLUE,
+    label="better than expected (A = 1)",
+)
+axis.plot(
+    log_ratio.exp(),
+    -surrogate(log_ratio, torch.zeros(121), -torch.ones(121)),
+    color=ORANGE,
+    linestyle="--",
+    label="worse (A = -1)",
+)
+axis.axvspan(0.8, 1.2, color=GREY, alpha=0.15)
+axis.set(
+    xlabel="ratio of the action's probability, new to old",
+    ylabel="objective",
+    title="Inside the band the gradient flows",
+)
+axis.legend()
+plt.show()
+
+# %% [markdown]
+# ### 11.3 Entropy, KL, and one iteration
+#
+# The loss adds an entropy bonus, $-c_H \bar H$, which keeps trying alive. A KL penalty to the **reference** policy
+# (the clone, not the policy of the last iteration) can hold the agent near its teacher; ours has no reason to stay
+# there, so its weight is 0 and we only watch how far the policy moves per iteration,
+# $\mathrm{KL}(\pi_\text{old}\,\|\,\pi_\theta)$. One iteration:
+#
+# 1. play games with the current policy (sampled), remember log-probabilities and values;
+# 2. credit per turn, scaled to mean 0 and deviation 1 over the iteration;
+# 3. a few minibatch steps on the clipped loss;
+# 4. fit the critic on the turns of the last iterations.
+#
+# Dropout is off in the update: with it the ratio would not begin at 1. `gap` below checks exactly that: the mean
+# difference between the log-probabilities of play and of training before the first step.
+
+# %%
+from grue.config import PPOConfig
+from grue.games import Game
+from grue.rollout.pack import Sample
+from grue.train.credit import RunningScale, credit
+from grue.train.critic import Critic
+from grue.train.ppo import draw, training_games
+from grue.types import Outcome
+
+CFG = PPOConfig(
+    episodes_per_iteration=size(96, 8),
+    minibatches=size(5, 2),
+    learning_rate=3e-4,
+    gamma=0.93,
+    lam=0.9,
+    clip=0.2,
+    entropy_coef=0.02,
+    value_learning_rate=3e-3,
+    value_passes=10,
+    warmup_iterations=2,
+)
+
+
+def ppo_loss(reading, batch, turns: int, seen: list):
+    """A micro-batch's share of the loss over the `turns` of the optimiser step; `seen` collects states for the critic."""
+    log_probs_NC = branch_log_probs(reading.logits_NC, 1.0)
+    chosen_N = log_probs_NC.gather(1, batch.chosen_N[:, None]).squeeze(1)
+    zeros_T = torch.zeros(len(batch.turn_row_T))
+    log_probs_T = zeros_T.index_add(0, batch.node_turn_N, chosen_N)
+    entropy_T = zeros_T.index_add(0, batch.node_turn_N, node_entropies(log_probs_NC))
+    loss_T = surrogate(log_probs_T, batch.old_log_probs_T, batch.advantages_T, CFG.clip) - CFG.entropy_coef * entropy_T
+    seen.append((reading.states_TH.detach(), batch.returns_T))
+    gap_T = (log_probs_T - batch.old_log_probs_T).detach()
+    metrics = {
+        "entropy": entropy_T.detach().sum() / turns,
+        "gap": gap_T.abs().sum() / turns,
+        "kl": (gap_T.exp() - 1 - gap_T).sum() / turns,
+    }
+    return loss_T.sum() / turns, metrics
+
+
+def train_ppo(
+    model, actor, policy, seats: list[Game], iterations: int, name: str, watch=None, rename=0.8, pool=None
+) -> list[dict]:
+    """PPO from where `model` stands; one row of metrics for each iteration. `watch(iteration)` is called now and then.
+
+    Games are drawn from `pool` (default: all train games), in a share `rename` of them foods have other names.
+    """
+    learner = Learner(
+        model, learning_rate=CFG.learning_rate, weight_decay=0.0, max_grad_norm=1.0, micro_tokens=8192, dtype="auto"
+    )
+    critic = Critic(model.value_head, CFG.value_learning_rate, CFG.value_passes, CFG.value_memory, name)
+    rows = []
+    for iteration in range(iterations):
+        actor.sync()
+        if watch is not None and iteration % size(10, 2) == 0:
+            watch(iteration)
+        chosen = draw(pool or train_tasks, CFG.episodes_per_iteration, 1, f"{name}/{iteration}/tasks")
+        players = training_games(seats, rename, f"{name}/{iteration}/names")
+        played = collect(policy, players, chosen, Decoding(), seed=f"{name}/{iteration}", columns=COLUMNS)
+        played = [episode for episode in played if episode.outcome is not Outcome.FAILED]  # a crash teaches nothing
+        advantages, returns = credit(played, CFG, RunningScale())
+        items: list[Sample] = samples(played, advantages, returns)
+        warm, steps, seen = iteration < CFG.warmup_iterations, [], []
+        factor = learning_rate_factor("linear", max(0, iteration - CFG.warmup_iterations), iterations, 0)
+        for part in minibatches(items, CFG.minibatches, random.Random(f"{name}/{iteration}/order")):
+            share = partial(ppo_loss, turns=sum(len(item.turns) for item in part), seen=seen)
+            steps.append(learner.measure(part, share) if warm else learner.step(part, share, factor))
+        critic.remember(torch.cat([states for states, _ in seen]), torch.cat([targets for _, targets in seen]))
+        rows.append(
+            {
+                "won": float(np.mean([episode.won for episode in played])),
+                "steps": float(np.mean([episode.steps for episode in played])),
+                "entropy": float(np.mean([row["entropy"] for row in steps])),
+                "gap": steps[0]["gap"],
+                "kl": steps[-1]["kl"],
+                **critic.fit(),
+            }
+        )
+    actor.sync()
+    if watch is not None:
+        watch(iterations)
+    return rows
+
+
+ITERATIONS = size(50, 3)
+curve: list[tuple[int, float, float, float]] = []
+best: dict = {"won": -1.0}
+curve_tasks = dev_tasks[:: 1 if FAST else 2]
+
+
+def watch(iteration: int) -> None:
+    """Greedy on dev games; the weights that did best are kept, and so the clone itself is a candidate."""
+    results = evaluate(policy, games, curve_tasks, Decoding(greedy=True), columns=COLUMNS)
+    curve.append((iteration, *rate(results)))
+    if curve[-1][1] > best["won"]:
+        best.update(
+            won=curve[-1][1], iteration=iteration, weights={k: v.clone() for k, v in model.state_dict().items()}
+        )
+    print(f"iteration {iteration:>3}: {curve[-1][1]:.0%} of {len(results)} dev games won, greedy", flush=True)
+
+
+start = time.monotonic()
+sft_weights = {k: v.clone() for k, v in model.state_dict().items()}
+ppo_log = train_ppo(model, actor, policy, games, ITERATIONS, "ppo", watch)
+print(
+    f"{time.monotonic() - start:.0f} s; gap of play and training: {np.mean([row['gap'] for row in ppo_log]):.4f} nats"
+)
+
+# %% [markdown]
+# <a name="improved"></a>
+# ## 12 The improved agent
+#
+# The left figure holds the two curves that first attempts confuse: success while *collecting* (sampled, train games,
+# every iteration) and success in *evaluation* (greedy, dev games, with its interval). The right one shows how much is
+# still tried (entropy) and what a game costs in steps.
+
+# %%
+figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6))
+left.plot(
+    range(1, len(ppo_log) + 1),
+    [row["won"] for row in ppo_log],
+    color=ORANGE,
+    linestyle="--",
+    linewidth=1.2,
+    label="collection: train, sampled",
+)
+places, wins, lows, highs = (np.array(column) for column in zip(*curve, strict=True))
+left.errorbar(
+    places, wins, [wins - lows, highs - wins], color=BLUE, marker="o", capsize=3, label="evaluation: dev, greedy"
+)
+left.axhline(rate(gold_dev)[0], color="black", linestyle=":", label="the teacher")
+left.set(xlabel="iteration", ylabel="games won", ylim=(0, 1), title="Learning")
+left.legend(fontsize=8.5)
+right.plot([row["entropy"] for row in ppo_log], color=GREEN, label="entropy per turn (nats)")
+right.plot([row["steps"] / LIMIT for row in ppo_log], color=PINK, linestyle="-.", label="steps per game / 16")
+right.set(xlabel="iteration", title="Exploration and length")
+right.legend(fontsize=8.5)
+plt.show()
+
+# %%
+model.load_state_dict(best["weights"])
+actor.sync()
+ppo_results = {
+    kind: evaluate(policy, games, dev_tasks, Decoding(greedy=kind == "greedy"), columns=COLUMNS)
+    for kind in ("greedy", "sampled")
+}
+bars(
+    {
+        "gold": gold_dev,
+        "SFT\ngreedy": sft_results["greedy"],
+        "PPO\ngreedy": ppo_results["greedy"],
+        "PPO\nsampled": ppo_results["sampled"],
+    },
+    f"{len(dev_tasks)} dev games",
+)
+print(f"weights of iteration {best['iteration']}")
+print("PPO less SFT, greedy: ", difference(ppo_results["greedy"], sft_results["greedy"]))
+print("PPO less the teacher: ", difference(ppo_results["greedy"], gold_dev))
+
+# %% [markdown]
+# What has it learnt? Compare its first actions with the teacher's, and see what it weighs at each turn, with the
+# critic's value.
+
+# %%
+episode = next((e for e in ppo_results["greedy"] if e.won), ppo_results["greedy"][0])
+for number, turn in enumerate(episode.turns, 1):
+    weighed = policy.weigh(turn, episode.segments[turn.segment].ids, 1.0)[:3]
+    others = ", ".join(f"{action} {probability:.0%}" for action, probability in weighed)
+    print(f"{number:>2} > {turn.action:<32} V {turn.value:.2f}   {others}")
+print(episode.outcome)
+
+
+def habits(episodes, verbs) -> list[float]:
+    """Uses per game of actions that begin like this."""
+    return [float(np.mean([sum(t.action.startswith(verb) for t in e.turns) for e in episodes])) for verb in verbs]
+
+
+verbs = ("look", "take cookbook", "read", "close", "open", "move", "take", "cook", "prepare")
+figure, axis = plt.subplots(figsize=(8.5, 3.4))
+for shift, (label, episodes, colour, hatch) in enumerate(
+    (
+        ("teacher", gold_dev, GREY, ""),
+        ("SFT", sft_results["greedy"], ORANGE, "//"),
+        ("PPO", ppo_results["greedy"], BLUE, ".."),
+    )
+):
+    axis.bar(
+        np.arange(len(verbs)) + 0.27 * shift,
+        habits(episodes, verbs),
+        0.25,
+        label=label,
+        color=colour,
+        hatch=hatch,
+        edgecolor="black",
+    )
+axis.set(xticks=np.arange(len(verbs)) + 0.27, xticklabels=verbs, ylabel="uses per game", title="Which steps went")
+axis.legend()
+plt.show()
+
+# %% [markdown]
+# <a name="retrieval"></a>
+# ## 13 RL with retrieval
+#
+# A transcript ends with its game, and what was found out is lost. Here the agent gets a **memory**: of each earlier
+# episode a note is kept (its actions in order, a `+` behind those that scored, and how it ended). When a game begins,
+# BM25 (Robertson and Zaragoza 2009) finds the note whose game began most alike, and it is written under the task, at
+# the head of the transcript. Nothing else changes: ids are still only appended, the same trie, the same loss.
+#
+# **The question**, made testable: the agent comes to a kitchen for the second time. Does a note about its first visit
+# help? The control is a second model that gets the same lessons, the same number of PPO iterations on the same games
+# and the same second attempt, but no notes. A third row is a placebo: notes about *other* games only.
+
+# %%
+from grue.retrieval.memory import Memory, Remembering, remembered
+
+POOL = train_tasks[: size(300, 12)]
+first_visits = collect(policy, games, POOL, Decoding(), seed="first visits", columns=COLUMNS)
+memory = Memory(first_visits)
+begins = first_visits[0].turns[0].observation.text
+(note,) = memory.search(begins)
+print(f"{len(memory)} notes. The one found for game {POOL[0].seed} is about game {note.task.seed}:\n\n{note.text}")
+own = [memory.search(visit.turns[0].observation.text)[0].task == visit.task for visit in first_visits if visit.turns]
+print(f"\nthe best match is the very game in {np.mean(own):.0%} of {len(own)} searches")
+
+# %% [markdown]
+# **Exercise 4.** BM25 weighs a word by how rare it is. With $N$ notes of which $n$ hold the word, its weight is
+# $\ln\big(1 + \frac{N - n + 0.5}{n + 0.5}\big)$. Why does the word "kitchen" hardly count here? Write the weight and
+# try it.
+
+
+# %%
+def word_weight(notes: int, with_word: int) -> float:
+    return None  # your code
+
+
+# %%
+def check_4(answer) -> bool | None:
+    found = answer(100, 100)
+    return None if found is None else bool(abs(found - np.log(1 + 0.5 / 100.5)) < 1e-9 and answer(100, 1) > 4)
+
+
+check(4, check_4(word_weight))
+
+# %% [markdown]
+# **Lessons.** The agent is its own teacher: each game of the pool is played a few more times, and its shortest win is
+# what both models are fine-tuned on, one with the note of the first visit in front, one without. Then both go on with
+# PPO, each in its own world.
+
+# %%
+again = [collect(policy, games, POOL, Decoding(), seed=f"again/{k}", columns=COLUMNS) for k in range(size(4, 2))]
+wins = [min((e for e in plays if e.won), key=lambda e: e.steps, default=None) for plays in zip(*again, strict=True)]
+wins = [episode for episode in wins if episode is not None]
+print(f"{len(wins)} of {len(POOL)} games were won at least once in {len(again)} more plays")
+
+RETRIEVAL_ITERATIONS = size(12, 2)
+arms = {}
+for label, seats, episodes in (
+    ("control", games, wins),
+    ("retrieval", [Remembering(game, memory) for game in games], [remembered(e, memory) for e in wins]),
+):
+    arm_model = deepcopy(model)
+    arm_actor = Actor(arm_model, "auto")
+    arm_policy = ChoosePolicy(arm_actor.model, encoder)
+    items = samples([tokenise(episode, arm_policy) for episode in episodes])
+    if len(items) >= BATCH:
+        fine_tune(arm_model, items, learning_rate=1e-4, seed="retrieval")
+    arm_log = train_ppo(
+        arm_model, arm_actor, arm_policy, seats, RETRIEVAL_ITERATIONS, "retrieval", rename=0.0, pool=POOL
+    )
+    arms[label] = arm_policy
+    print(
+        f"{label:>9}: won in the last three iterations of training {np.mean([row['won'] for row in arm_log[-3:]]):.0%}"
+    )
+
+# %%
+dev_visits = collect(policy, games, dev_tasks, Decoding(), seed="first dev visits", columns=COLUMNS)
+dev_memory = Memory(dev_visits)
+second = {
+    "control": evaluate(arms["control"], games, dev_tasks, Decoding(greedy=True), columns=COLUMNS),
+    "note of\nother games": evaluate(
+        arms["retrieval"],
+        [Remembering(g, dev_memory, own=False) for g in games],
+        dev_tasks,
+        Decoding(greedy=True),
+        columns=COLUMNS,
+    ),
+    "note of the\nfirst visit": evaluate(
+        arms["retrieval"],
+        [Remembering(g, dev_memory) for g in games],
+        dev_tasks,
+        Decoding(greedy=True),
+        columns=COLUMNS,
+    ),
+}
+bars(second, f"Second visit to {len(dev_tasks)} dev games")
+with_note, placebo, control = second["note of the\nfirst visit"], second["note of\nother games"], second["control"]
+print("first visit less control:    ", difference(with_note, control))
+print("first visit less placebo:    ", difference(with_note, placebo))
+print(
+    "steps of games won:",
+    {
+        name.replace("\n", " "): round(float(np.mean([e.steps for e in played if e.won] or [np.nan])), 1)
+        for name, played in second.items()
+    },
+)
+
+# %% [markdown]
+# Read the two differences together. Against the control, the whole package counts: notes, and a model trained with
+# them. Against the placebo, only *what the note says* counts, with the same weights. An interval that holds 0 says
+# that this number of games cannot tell.
+#
+# Note what this does **not** claim. The first visit is a visit to a game of the dev fold: it is play, not training,
+# and no weight has seen it, but it is an extra attempt. Comparing a second attempt with notes to a first attempt
+# without would be unfair; that is why the control exists. And notes are text from a game, as untrusted as all of it:
+# the policy can only choose valid actions, whatever a note says.
+
+# %% [markdown]
+# <a name="discussion"></a>
+# ## 14 Experiments and discussion
+#
+# ### 14.1 Why does a policy do worse in evaluation than in collection?
+#
+# Here are some suspects, each alone, on the agent that we have just trained. The first two are about what is
+# measured, the others about the prompts and the game of evaluation. Positive numbers: what the defect costs.
+
+# %%
+from grue.experiments.eval_gap.defects import ExtraStep
+from grue.experiments.eval_gap.player import choosing, play_prompts, writing
+from grue.experiments.eval_gap.prompts import Style
+
+greedy = ppo_results["greedy"]
+train_again = evaluate(policy, games, POOL[: len(dev_tasks)], Decoding(greedy=True), columns=COLUMNS)
+
+
+def prompted(style: Style, answer=None):
+    """Dev games played with prompts that are built anew at every step."""
+    return play_prompts(
+        policy, games, dev_tasks, style, answer or choosing(policy, Decoding(greedy=True)), columns=COLUMNS
+    )
+
+
+suspects = {
+    "actions are sampled": ppo_results["sampled"],
+    "a 17th step (the stock wrapper's limit)": evaluate(
+        policy, [ExtraStep(g) for g in games], dev_tasks, Decoding(greedy=True), columns=COLUMNS
+    ),
+    "the transcript is tokenised again each step": prompted(Style(retokenise=True)),
+    "a window of 6 steps": prompted(Style(window=6)),
+    "the same, the task line lost at step 6": prompted(Style(window=6, task_line=False)),
+    "actions are written freely, greedy": prompted(Style(), writing(policy, Decoding(greedy=True))),
+}
+table = f"| suspect | won | cost on the same {len(dev_tasks)} games |\n|---|---:|---:|\n| none: greedy, dev | {rate(greedy)[0]:.0%} | |\n"
+for label, played in suspects.items():
+    table += f"| {label} | {rate(played)[0]:.0%} | {difference(greedy, played)} |\n"
+display(Markdown(table))
+print(
+    f"train games, greedy: {rate(train_again)[0]:.0%}; dev games, greedy: {rate(greedy)[0]:.0%} (other games: not paired)"
+)
+
+# %% [markdown]
+# The whole list, with suspects that need trainings of their own (demonstrations cut at the limit, GAE without
+# bootstrap, dropout in the update, KL to the wrong policy, choosing the checkpoint on test), is one command on any
+# run:
+#
+# ```sh
+# grue experiment eval-gap runs/cooking16-seed0
+# ```
+#
+# ### 14.2 The last word: the test fold
+#
+# All choices above were made on dev games. Now, once, the test fold.
+
+# %%
+test_tasks = spread("test", size(300, 12))
+test_results = {
+    "gold": [play(game, task, gold) for task in test_tasks],
+    "PPO\ngreedy": evaluate(policy, games, test_tasks, Decoding(greedy=True), columns=COLUMNS),
+    "PPO\nsampled": evaluate(policy, games, test_tasks, Decoding(), columns=COLUMNS),
+}
+model.load_state_dict(sft_weights)
+actor.sync()
+test_results["SFT\ngreedy"] = evaluate(policy, games, test_tasks, Decoding(greedy=True), columns=COLUMNS)
+bars(test_results, f"{len(test_tasks)} test games")
+print("PPO less SFT:    ", difference(test_results["PPO\ngreedy"], test_results["SFT\ngreedy"]))
+print("PPO less teacher:", difference(test_results["PPO\ngreedy"], test_results["gold"]))
+print(
+    "lost by a wrong cut or cook:",
+    {
+        name.replace("\n", " "): f"{np.mean([e.outcome is Outcome.LOST for e in played]):.0%}"
+        for name, played in test_results.items()
+    },
+)
+
+# %% [markdown]
+# ### 14.3 What to take home
+#
+# - **The teacher's steps, not its knowledge, are the limit.** Cloning copies the waste; play removes it.
+# - **Exploration has to make sense.** A little probability everywhere is not enough: what follows a shortcut has to work too, which
+#   is what the replays with left-out steps are for ([experiments](../docs/experiments.md) has the comparison).
+# - **Credit per turn.** Tokens are spelling.
+# - **Look at tokens and at gaps.** Most bugs of such systems are visible in the coloured transcript, or in a `gap` that is not 0.
+# - **One training run is one draw.** All intervals here are over games. Another seed gives another agent; for a claim, train several.
+#
+# The library's own run of this method (`grue run`, with more games, iterations and three folds side by side) is in the
+# [README](../README.md).
+
+# %% [markdown]
+# <a name="limitations"></a>
+# ## 15 Limitations and societal impact
+#
+# **Limits of the evidence.** One game family, written by one generator, with templates that a small model can learn
+# by heart; recipes are kept apart between folds, templates are not. The base has seen train recipes of this very
+# family, which no general model has. One seed. The valid actions are given: a policy that must write its own has a
+# harder task. Nothing here shows that what is learnt transfers to people or to open text.
+#
+# **What could go wrong beyond games.** The same loop trains agents that act on people through language, where a score
+# is easily mistaken for a purpose: an agent that maximises sales or engagement learns whatever wording does, and PPO
+# improves *beyond* its human teacher in directions that nobody demonstrated. Rewards should be audited as code is;
+# policies compared with their demonstrations where it matters (as in the figure of section 12); actions limited to a
+# list that people wrote, which the trie enforces; and retrieved text treated as untrusted. Language models bring the
+# biases of their data into every game. Cost counts too: the run above fits a laptop, and a small model with the right
+# credit can save a large one its energy.
+#
+# **How to address it.** Several seeds and other families; rewording of observations and actions; a held-out
+# generator; red-teaming of the reward before training; logs of whole episodes, which the library keeps.
+
+# %% [markdown]
+# <a name="next"></a>
+# ## 16 Next steps
+#
+# **A GPU and a real language model.** A GPU is used where torch finds one. In this notebook change the model, and let
+# only adapters learn:
+#
+# ```python
+# config = ModelConfig(name="Qwen/Qwen3-0.6B", quantize="nf4", lora_rank=16, context=2048)  # pip install "grue[qlora]"
+# lm, tokenizer = load_model(config)
+# COLUMNS = config.context
+# ```
+#
+# An ordinary tokenizer needs several times as many tokens for a game as the base's own, hence the longer context. Use
+# `micro_tokens=2048` or less if memory runs out, half the `SLOTS`, a learning rate of 1e-4 to 3e-4 for the adapters,
+# and `Actor(model, "bfloat16")`. The functions `fine_tune` and `train_ppo` stay as they are, but the tensors of
+# `ppo_loss` have to be made on the model's device (`torch.zeros(..., device=...)`). From the command line nothing has
+# to be changed:
+#
+# ```sh
+# grue run model.name=Qwen/Qwen3-0.6B model.quantize=nf4 model.context=2048 --out runs/qwen3
+# ```
+#
+# **Things to try.** Change `CFG.gamma` to 1.0: does the agent still hurry? Set `SMOOTHING = 0`, or leave the replays out. Use `explore` as
+# teacher: what is left to learn? Let the memory hold two notes. Take another family, such as `coin` or `twc`. Read
+# [the method](../docs/method.md), then [`train/ppo.py`](../src/grue/train/ppo.py), which is this loop with logging, checkpoints and resuming.
+
+# %% [markdown]
+# <a name="solutions"></a>
+# ## 17 Solutions
+
+
+# %%
+def solution_1(node_log_probs: list[float]) -> float:
+    return float(np.exp(sum(node_log_probs)))
+
+
+def solution_2(p: float, n: int) -> float:
+    return float(np.sqrt(p * (1 - p) / n))
+
+
+def solution_3(rewards: list[float], values: list[float], gamma: float, lam: float) -> list[float]:
+    advantages, following, running = [0.0] * len(rewards), 0.0, 0.0
+    for t in reversed(range(len(rewards))):
+        running = rewards[t] + gamma * following - values[t] + gamma * lam * running
+        advantages[t], following = running, values[t]
+    return advantages
+
+
+def solution_4(notes: int, with_word: int) -> float:
+    return float(np.log(1 + (notes - with_word + 0.5) / (with_word + 0.5)))
+
+
+for number, found in enumerate((check_1(solution_1), check_2(solution_2), check_3(solution_3), check_4(solution_4)), 1):
+    check(number, found)
+    assert found is True
+
+# %%
+for seat in games:
+    seat.close()
+print(f"the whole notebook: {(time.monotonic() - STARTED) / 60:.1f} minutes")
+
+# %% [markdown]
+# <a name="references"></a>
+# ## References
+#
+# - Carta, Romac, Wolf, Lamprier, Sigaud and Oudeyer 2023. *Grounding large language models in interactive environments with online reinforcement learning* (GLAM). ICML. [arXiv:2302.02662](https://arxiv.org/abs/2302.02662)
+# - Côté et al. 2019. *TextWorld: a learning environment for text-based games.* [arXiv:1806.11532](https://arxiv.org/abs/1806.11532)
+# - Dettmers, Pagnoni, Holtzman and Zettlemoyer 2023. *QLoRA: efficient finetuning of quantized LLMs.* NeurIPS. [arXiv:2305.14314](https://arxiv.org/abs/2305.14314)
+# - Feng, Xue, Liu and An 2025. *Group-in-group policy optimization for LLM agent training* (GiGPO). [arXiv:2505.10978](https://arxiv.org/abs/2505.10978)
+# - Hausknecht, Ammanabrolu, Côté and Yuan 2020. *Interactive fiction games: a colossal adventure* (Jericho). AAAI. [arXiv:1909.05398](https://arxiv.org/abs/1909.05398)
+# - Hu et al. 2022. *LoRA: low-rank adaptation of large language models.* ICLR. [arXiv:2106.09685](https://arxiv.org/abs/2106.09685)
+# - Jansen and Côté 2023. *TextWorldExpress: simulating text games at one million steps per second.* EACL demos. [arXiv:2208.01174](https://arxiv.org/abs/2208.01174)
+# - Kaelbling, Littman and Cassandra 1998. *Planning and acting in partially observable stochastic domains.* Artificial Intelligence 101.
+# - Laskey, Lee, Fox, Dragan and Goldberg 2017. *DART: noise injection for robust imitation learning.* CoRL.
+# - Ouyang et al. 2022. *Training language models to follow instructions with human feedback.* NeurIPS. [arXiv:2203.02155](https://arxiv.org/abs/2203.02155)
+# - Pomerleau 1989. *ALVINN: an autonomous land vehicle in a neural network.* NeurIPS.
+# - Robertson and Zaragoza 2009. *The probabilistic relevance framework: BM25 and beyond.* Foundations and Trends in Information Retrieval 3(4).
+# - Ross, Gordon and Bagnell 2011. *A reduction of imitation learning and structured prediction to no-regret online learning* (DAgger). AISTATS.
+# - Schulman, Moritz, Levine, Jordan and Abbeel 2016. *High-dimensional continuous control using generalized advantage estimation.* ICLR. [arXiv:1506.02438](https://arxiv.org/abs/1506.02438)
+# - Schulman, Wolski, Dhariwal, Radford and Klimov 2017. *Proximal policy optimization algorithms.* [arXiv:1707.06347](https://arxiv.org/abs/1707.06347)
+# - Szegedy, Vanhoucke, Ioffe, Shlens and Wojna 2016. *Rethinking the Inception architecture for computer vision.* CVPR.
+# - Tan, Zhang, Liu, Zheng, Wang and An 2024. *True knowledge comes from practice: aligning LLMs with embodied environments via reinforcement learning* (TWOSOME). ICLR. [arXiv:2401.14151](https://arxiv.org/abs/2401.14151)
+# - Wilson 1927. *Probable inference, the law of succession, and statistical inference.* JASA 22.
+# - Zhou, Zanette, Pan, Levine and Kumar 2024. *ArCHer: training language model agents via hierarchical multi-turn RL.* ICML. [arXiv:2402.19446](https://arxiv.org/abs/2402.19446)
+# - Ziegler et al. 2019. *Fine-tuning language models from human preferences.* [arXiv:1909.08593](https://arxiv.org/abs/1909.08593)
