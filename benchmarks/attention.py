@@ -19,10 +19,10 @@ from grue.models.attention import attention
 
 REPETITIONS = 5
 TRAINING = [
+    (32, 8, 4, 200, 32),  # the embedded base and a batch of the main job
     (16, 4, 4, 64, 64),
     (8, 4, 2, 256, 64),
     (4, 8, 4, 512, 32),
-    (2, 4, 2, 1024, 64),
 ]  # B, heads, key heads, L, dim
 PLAY = [
     (64, 8, 4, 1, 512, 32),

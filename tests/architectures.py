@@ -17,8 +17,8 @@ CONTEXT = 512
 def _shape(**changes: Any) -> dict[str, Any]:
     return {
         "vocab_size": len(tiny.tokenizer()),
-        "hidden_size": 32,
-        "intermediate_size": 64,
+        "hidden_size": 64,
+        "intermediate_size": 128,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -41,7 +41,7 @@ def qwen3() -> PreTrainedConfig:
     """Normalised queries and keys; heads that are larger than hidden / heads."""
     from transformers import Qwen3Config
 
-    return Qwen3Config(**_shape(head_dim=16))
+    return Qwen3Config(**_shape(head_dim=32))
 
 
 def falcon() -> PreTrainedConfig:
@@ -65,7 +65,7 @@ def gpt2() -> PreTrainedConfig:
     from transformers import GPT2Config
 
     return GPT2Config(
-        vocab_size=len(tiny.tokenizer()), n_positions=CONTEXT, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3
+        vocab_size=len(tiny.tokenizer()), n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=4, initializer_range=0.3
     )
 
 

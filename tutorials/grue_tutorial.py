@@ -1065,15 +1065,14 @@ def check_4(answer) -> bool | None:
 check(4, check_4(word_weight))
 
 # %% [markdown]
-# **Lessons.** The agent is its own teacher: each game of the pool is played a few more times, and its shortest win is
-# what both models are fine-tuned on, one with the note of the first visit in front, one without. Then both go on with
-# PPO, each in its own world.
+# **Lessons.** The agent is its own teacher: each game of the pool is played a few more times, and the wins are what
+# both models are fine-tuned on, one with the note of the first visit in front, one without. A model that has never
+# seen a note stumbles over the first one, so this step matters. Then both go on with PPO, each in its own world.
 
 # %%
 again = [collect(policy, games, POOL, Decoding(), seed=f"again/{k}", columns=COLUMNS) for k in range(size(4, 2))]
-wins = [min((e for e in plays if e.won), key=lambda e: e.steps, default=None) for plays in zip(*again, strict=True)]
-wins = [episode for episode in wins if episode is not None]
-print(f"{len(wins)} of {len(POOL)} games were won at least once in {len(again)} more plays")
+wins = [episode for plays in again for episode in plays if episode.won]
+print(f"{len(wins)} wins in {len(again)} more plays of {len(POOL)} games")
 
 RETRIEVAL_ITERATIONS = size(12, 2)
 arms = {}
@@ -1085,8 +1084,8 @@ for label, seats, episodes in (
     arm_actor = Actor(arm_model, "auto")
     arm_policy = ChoosePolicy(arm_actor.model, encoder)
     items = samples([tokenise(episode, arm_policy) for episode in episodes])
-    if len(items) >= BATCH:
-        fine_tune(arm_model, items, learning_rate=1e-4, seed="retrieval")
+    for lap in range(2):
+        fine_tune(arm_model, items, learning_rate=3e-4, seed=f"retrieval/{lap}")
     arm_log = train_ppo(
         arm_model, arm_actor, arm_policy, seats, RETRIEVAL_ITERATIONS, "retrieval", rename=0.0, pool=POOL
     )

@@ -1,6 +1,6 @@
 """The whole method of grue in one file: play, imitate, improve, measure. Needs torch and transformers, nothing of grue.
 
-    python tutorials/one_file_ppo.py                    # the base that ships with grue; about a minute on two cores
+    python tutorials/one_file_ppo.py                    # the base that ships with grue; a few minutes on two cores
     python tutorials/one_file_ppo.py --model FOLDER     # any causal language model in a folder, or by its hub name
 
 Read it from top to bottom. tests/tutorials/test_one_file.py shows that on the same batch its advantages, losses and
@@ -296,7 +296,7 @@ def credit(episodes: Sequence[Episode], gamma: float, lam: float) -> None:
 # ---- 8. PPO ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class PPO:
-    iterations: int = 20
+    iterations: int = 24
     games: int = 48
     minibatches: int = 4
     learning_rate: float = 3e-4
@@ -374,7 +374,7 @@ def load(source: str) -> tuple[ActorCritic, Encode]:
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", default=str(Path(__file__).parents[1] / "src/grue/models/embedded"))
-    sizes = {"demonstrations": 300, "iterations": PPO.iterations, "games": PPO.games, "test-games": 100, "seed": 0}
+    sizes = {"demonstrations": 600, "iterations": PPO.iterations, "games": PPO.games, "test-games": 100, "seed": 0}
     for name, size in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=size)
     args = parser.parse_args(arguments)
@@ -388,7 +388,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     found = {"teacher": report("teacher", [demonstration(seed, encode) for seed in test]), "base": measure("base")}
     demos = [demonstration(s, encode, omit=0.2 * (s % 3 > 0)) for s in range(args.demonstrations)]
     random.Random(args.seed).shuffle(demos)
-    optimizer = torch.optim.AdamW(model.lm.parameters(), lr=3e-4, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.lm.parameters(), lr=1e-3, weight_decay=0.01)
     for first in range(0, len(demos), 16):
         step(optimizer, sft_loss(model, demos[first : first + 16], smoothing=0.02))
     found["sft"] = measure("SFT")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 T = TypeVar("T")
+R = TypeVar("R")
 BUCKET = 2**24  # numbers that are summed in one message
 # a process may wait as long as another one plays; one that has died is noticed at once
 PATIENCE = timedelta(hours=6)
@@ -75,7 +76,7 @@ class Processes:
         gathered = self.gather([tuple(tensor.cpu() for tensor in row) for row in results])
         return [tuple(tensor.to(device) for tensor in row) for row in gathered]
 
-    def all_of(self, work: Sequence[T], do: Callable[[Sequence[T], Sequence[int]], Sequence[T]]) -> list[T]:
+    def all_of(self, work: Sequence[T], do: Callable[[Sequence[T], Sequence[int]], Sequence[R]]) -> list[R]:
         """`do(part of the work, places of that part in the whole)`, done by all, for all."""
         return self.gather(do(self.share(work), self.share(range(len(work)))))
 

@@ -172,7 +172,10 @@ def test_equal_seeds_make_equal_games_in_another_cache(tmp_path: Path, monkeypat
     monkeypatch.setenv("GRUE_CACHE", str(tmp_path))
     there = game_file(task)
     assert there != here
-    assert json.loads(there.with_suffix(".json").read_text()) == json.loads(here.with_suffix(".json").read_text())
+    made = [json.loads(story.with_suffix(".json").read_text()) for story in (here, there)]
+    for game in made:
+        game["grammar"]["names_to_exclude"].sort(key=str)  # a set, written in any order
+    assert made[0] == made[1]
 
 
 def test_a_killed_process_does_not_show_in_the_transcript() -> None:
@@ -227,7 +230,7 @@ def test_wrong_requests_are_refused(name: str, params: str, message: str) -> Non
 
 
 def test_parameters_that_no_game_fits_fail_the_game() -> None:
-    params = "rooms=1,objects=3,questLength=20"
+    params = "rooms=1,objects=3,questLength=1,questBreadth=5"
     game = opened("textworld", params)
     with pytest.raises(GameError, match="made no textworld"):
         game.reset(first("textworld", params))

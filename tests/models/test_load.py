@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -19,6 +20,9 @@ from grue.policy.choose import ChoosePolicy, Decoding
 from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
 from grue.types import Episode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +97,29 @@ def test_only_the_adapter_learns_and_it_moves_the_policy(name: str, form: str, f
         assert replay(model, episodes, 1.0).mean == pytest.approx(before.mean, abs=limit)
 
 
+def test_4_bit_weights_are_read_rightly_or_refused(tiny_folder: Path) -> None:
+    """32 inputs: what bitsandbytes 0.50 reads wrongly on CPUs without a word."""
+    pytest.importorskip("bitsandbytes")
+    try:
+        lm, _ = load_base(settings(tiny_folder, "model.quantize=nf4"))
+    except ModelError as error:
+        assert "4-bit weights of 32 inputs wrongly" in error.message  # noqa: PT017
+        assert "int8" in error.hint  # noqa: PT017
+    else:
+        _assert_near(lm, load_base(settings(tiny_folder))[0], 0.13)
+
+
 @pytest.mark.parametrize(("form", "error"), [("nf4", 0.13), ("int8", 0.02)])
 def test_quantised_weights_are_smaller_and_nearly_the_same(form: str, error: float, folders: dict[str, Path]) -> None:
     pytest.importorskip("bitsandbytes")
     full, _ = load_base(settings(folders["llama"]))
     lm, _ = load_base(settings(folders["llama"], f"model.quantize={form}"))
     assert lm.get_memory_footprint() < full.get_memory_footprint()
-    plain = dict(lm.dequantize().named_parameters())
+    _assert_near(lm, full, error)
+
+
+def _assert_near(quantised: PreTrainedModel, full: PreTrainedModel, error: float) -> None:
+    plain = dict(quantised.dequantize().named_parameters())  # type: ignore[operator]
     for name, expected in full.named_parameters():
         if name.endswith("_proj.weight"):
             distance = float(((plain[name].float() - expected).norm() / expected.norm()).detach())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
-import architectures
 import pytest
 import torch
 
+import architectures
 import tiny
 from grue.config import Config, load_config
 from grue.models.load import load_model

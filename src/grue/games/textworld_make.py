@@ -87,7 +87,7 @@ def _generate(task: Task, folder: Path) -> Path:
                 warnings.simplefilter("ignore")  # of its libraries, about each other
                 return Path(compile_game(_make(task, options), options))
         except Exception as error:  # the generator raises many kinds for a seed that does not work out
-            problems.append(f"{type(error).__name__}: {error}")
+            problems.append(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
     raise GameError(
         f"TextWorld made no {task.game} with {task.params or 'its defaults'} for seed {task.seed}: {problems[-1]}",
         hint="more rooms and objects make room for longer quests",
@@ -103,8 +103,8 @@ def _make(task: Task, options: Any) -> Any:
     if task.game == "textworld":
         options.nb_rooms = settings["rooms"]
         options.nb_objects = settings["objects"]
-        options.chaining.min_length = options.chaining.max_length = settings["questLength"]
-        options.chaining.min_breadth = options.chaining.max_breadth = settings["questBreadth"]
+        options.quest_length = settings["questLength"]
+        options.quest_breadth = settings["questBreadth"]
         return textworld.generator.make_game(options)
     if task.game == "textworld-cooking":
         settings |= {key: bool(settings[key]) for key in ("open", "cook", "cut", "drop")}

@@ -62,6 +62,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=self._complaints,
                 pass_fds=(lifeline,),
+                env=os.environ | {"PYTHONHASHSEED": "0"},  # no game may depend on the order of a set
                 start_new_session=True,
             )
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -42,7 +42,8 @@ def lora_config(model: nn.Module, config: ModelConfig) -> LoraConfig:
 
 def matrices(model: nn.Module) -> dict[str, tuple[int, int]]:
     """Name -> (inputs, outputs) of each layer that can have an adapter; the output layer cannot."""
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    find_head: Any = getattr(model, "get_output_embeddings", None)
+    head = find_head() if find_head is not None else None
     found = {}
     for name, module in model.named_modules():
         if module is head or not hasattr(module, "weight"):

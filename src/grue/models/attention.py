@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME = "grue"  # of `attention` among transformers' attention functions
+LONGEST = 768  # tokens; beyond, torch's kernel is as fast and keeps no probabilities
 CHUNK = 64  # queries of a block: what lies above its diagonal is never computed
 
 
@@ -52,8 +53,9 @@ def attention(
     groups = query.shape[1] // key.shape[1]
     if plain and attention_mask is not None and attention_mask.shape[1] == 1 and groups > 1:
         return _packed(query, key, value, attention_mask, options.get("scaling")), None
-    causal = attention_mask is None and getattr(module, "is_causal", True) and query.shape[2] == key.shape[2] > 1
-    if plain and causal and query.device.type == "cpu" and _dtype_of(query) is torch.bfloat16:
+    causal = attention_mask is None and getattr(module, "is_causal", True) and query.shape[2] == key.shape[2]
+    short = 1 < query.shape[2] <= LONGEST
+    if plain and causal and short and query.device.type == "cpu" and _dtype_of(query) is torch.bfloat16:
         scale = options.get("scaling") or query.shape[-1] ** -0.5
         query, key, value = (states.to(torch.bfloat16) for states in (query, key, value))
         key, value = (states.repeat_interleave(groups, dim=1) if groups > 1 else states for states in (key, value))
@@ -90,9 +92,9 @@ def _packed(
 class _CausalCPU(torch.autograd.Function):
     """Causal attention in bfloat16 by blocks of queries, forward and backward.
 
-    torch's fused kernel takes two to four times as long on short sequences (`benchmarks/attention.py`). Scores and
-    softmax are float32, as there; the probabilities are kept for the backward pass, so memory grows with the square
-    of the length.
+    torch's fused kernel takes up to twice as long on short sequences (`benchmarks/attention.py`). Scores and softmax
+    are float32, as there; the probabilities are kept for the backward pass, so memory grows with the square of the
+    length.
     """
 
     @staticmethod

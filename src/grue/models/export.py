@@ -33,7 +33,8 @@ def save_adapter(lm: PreTrainedModel, config: ModelConfig, folder: Path) -> None
     """adapter_model.safetensors and adapter_config.json, which names the base as `model.name` does."""
     if config.adapter != "lora":
         raise ConfigError("all weights of this run have learnt, so there is no adapter", hint="--what merged")
-    for settings in lm.peft_config.values():  # type: ignore[union-attr]
+    adapters: Any = lm.peft_config
+    for settings in adapters.values():
         settings.base_model_name_or_path, settings.revision = config.name, config.revision
         settings.inference_mode = True
     # embeddings do not learn; to find that out by itself peft would ask the hub
@@ -89,7 +90,7 @@ def _plain_base(config: ModelConfig) -> PreTrainedModel:
     """The base in float32 with the numbers that the adapter was trained on: rounded ones where it was quantised."""
     base, _ = load_base(config)
     if is_quantised(base):
-        base = base.dequantize()  # type: ignore[operator]
+        base = base.dequantize()
     plain: PreTrainedModel = base.float()
     return plain
 

@@ -11,7 +11,14 @@ from grue.errors import ConfigError, needs
 from grue.hardware import native_bfloat16
 from grue.models.adapter import with_adapter
 from grue.models.checkpointing import prepare_recomputing
-from grue.models.quantization import check_stored, is_quantised, keep_unpacked, loading_options, stored_method
+from grue.models.quantization import (
+    check_reading,
+    check_stored,
+    is_quantised,
+    keep_unpacked,
+    loading_options,
+    stored_method,
+)
 from grue.models.sources import EMBEDDED, cannot_load, embedded_folder, read_config, safe_options, source_of
 from grue.models.tokenizer import check_context, check_tokenizer, load_tokenizer
 
@@ -78,6 +85,7 @@ def load_base(
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise cannot_load(config.name, error) from error
     keep_unpacked(model)
+    check_reading(config.name, model)
     check_tokenizer(config.name, tokenizer, model)
     check_context(config.name, model, config.context)
     if config.quantize == "none" and stored_method(raw) is None:

@@ -37,7 +37,8 @@ def candidate_weights(model: PolicyModel, candidates: Sequence[Candidate], prefi
     nothing = torch.zeros(0, dtype=torch.long, device=device)
     children = torch.zeros(1, len(candidates), dtype=torch.long, device=device)
     reading = model(torch.from_numpy(ids).to(device), nothing, nothing, children, nothing, nothing, trees.to(device))
-    return reading.logits_NC[0]
+    scores_K: torch.Tensor = reading.logits_NC[0]
+    return scores_K
 
 
 def _branching(node: Node, path: tuple[int, ...]) -> list[tuple[tuple[int, ...], Node]]:

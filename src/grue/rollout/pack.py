@@ -171,7 +171,7 @@ def collate(items: Sequence[Sample]) -> Batch:
     """One Batch from samples of similar length."""
     ids, trees = _ids(items)
     nodes: list[tuple[int, int, int, int]] = []  # row, position, turn, chosen
-    children: list[tuple[int, ...]] = []
+    children: list[Sequence[int]] = []
     turn_rows: list[int] = []
     positions: list[int] = []
     for row, item in enumerate(items):

@@ -30,7 +30,7 @@ from grue.models.load import embedded_folder
 Ids = NDArray[np.int64]
 
 
-class TokenIds(gymnasium.Wrapper[Ids, str, str, str], RecordConstructorArgs):
+class TokenIds(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """The newest `columns` tokens of the transcript so far; shape (columns,), newest last, 0 where nothing is yet.
 
     `encode` maps a text to ids from 1 to `vocabulary`. The default is the tokenizer of the embedded base, shifted by 1.
@@ -44,7 +44,7 @@ class TokenIds(gymnasium.Wrapper[Ids, str, str, str], RecordConstructorArgs):
         vocabulary: int | None = None,
     ) -> None:
         RecordConstructorArgs.__init__(self, columns=columns, encode=encode, vocabulary=vocabulary)
-        gymnasium.Wrapper.__init__(self, env)
+        super().__init__(env)
         self._encode = encode or _embedded_ids
         high = vocabulary or _embedded_tokenizer().get_vocab_size()
         self.observation_space = spaces.Box(0, high, (columns,), np.int64)
@@ -69,12 +69,12 @@ class TokenIds(gymnasium.Wrapper[Ids, str, str, str], RecordConstructorArgs):
         return found
 
 
-class ActionList(gymnasium.Wrapper[Ids, int, Ids, str], RecordConstructorArgs):
+class ActionList(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """An action is the number of a text in `actions`; `action_masks()` says which of them the game lists now."""
 
     def __init__(self, env: gymnasium.Env[Ids, str], actions: Sequence[str]) -> None:
         RecordConstructorArgs.__init__(self, actions=actions)
-        gymnasium.Wrapper.__init__(self, env)
+        super().__init__(env)
         self.actions = tuple(actions)
         self.action_space = spaces.Discrete(len(self.actions))
         self._number = {action: i for i, action in enumerate(self.actions)}

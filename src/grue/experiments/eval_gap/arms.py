@@ -127,6 +127,7 @@ class PPOArm:
         }
         ours = self.session.config.ppo
         changed["value_passes"] = ours.value_passes or 8
+        changed["warmup_iterations"] = min(ours.warmup_iterations, self.size.iterations // 4)
         return PPOConfig.model_validate({**ours.model_dump(), **changed})
 
     def _full_model(self) -> PolicyModel:
