@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -37,6 +38,10 @@ def main() -> None:
     )
     start = time.monotonic()
     client.execute()
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            if output.output_type == "stream":  # warnings name the files that gave them
+                output.text = output.text.replace(sys.prefix, ".venv")
     jupytext.write(notebook, args.out)
     print(f"{args.out}: {(time.monotonic() - start) / 60:.1f} minutes")
 
