@@ -42,6 +42,9 @@ def main() -> None:
         for output in cell.get("outputs", ()):
             if output.output_type == "stream":  # warnings name the files that gave them
                 output.text = output.text.replace(sys.prefix, ".venv")
+    for cell in notebook.cells:
+        if cell.cell_type == "code":  # warnings of libraries tell of this machine, not of the tutorial
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     jupytext.write(notebook, args.out)
     print(f"{args.out}: {(time.monotonic() - start) / 60:.1f} minutes")
 

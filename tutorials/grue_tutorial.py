@@ -528,7 +528,8 @@ lengths = [episode.steps for episode in demos]
 figure, axis = plt.subplots()
 axis.hist(lengths, bins=range(min(lengths), max(lengths) + 2), color=BLUE, alpha=0.75, edgecolor="black")
 axis.axvline(LIMIT + 1, color=ORANGE, linestyle="--")
-axis.text(LIMIT + 1.1, axis.get_ylim()[1] * 0.9, "too late from here on", color=ORANGE)
+axis.text(LIMIT + 1.1, axis.get_ylim()[1] * 1.04, "too late from here on", color=ORANGE)
+axis.set_ylim(0, axis.get_ylim()[1] * 1.15)
 axis.set(xlabel="steps of the gold path", ylabel="train games", title="The teacher needs longer than the game lasts")
 plt.show()
 print(
@@ -612,9 +613,9 @@ base_results = {
 log = fine_tune(model, lessons)
 actor.sync()  # the copy that plays takes over the trained weights
 figure, (left, right) = plt.subplots(1, 2)
-left.plot([row["loss"] for row in log], color=BLUE)
+left.plot([row["loss"] for row in log], color=BLUE, marker=".")
 left.set(xlabel="optimiser step", ylabel="loss (nats)", title="SFT loss")
-right.plot([row["accuracy"] for row in log], color=GREEN, linestyle="--")
+right.plot([row["accuracy"] for row in log], color=GREEN, linestyle="--", marker=".")
 right.set(xlabel="optimiser step", ylabel="nodes decided like the teacher", title="Accuracy")
 plt.show()
 

@@ -1,6 +1,6 @@
 """The whole method of grue in one file: play, imitate, improve, measure. Needs torch and transformers, nothing of grue.
 
-    python tutorials/one_file_ppo.py                    # the base that ships with grue; a few minutes on two cores
+    python tutorials/one_file_ppo.py                    # the base that ships with grue; some minutes on two cores
     python tutorials/one_file_ppo.py --model FOLDER     # any causal language model in a folder, or by its hub name
 
 Read it from top to bottom. tests/tutorials/test_one_file.py shows that on the same batch its advantages, losses and

@@ -8,7 +8,6 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 
 from grue.bench import Say
 from grue.bench.common import alternate, facts, load, open_games, result, task_sets, threads
@@ -128,22 +127,22 @@ class Baseline:
             weight_decay=cfg.weight_decay,
             fused=True,
         )
-        self.accelerator = _accelerator(config, model)
-        self.agent, self.optimizer = self.accelerator.prepare(actor_critic, optimizer)
+        self.agent, self.optimizer = actor_critic, optimizer
         self.device = next(model.parameters()).device
+        self.products = compute_dtype(config.model.dtype, self.device.type)
 
     @torch.no_grad()
     def log_probs(self, items: Sequence[PromptSample]) -> list[float]:
         """Log-probability of each answer before learning."""
         self.agent.eval()
-        return [self.agent(item.ids_L.to(self.device), item.answer)[0].item() for item in items]
+        return [self._read(item)[0].item() for item in items]
 
     def learn(self, items: Sequence[PromptSample], old_log_probs: Sequence[float]) -> int:
         """One pass over the samples; the number of turns."""
         self.agent.train()
         for number, (item, old) in enumerate(zip(items, old_log_probs, strict=True), 1):
             loss = self._loss(item, old) / ACCUMULATE
-            self.accelerator.backward(loss)
+            loss.backward()
             loss.item()
             if number % ACCUMULATE == 0 or number == len(items):
                 self.optimizer.step()
@@ -153,7 +152,7 @@ class Baseline:
 
     def _loss(self, item: PromptSample, old_log_prob: float) -> torch.Tensor:
         cfg = self.cfg
-        log_prob, value, entropy = self.agent(item.ids_L.to(self.device), item.answer)
+        log_prob, value, entropy = self._read(item)
         ratio = (log_prob - old_log_prob).exp()
         policy_loss = -torch.minimum(ratio * item.advantage, ratio.clamp(1 - cfg.clip, 1 + cfg.clip) * item.advantage)
         near = item.old_value + (value - item.old_value).clamp(-cfg.value_clip, cfg.value_clip)
@@ -161,12 +160,11 @@ class Baseline:
         loss: torch.Tensor = policy_loss + cfg.value_coef * value_loss - cfg.entropy_coef * entropy
         return loss
 
-
-def _accelerator(config: Config, model: PolicyModel) -> Accelerator:
-    """Mixed precision as the learner has it."""
-    device = next(model.parameters()).device.type
-    precision = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(compute_dtype(config.model.dtype, device), "no")
-    return Accelerator(mixed_precision=precision, cpu=device == "cpu")
+    def _read(self, item: PromptSample) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Log-probability, value and entropy of one prompt, in the number format that the learner uses."""
+        with torch.autocast(self.device.type, self.products, enabled=self.products is not torch.float32):
+            log_prob, value, entropy = self.agent(item.ids_L.to(self.device), item.answer)
+        return log_prob.float(), value.float(), entropy.float()
 
 
 def prompt_samples(

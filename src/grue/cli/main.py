@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from grue import __version__
-from grue.cli import common
+from grue.cli import common, model_verbs
 from grue.cli.common import Again, ConfigFile, Json, Out, PresetAndSettings, PresetName, Quiet, RunAndSettings, Seed
 from grue.errors import ConfigError
 from grue.progress import Progress
@@ -99,64 +99,9 @@ def _add_stage_verb(name: Literal["demos", "sft", "ppo"], help_text: str) -> Non
 _add_stage_verb("demos", "Record the teacher's games. Begins a run directory if there is none.")
 _add_stage_verb("sft", "Fine-tune the model on the demonstrations.")
 _add_stage_verb("ppo", "Let the fine-tuned policy play, and learn from its own games.")
-
-
-@app.command("eval")
-def evaluate(
-    arguments: RunAndSettings = None,
-    preset: PresetName = None,
-    config: ConfigFile = None,
-    out: Out = None,
-    seed: Seed = None,
-    again: Again = False,
-    api: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="let a chat model behind this OpenAI-compatible endpoint play instead"),
-    ] = None,
-    api_model: Annotated[str | None, typer.Option(metavar="NAME", help="which model of the endpoint")] = None,
-    api_concurrency: Annotated[int, typer.Option(min=1, max=256, help="games that wait for answers at once")] = 8,
-    api_timeout: Annotated[float, typer.Option(min=1, max=3600, help="seconds to wait for an answer")] = 60.0,
-    api_retries: Annotated[int, typer.Option(min=0, max=20, help="further attempts at a request that failed")] = 6,
-    api_temperature: Annotated[float, typer.Option(min=0, max=2, help="0 = greedy")] = 0.0,
-    api_max_tokens: Annotated[int, typer.Option(min=1, help="tokens of a reply, thoughts included")] = 256,
-    api_prices: Annotated[
-        str | None, typer.Option(metavar="IN,OUT", help="prices of a million prompt and completion tokens")
-    ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Measure every policy of a run on games that none has seen.
-
-    With --api a chat model plays the same games, without training. Its key is read from GRUE_API_KEY or OPENAI_API_KEY.
-    """
-
-    def work(say: Progress) -> object:
-        with common.reading_arguments():
-            run_name, settings = common.split(arguments, "a run directory")
-            wanted, folder = common.settle(preset, settings, config, seed, common.run_folder(run_name, out))
-            endpoint = None
-            if api is not None:
-                from grue.policy.api import Endpoint
-
-                endpoint = Endpoint(
-                    url=api,
-                    model=common.required(api_model, "--api-model", "which model of the endpoint is to play"),
-                    key=os.environ.get("GRUE_API_KEY") or os.environ.get("OPENAI_API_KEY") or "",
-                    timeout_s=api_timeout,
-                    retries=api_retries,
-                    temperature=api_temperature,
-                    max_tokens=api_max_tokens,
-                    prices=None if api_prices is None else common.prices(api_prices),
-                )
-        if endpoint is not None:
-            from grue.stages.api_eval import evaluate_api
-
-            return evaluate_api(folder, wanted, endpoint, concurrency=api_concurrency, say=say)
-        from grue import stages
-
-        return stages.run_stage("eval", wanted, folder, say=say, again=again)
-
-    common.perform(work, as_json=as_json, quiet=quiet)
+app.command("eval")(model_verbs.evaluate)
+app.command("export")(model_verbs.export)
+app.command("push")(model_verbs.push)
 
 
 @app.command("report")
@@ -266,55 +211,6 @@ def doctor(
     common.perform(work, as_json=as_json)
 
 
-@app.command("export")
-def export(
-    folder: common.RunFolder = None,
-    what: Annotated[
-        Literal["adapter", "merged"], typer.Option(help="the adapter alone, or a whole model with it merged in")
-    ] = "merged",
-    policy: Annotated[str | None, typer.Option(help="sft or ppo; default: the furthest one", metavar="NAME")] = None,
-    to: Annotated[Path | None, typer.Option(metavar="DIR", help="where to; default: RUN/export-WHAT")] = None,
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"], typer.Option(help="number format of a merged model's weights")
-    ] = "float32",
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Write a trained policy as a folder that transformers and peft load.
-
-    A recorded game is read with what was written; a copy that says something else than the policy said is refused.
-    """
-
-    def work(say: Progress) -> object:
-        with common.reading_arguments():
-            run_dir = common.existing_run(folder)
-        from grue.stages.export import export_run
-
-        return export_run(run_dir, what=what, policy=policy, dtype=dtype, to=to, say=say)
-
-    common.perform(work, as_json=as_json, quiet=quiet)
-
-
-@app.command("push")
-def push(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="what grue export has written")],
-    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="repository on the hub")],
-    public: Annotated[bool, typer.Option("--public", help="everybody may see it; private otherwise")] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Upload an exported policy to the Hugging Face hub. No other verb sends anything."""
-
-    def work(say: Progress) -> object:
-        from grue.stages.push import push as upload
-
-        address = upload(folder, repository, public=public)
-        say(address)
-        return {"address": address}
-
-    common.perform(work, as_json=as_json, quiet=quiet)
-
-
 @app.command("check-game")
 def check_game(
     arguments: Annotated[
@@ -365,7 +261,10 @@ def pretrain(
 @app.command("experiment")
 def experiment(
     name: Annotated[str, typer.Argument(metavar="NAME", help="which experiment: eval-gap")],
-    arguments: RunAndSettings = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN|KEY=VALUE", help="a run directory, and sizes such as games=200 or iterations=10"),
+    ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="NAMES", help="some of its contrasts, joined by commas; default: all")
     ] = None,
@@ -387,6 +286,7 @@ def experiment(
         from grue import experiments
 
         with common.reading_arguments():
+            experiments.check_name(name)
             run_name, settings = common.split(arguments, "a run directory")
             run_dir = common.existing_run(None if run_name is None else Path(run_name))
             prepared = experiments.prepare(name, run_dir, settings, only=_names(only), training=training, out=out)

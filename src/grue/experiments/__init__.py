@@ -12,6 +12,12 @@ from grue.progress import Progress
 NAMES = ("eval-gap",)
 
 
+def check_name(name: str) -> None:
+    """ConfigError where there is no such experiment."""
+    if name not in NAMES:
+        raise ConfigError(f"there is no experiment {name!r}", hint=f"experiments: {', '.join(NAMES)}")
+
+
 def prepare(
     name: str,
     run: Path,
@@ -25,8 +31,7 @@ def prepare(
 
     `settings` are `key=value` texts of the experiment's own sizes; `only` names some of its contrasts.
     """
-    if name not in NAMES:
-        raise ConfigError(f"there is no experiment {name!r}", hint=f"experiments: {', '.join(NAMES)}")
+    check_name(name)
     from grue.experiments.eval_gap import main as eval_gap
     from grue.experiments.eval_gap.settings import read_settings
     from grue.experiments.eval_gap.suspects import wanted
