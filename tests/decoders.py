@@ -7,6 +7,15 @@ from transformers import PreTrainedModel
 
 import tiny
 
+SIZES = {
+    "vocab_size": 320,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
 
 def llama() -> PreTrainedModel:
     return tiny.llama()
@@ -26,12 +35,7 @@ def qwen3() -> PreTrainedModel:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
-        vocab_size=320,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        **SIZES,
         head_dim=16,
         max_position_embeddings=256,
         initializer_range=0.3,
@@ -45,12 +49,7 @@ def gemma3() -> PreTrainedModel:
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
     config = Gemma3TextConfig(
-        vocab_size=320,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        **SIZES,
         head_dim=8,
         max_position_embeddings=256,
         sliding_window=16,
@@ -66,12 +65,7 @@ def mistral() -> PreTrainedModel:
     from transformers import MistralConfig, MistralForCausalLM
 
     config = MistralConfig(
-        vocab_size=320,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        **SIZES,
         max_position_embeddings=256,
         sliding_window=10,
         initializer_range=0.3,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from copy import deepcopy
 
 import numpy as np
-import torch
 
 from grue.config import PPOConfig
 from grue.train.game_baseline import GameBaseline
@@ -23,7 +22,6 @@ def episode(seed: int, reward: float, steps: int = 3) -> Episode:
 
 
 def baseline(demo_steps: dict[int, int] | None = None) -> GameBaseline:
-    torch.manual_seed(0)
     return GameBaseline(demo_steps or {}, PPOConfig(gamma=GAMMA, value_passes=20, value_learning_rate=3e-3), "0")
 
 

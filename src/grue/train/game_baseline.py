@@ -19,7 +19,7 @@ from torch import nn
 
 from grue.config import PPOConfig
 from grue.train.credit import discounted_return
-from grue.train.critic import Critic
+from grue.train.critic import Critic, hash_seed
 from grue.types import Episode
 
 Array = NDArray[np.float64]
@@ -50,7 +50,9 @@ class GameBaseline:
     def __init__(self, demo_steps: Mapping[int, int], cfg: PPOConfig, seed: str) -> None:
         self._demo_steps, self._cfg = demo_steps, cfg
         self._mean_steps = float(np.mean(list(demo_steps.values()))) if demo_steps else 0.0
-        self.head = _Correction()
+        with torch.random.fork_rng(devices=[]):  # what ran before in this process must not matter
+            torch.manual_seed(hash_seed(f"{seed}/baseline/start"))
+            self.head = _Correction()
         self.critic = Critic(self.head, cfg.value_learning_rate, cfg.value_passes, cfg.value_memory, f"{seed}/baseline")
         self.plays: dict[int, tuple[int, float]] = {}  # seed -> (plays, mean return above the other games')
 

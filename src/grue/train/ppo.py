@@ -49,21 +49,14 @@ def train_ppo(
     """
     cfg = config.ppo
     reference = Reference(learner.policy_model)
-    critic = None
-    if cfg.value_passes:
-        head = learner.policy_model.value_head
-        critic = Critic(head, cfg.value_learning_rate, cfg.value_passes, cfg.value_memory, str(config.seed))
-    baseline = None
-    if cfg.game_baseline:
-        baseline = GameBaseline(demo_steps or {}, cfg, str(config.seed))
-    updater = Updater(config, learner, cfg.entropy_coef, critic, baseline)
+    updater = _updater(config, learner, demo_steps or {})
     progress = _resume(run, learner, updater)
     done = int(progress["iteration"])
     actor = Actor(learner.policy_model, config.model.dtype)
     policy = make_policy(actor.model, encoder)
     if cfg.dev_every and done == 0:
         _watch_dev(run, config, learner, policy, games, dev_tasks, progress, say)
-    # what is loaded by now stays: walking over it again and again is a tenth of the time of play
+    # what is loaded by now stays: collections during play need not walk over it
     gc.collect()
     gc.freeze()
     saved = time.monotonic()
@@ -112,6 +105,18 @@ def train_ppo(
     if best is not None:
         load_weights(learner.policy_model, checkpoint.load(best).tensors["model"])
     return progress
+
+
+def _updater(config: Config, learner: Learner, demo_steps: Mapping[int, int]) -> Updater:
+    """The update with what its settings ask for: a critic fitted apart, a baseline that knows the game."""
+    cfg, seed = config.ppo, str(config.seed)
+    critic = baseline = None
+    if cfg.value_passes:
+        head = learner.policy_model.value_head
+        critic = Critic(head, cfg.value_learning_rate, cfg.value_passes, cfg.value_memory, seed)
+    if cfg.game_baseline:
+        baseline = GameBaseline(demo_steps, cfg, seed)
+    return Updater(config, learner, cfg.entropy_coef, critic, baseline)
 
 
 def training_games(games: Sequence[Game], rename: float, salt: str) -> Sequence[Game]:
