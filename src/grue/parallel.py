@@ -187,6 +187,20 @@ def _lost_explained() -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def peers_explained() -> Iterator[None]:
+    """The same for passes in which torch itself speaks to the peers: errors of another kind stay what they are."""
+    try:
+        yield
+    except RuntimeError as error:
+        from torch.distributed import DistError
+
+        if isinstance(error, GrueError) or not (isinstance(error, DistError) or "gloo" in str(error).lower()):
+            raise
+        with _lost_explained():
+            raise
+
+
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     bucket: list[nn.Parameter] = []
     for parameter in parameters:

@@ -40,6 +40,7 @@ class Observation:
     inventory: str
     actions: tuple[str, ...] | None  # sorted valid actions; None where the engine cannot list them
     score: float  # normalised: 1.0 is a win
+    to_go: int | None = None  # steps that a win still takes: for critics, never shown; None where nobody asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Turn:
     state_position: int = 0  # index in Segment.ids of the last token before the action
     branches: tuple[Branch, ...] = ()
     candidates: tuple[Candidate, ...] = ()  # `score` only
+    whole: bool = False  # a teacher's: logits at its branches are log-probabilities over the whole vocabulary
     thought: str = ""  # `think` only: what was written before the action
     thought_ids: int = 0  # ids between the state and the action
 

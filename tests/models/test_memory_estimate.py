@@ -15,6 +15,7 @@ from grue.models.load import load_model
 from grue.models.memory import activation_bytes, cache_elements, estimate, learned_weights, skeleton, weight_bytes
 from grue.models.out_of_memory import OutOfMemoryError, explained_memory, hints, is_out_of_memory
 from grue.models.policy_model import PolicyModel
+from grue.parallel import Processes
 from grue.policy.engine import Engine
 from grue.rollout.pack import collate, samples
 
@@ -101,6 +102,18 @@ def test_savers_lower_the_estimate(folders: dict[str, Path]) -> None:
     wide = estimate(settings(folders["qwen3"], "ppo.slots=4096", "ppo.episodes_per_iteration=4096"))
     assert sum(wide.playing.values()) > 100 * sum(estimate(settings(folders["qwen3"])).playing.values())
     assert "key-value cache" in wide.line()
+
+
+def test_shards_divide_all_but_the_copy_that_plays(folders: dict[str, Path]) -> None:
+    config = settings(folders["qwen3"], "model.sharding=fsdp")
+    alone, four = estimate(config), estimate(config, Processes(0, 4))
+    for name in ("weights", "optimiser"):
+        assert four.always[name] == pytest.approx(alone.always[name] / 4, rel=0.35)  # the value head stays whole
+    assert four.learning["gradients"] < alone.learning["gradients"] / 2
+    assert four.playing == alone.playing
+    playing = four.always["copies"] - alone.always["copies"] / 4
+    assert playing > alone.always["weights"] * 0.9  # in float32 here
+    assert estimate(settings(folders["qwen3"]), Processes(0, 4)) == estimate(settings(folders["qwen3"]))
 
 
 def test_what_no_memory_holds_does_not_fit(folders: dict[str, Path]) -> None:

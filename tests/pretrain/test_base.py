@@ -21,6 +21,7 @@ from grue.games.names import game_foods, recipe_pairs
 from grue.games.twx import TwxGame
 from grue.pretrain.corpus import Transcript, read_corpus, record, write_corpus
 from grue.pretrain.main import GAME, PARAMS, RECORD_LIMIT, record_corpus, tokenizer_texts
+from grue.pretrain.shuffled import record_shuffled
 from grue.pretrain.tokenizer import train_tokenizer
 from grue.pretrain.train import Recipe, batches, encode, loss_of, train
 from grue.prompts.tokens import Encoder
@@ -96,6 +97,26 @@ def test_a_transcript_depends_on_its_seed_alone() -> None:
     two, three = list(record_corpus(2, said.append)), list(record_corpus(3, said.append))
     assert three[:2] == two
     assert said[-1].startswith("recorded 3/3 games")
+
+
+def test_shuffled_gold_does_all_that_gold_does_and_still_wins(game: TwxGame) -> None:
+    changed = learnt = 0
+    for transcript in record_shuffled(12, PARAMS, lambda text: None):
+        assert transcript.won
+        assert transcript.seed in FOLDS["pretrain"]
+        assert len(transcript.observations) == len(transcript.actions) + 1 == len(transcript.valid) + 1
+        own = [action for action, ours in zip(transcript.actions, transcript.valid, strict=True) if ours]
+        learnt += len(own)
+        assert own[-2:] == ["prepare meal", "eat meal"]
+        (task,) = tasks(GAME, PARAMS, "pretrain", RECORD_LIMIT, 1, start=transcript.seed - FOLDS["pretrain"].start)
+        if game.reset(task, gold=True).text != transcript.observations[0]:
+            continue  # a kitchen of another size
+        gold = game.gold()
+        listed = [action for action, (ours, _) in zip(gold, game.rehearse(gold), strict=True) if ours]
+        assert sorted(own) == sorted(listed)
+        changed += own != listed
+    assert changed >= 3
+    assert learnt > 150
 
 
 def test_a_corpus_is_written_and_read(recorded: dict[str, Transcript], tmp_path: Path) -> None:

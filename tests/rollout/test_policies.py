@@ -38,6 +38,8 @@ PROMPTS: dict[str, Prompt] = {
     "choose, listed": {"list_actions": True},
     "choose, window": {"history": 2},
     "choose, window, listed, chat": {"history": 2, "list_actions": True, "template": "chat"},
+    "aligned": {"kind": "aligned"},
+    "aligned, all, chat": {"kind": "aligned", "min_p": 0.0, "template": "chat"},
     "score, sum": {"kind": "score", "normalise": "sum"},
     "score, token": {"kind": "score", "normalise": "token"},
     "score, word, chat": {"kind": "score", "normalise": "word", "template": "chat"},
@@ -52,7 +54,8 @@ each_prompt = pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS.ke
 
 def tempered(prompt: Prompt, temperature: float = 1.0) -> float:
     """Sums of log-probabilities favour the shortest action nearly to certainty: a high temperature leaves a choice."""
-    return temperature * (20 if prompt.get("normalise") == "sum" else 1)
+    sums = prompt.get("normalise") == "sum" or prompt.get("kind") == "aligned"
+    return temperature * (20 if sums else 1)
 
 
 def play(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +85,13 @@ def _server() -> multiprocessing.context.ForkServerContext:
     return context
 
 
+def start(target: Callable[..., None], *arguments: object) -> multiprocessing.process.BaseProcess:
+    """A process that calls `target`."""
+    process = _server().Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
 def start_command(*arguments: str) -> multiprocessing.process.BaseProcess:
     """A running `grue` command."""
     process = _server().Process(target=_command, args=(list(arguments),))
@@ -99,10 +106,10 @@ def work(config: Config, out: Path, last: str, end: End | None = None) -> int:
     return wait(process)
 
 
-def wait(process: multiprocessing.process.BaseProcess) -> int:
-    process.join(TIMEOUT_S)
+def wait(process: multiprocessing.process.BaseProcess, timeout_s: float = TIMEOUT_S) -> int:
+    process.join(timeout_s)
     if process.exitcode is None:
         process.kill()
         process.join()
-        raise TimeoutError(f"the process did not end within {TIMEOUT_S} s")
+        raise TimeoutError(f"the process did not end within {timeout_s} s")
     return process.exitcode

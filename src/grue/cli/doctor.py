@@ -27,6 +27,7 @@ EXTRAS = {
     "jericho": ("jericho", "any Z-machine story file (game.name=jericho:zork1.z3)"),
     "scienceworld": ("scienceworld", "ScienceWorld, thirty tasks of school science (game.name=scienceworld)"),
     "babyai": ("minigrid", "BabyAI grid worlds as text (game.name=babyai)"),
+    "alfworld": ("alfworld", "ALFWorld's household tasks (game.name=alfworld, alfworld-micro)"),
     "sb3": ("sb3_contrib", "Stable-Baselines3 on the games (grue.wrappers.sb3)"),
     "trl": ("trl", "TRL's GRPOTrainer on the games (grue.wrappers.trl)"),
     "retrieval": ("bm25s", "a memory of earlier episodes in the prompt (grue.retrieval)"),
@@ -46,6 +47,7 @@ def examine(out: Path, model: dict[str, str] | None = None) -> dict[str, Any]:
         *_libraries(),
         *_java(),
         _engine(),
+        *_alfworld(),
         *_machine(),
         _base_model(),
         _disk(out),
@@ -156,6 +158,19 @@ def _engine() -> dict[str, str]:
         return _check("games", "bad", error.message, error.hint)
     seconds = time.monotonic() - began
     return _check("games", "ok", f"cookingworld starts in {seconds:.1f} s, {len(actions)} valid actions")
+
+
+def _alfworld() -> list[dict[str, str]]:
+    """Is ALFWorld's data there? Asked only where the extra is installed; no run without that game needs it."""
+    if find_spec("alfworld") is None:
+        return []
+    from grue.games.alfworld_data import SPLITS, game_files
+
+    try:
+        counts = [f"{SPLITS[fold]} {len(game_files('alfworld', 0, fold))}" for fold in ("train", "dev", "test")]
+    except GrueError as error:
+        return [_check("alfworld data", "note", error.message, error.hint)]
+    return [_check("alfworld data", "ok", ", ".join(counts))]
 
 
 def _machine() -> list[dict[str, str]]:

@@ -242,6 +242,7 @@ def pretrain(
     out: Annotated[Path, typer.Option(metavar="DIR", help="where the base and its corpus go")] = Path("runs/pretrain"),
     games: Annotated[int, typer.Option(min=1, max=1_000_000, help="games to record")] = 40_000,
     passes: Annotated[float, typer.Option(min=0.01, help="passes over the games")] = 2.0,
+    shuffled_games: Annotated[int, typer.Option(min=1, help="games of the second phase")] = 32_000,
     vocabulary: Annotated[int, typer.Option(min=300, max=65_000, help="size of the tokenizer's vocabulary")] = 1280,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = as torch chooses")] = 0,
     as_json: Json = False,
@@ -252,7 +253,15 @@ def pretrain(
     def work(say: Progress) -> object:
         from grue.pretrain.main import main as make_base
 
-        folder = make_base(out, games=games, passes=passes, vocabulary=vocabulary, threads=threads, say=say)
+        folder = make_base(
+            out,
+            games=games,
+            shuffled_games=shuffled_games,
+            passes=passes,
+            vocabulary=vocabulary,
+            threads=threads,
+            say=say,
+        )
         return {"base": str(folder)}
 
     common.perform(work, as_json=as_json, quiet=quiet)

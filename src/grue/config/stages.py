@@ -70,6 +70,11 @@ class ModelConfig(Stage):
     optimizer: Literal["adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit"] = Field(
         "adamw", description="AdamW with moments in 32 or 8 bits; paged ones move to main memory when a GPU is full"
     )
+    sharding: Literal["none", "fsdp"] = Field(
+        "none",
+        description="fsdp = each of several processes holds a part of weights, gradients and moments",
+        json_schema_extra=LOCAL,
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -80,12 +85,27 @@ class ModelConfig(Stage):
                 raise ValueError(f"quantize={data['quantize']} needs adapter=lora: quantised weights cannot learn")
         return data
 
+    @model_validator(mode="after")
+    def _shards_are_of_weights_that_learn(self) -> Self:
+        if self.sharding == "fsdp" and self.adapter != "none":
+            raise ValueError(
+                f"sharding=fsdp is for weights that learn: with adapter={self.adapter}, quantize={self.quantize} most "
+                "are frozen, and play needs those whole in every process"
+            )
+        if self.sharding == "fsdp" and self.optimizer != "adamw":
+            raise ValueError(f"sharding=fsdp needs optimizer=adamw: {self.optimizer} keeps no moments in shards")
+        return self
+
 
 class PolicyConfig(Stage):
     """How the model takes an action, and what it is shown."""
 
-    kind: Literal["choose", "score", "write", "think"] = Field(
-        "choose", description="choose = token by token among valid actions; score = among whole ones; write; think"
+    kind: Literal["choose", "aligned", "score", "write", "think"] = Field(
+        "choose",
+        description="choose = token by token among valid actions; aligned, score = among whole ones; write; think",
+    )
+    min_p: float = Field(
+        0.01, ge=0, lt=1, description="aligned: actions with less than this share of the likeliest one are left out"
     )
     normalise: Literal["sum", "token", "word"] = Field(
         "token", description="score: log-probabilities of a whole action are summed, or their mean per token or word"
@@ -108,6 +128,7 @@ class DemosConfig(Stage):
     record_limit: int = Field(50, ge=1, le=10_000, description="steps recorded per game, even past game.limit")
     replays: int = Field(0, ge=0, description="times each demonstration is replayed with steps left out at random")
     omission: float = Field(0.2, ge=0, lt=1, description="chance that a replay leaves a step out")
+    omission_keeps: str = Field("", description="replays never leave out actions that begin with this; empty = any")
 
 
 class SFTConfig(Stage):
@@ -155,6 +176,9 @@ class PPOConfig(Stage):
     game_baseline: bool = Field(
         False, description="advantages against a baseline that knows how hard each train game is"
     )
+    hidden_state: bool = Field(
+        False, description="that baseline is also told how many steps a win still takes; cookingworld only"
+    )
     value_shares_trunk: bool = Field(False, description="the value loss also moves the language model's weights")
     value_coef: float = Field(0.5, ge=0, description="weight of the value loss")
     entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
@@ -194,6 +218,8 @@ class PPOConfig(Stage):
             raise ValueError(f"plays_kept={self.plays_kept} is more than plays_per_game={self.plays_per_game}")
         if self.value_shares_trunk and self.value_passes:
             raise ValueError("value_shares_trunk needs the value loss inside the PPO loss: set value_passes to 0")
+        if self.hidden_state and not self.game_baseline:
+            raise ValueError("hidden_state is told to the game baseline: set game_baseline to true")
         if self.game_baseline and not self.value_passes:
             raise ValueError("game_baseline is fitted apart, like the critic: set value_passes to 1 or more")
         if self.minibatches > self.episodes_per_iteration:

@@ -39,17 +39,23 @@ def game_foods() -> tuple[str, ...]:
 
 
 @cache
+def _fold_pairs(fold: str) -> frozenset[Pair]:
+    """(food, cut, cook) of every recipe line that a fold of the engine (train, valid, test) may draw."""
+    ways = _world()["FOOD_PREPARATIONS_SPLITS"][fold]
+    return frozenset((food, _CUT[cut], _COOK[cook]) for food, found in ways.items() for cook, cut in found)
+
+
+@cache
 def held_out_pairs() -> frozenset[Pair]:
     """(food, cut, cook) of every recipe line that dev or test may draw, less those without any preparation."""
-    preparations = _world()["FOOD_PREPARATIONS_SPLITS"]
-    pairs = {
-        (food, _CUT[cut], _COOK[cook])
-        for fold in ("valid", "test")
-        for food, ways in preparations[fold].items()
-        for cook, cut in ways
-    }
+    pairs = _fold_pairs("valid") | _fold_pairs("test")
     # an ingredient that needs nothing done to it says nothing about a recipe; all folds share these
     return frozenset(pair for pair in pairs if pair[1] or pair[2])
+
+
+def is_held_out(recipe: frozenset[Pair]) -> bool:
+    """Could dev or test draw this very recipe?"""
+    return recipe <= _fold_pairs("valid") or recipe <= _fold_pairs("test")
 
 
 @cache
@@ -80,8 +86,13 @@ def rename(text: str, names: dict[str, str]) -> str:
     return _pattern().sub(lambda match: names.get(match.group(1), match.group(1)), text)
 
 
-def draw_renaming(recipe: frozenset[Pair], invented: float, rng: random.Random) -> dict[str, str]:
-    """A one-to-one renaming of the foods; `invented` is the share of names drawn from INVENTED (0..1)."""
+def draw_renaming(
+    recipe: frozenset[Pair], invented: float, rng: random.Random, *, lines_apart: bool = True
+) -> dict[str, str]:
+    """A one-to-one renaming of the foods; `invented` is the share of names drawn from INVENTED (0..1).
+
+    The recipe that it makes is never one that dev or test may draw; with `lines_apart` no line of it is either.
+    """
     foods = list(game_foods())
     for _ in range(50):
         pool = list(foods)
@@ -89,6 +100,7 @@ def draw_renaming(recipe: frozenset[Pair], invented: float, rng: random.Random) 
             pool = [name for name in pool if rng.random() >= invented] + list(INVENTED)
         rng.shuffle(pool)
         names = dict(zip(foods, pool, strict=False))
-        if not any((names[food], cut, cook) in held_out_pairs() for food, cut, cook in recipe):
+        renamed = frozenset((names[food], cut, cook) for food, cut, cook in recipe)
+        if not (renamed & held_out_pairs() if lines_apart else is_held_out(renamed)):
             return names
     return {}

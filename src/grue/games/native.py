@@ -6,6 +6,7 @@
 | jericho:PATH                          | [jericho]      | a process of its own |
 | scienceworld                          | [scienceworld] | a process of its own |
 | babyai                                | [babyai]       | this process         |
+| alfworld, alfworld:FOLDER, ...-micro  | [alfworld]     | a process of its own |
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from grue.errors import ConfigError, needs
-from grue.games.base import Game
+from grue.games.base import Game, fold_range
 from grue.games.params import Params, parse
 
-# name -> parameter -> (default, lowest, highest). A file is named after the colon: "jericho:stories/zork1.z3".
+# name -> parameter -> (default, lowest, highest). A file or folder is named after the colon: "jericho:zork1.z3".
 NATIVE: dict[str, dict[str, tuple[int, int, int]]] = {
     "textworld": {"rooms": (5, 1, 50), "objects": (10, 3, 100), "questLength": (5, 1, 20), "questBreadth": (1, 1, 5)},
     "textworld-coin": {"level": (1, 1, 300)},
@@ -33,15 +34,24 @@ NATIVE: dict[str, dict[str, tuple[int, int, int]]] = {
     "jericho": {"maxScore": (0, 0, 10_000), "validActions": (1, 0, 1)},
     "scienceworld": {"task": (-1, -1, 29), "easy": (0, 0, 1), "validActions": (1, 0, 1)},
     "babyai": {"level": (0, 0, 13)},
+    "alfworld": {"task": (0, 0, 6)},
+    "alfworld-micro": {"task": (0, 0, 6)},
 }
-_MODULES = {"textworld": "textworld", "jericho": "jericho", "scienceworld": "scienceworld", "babyai": "minigrid"}
+_MODULES = {
+    "textworld": "textworld",
+    "jericho": "jericho",
+    "scienceworld": "scienceworld",
+    "babyai": "minigrid",
+    "alfworld": "alfworld",
+}
 _FEATURES = {
     "textworld": "TextWorld",
     "jericho": "playing a Z-machine file",
     "scienceworld": "ScienceWorld",
     "babyai": "BabyAI",
+    "alfworld": "ALFWorld",
 }
-_FILE_ENGINES = ("jericho", "textworld")
+_FILE_ENGINES = ("jericho", "textworld", "alfworld")
 
 
 def is_native(game: str) -> bool:
@@ -89,21 +99,37 @@ def values(game: str, params: str) -> dict[str, int]:
     return {key: default for key, (default, _, _) in known.items()} | parse(canonical_native(game, params))
 
 
+def native_seeds(game: str, params: str, fold: str) -> range:
+    """The seeds of `fold` for which there is a game. Only ALFWorld's data has fewer games than a fold has seeds.
+
+    ConfigError when that data, or what reads it, is not there.
+    """
+    seeds = fold_range(fold)
+    if game.partition(":")[0] != "alfworld":
+        return seeds
+    from grue.games.alfworld_data import game_count
+
+    needs("alfworld", feature=_FEATURES["alfworld"])
+    return seeds[: game_count(game, params, fold)]
+
+
 def make_native(game: str, params: Params = "", *, read_timeout: float = 20.0) -> Game:
     """A game by name. ConfigError for wrong parameters, a file that is not there, or an extra that is not installed."""
     spelled = canonical_native(game, params)
     name, _, path = game.partition(":")
     engine = name.partition("-")[0]
     needs(_MODULES[engine], feature=_FEATURES[engine])
-    if path and not Path(path).expanduser().is_file():
+    if engine == "alfworld":
+        native_seeds(game, spelled, "train")
+    elif path and not Path(path).expanduser().is_file():
         raise ConfigError(f"there is no file {path!r}", hint="the path of a story file stands behind the colon")
     if name == "babyai":
         return open_here(game, spelled)
-    from grue.games.worker import WorkerGoldGame, WorkerPlanGame
+    from grue.games.worker import WorkerExpertsGame, WorkerGoldGame, WorkerPlanGame
     from grue.games.worker_process import WorkerSettings
 
-    kinds = {"textworld": WorkerPlanGame, "jericho": WorkerGoldGame, "scienceworld": WorkerGoldGame}
-    return kinds[engine](game, spelled, settings=WorkerSettings(read_timeout=read_timeout))
+    kinds: dict[str, type[WorkerGoldGame]] = {"textworld": WorkerPlanGame, "alfworld": WorkerExpertsGame}
+    return kinds.get(engine, WorkerGoldGame)(game, spelled, settings=WorkerSettings(read_timeout=read_timeout))
 
 
 def open_here(game: str, params: str) -> Game:
@@ -125,6 +151,10 @@ def open_here(game: str, params: str) -> Game:
         from grue.games.scienceworld import ScienceWorldGame
 
         return ScienceWorldGame(game, params)
+    if engine == "alfworld":
+        from grue.games.alfworld import AlfworldGame
+
+        return AlfworldGame(game, params)
     from grue.games.babyai import BabyAIGame
 
     return BabyAIGame(game, params)

@@ -15,11 +15,13 @@ from grue.games.base import Game
 from grue.types import Episode, Outcome, Turn
 
 
-def replay_with_omissions(game: Game, demonstration: Episode, share: float, rng: random.Random) -> Episode:
+def replay_with_omissions(
+    game: Game, demonstration: Episode, share: float, rng: random.Random, *, keep: str = ""
+) -> Episode:
     """`demonstration` played again with each step left out with probability `share` (0..1).
 
-    Steps that are no longer valid without the missing ones are left out too. A replay that comes to the end of the
-    script without an ending has Outcome.LIMIT.
+    Actions that begin with `keep` are never left out by chance ("" keeps none). Steps that are no longer valid without
+    the missing ones are left out too. A replay that comes to the end of the script without an ending has Outcome.LIMIT.
     """
     turns: list[Turn] = []
     player = f"{demonstration.player}-omit"
@@ -29,7 +31,8 @@ def replay_with_omissions(game: Game, demonstration: Episode, share: float, rng:
     try:
         observation = game.reset(longer)
         for planned in demonstration.turns:
-            if rng.random() < share or planned.action not in (observation.actions or ()):
+            left_out = rng.random() < share and not (keep and planned.action.startswith(keep))
+            if left_out or planned.action not in (observation.actions or ()):
                 continue
             after, reward, outcome = game.step(planned.action)
             turns.append(Turn(observation=observation, action=planned.action, reward=reward))

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from grue.games.names import draw_renaming, recipe_pairs, rename
 from grue.games.recipes import COOKING, CUTTING
+from grue.games.told import Told
 from grue.games.twx import TwxGame
 from grue.types import Episode, Observation, Outcome, Task
 
@@ -21,7 +22,7 @@ _VERB = {adjective: verb for verb, adjective in (COOKING | CUTTING).items()}
 class Renamed:
     """`game` with foods renamed in a `share` of its episodes. `salt` and the task's seed fix the names."""
 
-    def __init__(self, game: TwxGame, salt: str, share: float = 0.5) -> None:
+    def __init__(self, game: TwxGame | Told, salt: str, share: float = 0.5) -> None:
         self._game, self._salt, self._share = game, salt, share
         self._there: dict[str, str] = {}
         self._back: dict[str, str] = {}
@@ -34,7 +35,7 @@ class Renamed:
             pairs = frozenset(
                 (food, _VERB.get(cutting, ""), _VERB.get(cooking, "")) for food, (cooking, cutting) in recipe
             )
-            self._there = draw_renaming(pairs, 0.0, rng)
+            self._there = draw_renaming(pairs, 0.0, rng, lines_apart=False)
         self._back = {new: old for old, new in self._there.items()}
         return self._shown(self._game.reset(task))
 
@@ -66,7 +67,7 @@ def renamed_episode(episode: Episode, rng: random.Random) -> Episode:
     An episode in which nobody read the cookbook keeps its names: its recipe is not known.
     """
     pairs = next((found for turn in episode.turns if (found := recipe_pairs(turn.observation.text))), None)
-    if pairs is None or not (names := draw_renaming(pairs, 0.0, rng)):
+    if pairs is None or not (names := draw_renaming(pairs, 0.0, rng, lines_apart=False)):
         return episode
     turns = tuple(
         replace(turn, observation=renamed_observation(turn.observation, names), action=rename(turn.action, names))

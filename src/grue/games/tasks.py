@@ -8,7 +8,7 @@ from itertools import islice
 from grue.errors import ConfigError
 from grue.games.base import check_seed, fold_range
 from grue.games.jvm import JvmSettings
-from grue.games.native import canonical_native, is_native
+from grue.games.native import canonical_native, is_native, native_seeds
 from grue.games.params import FAMILIES, Params, canonical
 from grue.games.plugins import is_plugin, plugin_params
 from grue.games.recipes import PROTECTED, is_shared
@@ -39,6 +39,8 @@ def tasks(
     if count is None and fold == "pretrain":
         raise ConfigError("the pretrain fold has a million games", hint="say how many with count=")
     known = canonical_params(game, params)
+    if is_native(game):
+        seeds = native_seeds(game, known, fold)
     every: Iterator[Task] = (Task(game, known, fold, seed, limit) for seed in seeds[start:])
     if game == "cookingworld" and PROTECTED[fold]:
         every = _not_shared(every, fold, java)

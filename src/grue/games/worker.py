@@ -169,6 +169,15 @@ class WorkerPlanGame(WorkerGoldGame):
         return [str(action) for action in self._ask({"call": "plan"})]
 
 
+class WorkerExpertsGame(WorkerPlanGame):
+    """A hosted game with a second expert, which knows only what has been seen."""
+
+    def advice(self) -> str:
+        """That expert's next action, whoever has played so far; "" when it knows none."""
+        self._running()
+        return str(self._ask({"call": "advice"}))
+
+
 def _observation(plain: dict[str, Any]) -> Observation:
     actions = plain["actions"]
     return Observation(**plain | {"actions": None if actions is None else tuple(actions)})

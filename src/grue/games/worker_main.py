@@ -84,7 +84,7 @@ def _do(games: dict[int, Any], seat: int, request: dict[str, Any]) -> Any:
         return [_plain(observation), reward, None if outcome is None else str(outcome)]
     if call == "rehearse":
         return game.rehearse(request["actions"])
-    assert call in ("gold", "plan"), call
+    assert call in ("gold", "plan", "advice"), call
     return getattr(game, call)()
 
 

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 def prepare_recomputing(model: PreTrainedModel) -> None:
     """Make the layers able to compute again; they do so within `training`. ModelError where a model has none such."""
-    if not _layers(model):
+    if not decoder_layers(model):
         raise ModelError(
             f"{model.config.model_type} cannot compute its activations again",
             hint="set model.gradient_checkpointing=false and a smaller micro_tokens",
         )
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    for layer in _layers(model):
+    for layer in decoder_layers(model):
         # see `training`: these layers would read their own dropout from the same switch
         for name in [name for name in vars(layer) if "dropout" in name]:
             if isinstance(getattr(layer, name), float):
@@ -43,7 +43,7 @@ def training(model: PolicyModel, *, dropout: bool, recompute: bool, attention: s
     change log-probs. So the switch of the layers themselves is on, that of the modules within is as `dropout` says.
     """
     model.train(dropout)
-    layers = _layers(model) if recompute else []
+    layers = decoder_layers(model) if recompute else []
     for layer in layers:
         layer.training = True
     config = model.base_lm().get_decoder().config
@@ -58,7 +58,8 @@ def training(model: PolicyModel, *, dropout: bool, recompute: bool, attention: s
             layer.training = dropout
 
 
-def _layers(model: nn.Module) -> list[nn.Module]:
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
+    """The layers that a transformer repeats, in their order."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]

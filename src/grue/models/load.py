@@ -42,26 +42,28 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def load_model(config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """(model, tokenizer), ready to learn. Weights that learn are float32, frozen ones have the format of products.
+def load_model(config: ModelConfig, *, device: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """(model, tokenizer), ready to learn, on `device`: a GPU if there is one.
+
+    Weights that learn are float32, frozen ones have the format of products.
 
     Remote code and pickled weights are refused. Raises ModelError with the name where nothing can be loaded from it,
     ConfigError where settings do not fit the model or a package is missing.
     """
-    model, tokenizer = load_base(config)
+    model, tokenizer = load_base(config, device=device)
     if config.adapter == "lora":
         model = with_adapter(model, config)
         if not is_quantised(model):
-            model = model.to(default_device())  # type: ignore[arg-type]  # its wrapper has lost `self`
+            model = model.to(device or default_device())  # type: ignore[arg-type]  # its wrapper has lost `self`
     if config.gradient_checkpointing:
         prepare_recomputing(model)
     return model, tokenizer
 
 
 def load_base(
-    config: ModelConfig, *, dtype: torch.dtype | None = None
+    config: ModelConfig, *, dtype: torch.dtype | None = None, device: str | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """(model, tokenizer) without an adapter, on the device. `dtype` replaces the format that `config` asks for."""
+    """(model, tokenizer) without an adapter, on `device`. `dtype` replaces the format that `config` asks for."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as hf_logging
 
@@ -89,7 +91,7 @@ def load_base(
     check_tokenizer(config.name, tokenizer, model)
     check_context(config.name, model, config.context)
     if config.quantize == "none" and stored_method(raw) is None:
-        model = model.to(default_device())  # type: ignore[arg-type]
+        model = model.to(device or default_device())  # type: ignore[arg-type]
     return model.eval(), tokenizer
 
 

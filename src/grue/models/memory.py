@@ -16,7 +16,9 @@ from grue.config import Config, ModelConfig
 from grue.models.adapter import adapted_matrices, matrices
 from grue.models.load import compute_dtype, default_device, stored_dtype
 from grue.models.quantization import check_stored, stored_method
+from grue.models.sharding import wants_shards
 from grue.models.sources import cannot_load, read_config, safe_options, source_of
+from grue.parallel import ALONE, Processes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,16 +60,17 @@ class Estimate:
         return {**parts, "total": self.total, "available": self.available}
 
 
-def estimate(config: Config) -> Estimate:
-    """What a run with `config` needs on this machine. Reads the model's config.json, and no weights."""
+def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
+    """What each of the run's processes needs on its device. Reads the model's config.json, and no weights."""
     model = skeleton(config.model)
     settings = config.model
     dtype = compute_dtype(settings.dtype, default_device())
-    learned = learned_weights(model, settings) + _value_head(model)
+    shards = processes.count if wants_shards(settings, processes) else 1
+    learned = -(-learned_weights(model, settings) // shards) + _value_head(model)
     always = {
-        "weights": weight_bytes(model, settings),
+        "weights": weight_bytes(model, settings) // shards,
         # to start stages from the base again, and as the reference of PPO
-        "copies": 2 * FULL * learned + _playing_copy(model, settings, dtype),
+        "copies": 2 * FULL * learned + _playing_copy(model, settings, dtype, whole=shards > 1),
         "optimiser": MOMENTS[settings.optimizer] * learned,
         "libraries": LIBRARIES,
     }
@@ -147,7 +150,8 @@ def activation_bytes(model: PreTrainedModel, config: ModelConfig, tokens: int, d
         layer += b * int(text.num_attention_heads) * length // 2
     kept = FULL * hidden * layers + layer if config.gradient_checkpointing else layer * layers
     cast = 0
-    if config.adapter == "none" and dtype is not torch.float32:  # the copies that autocast makes of float32 weights
+    # the copies that autocast makes of float32 weights; shards are put together in 16 bits, and parted again
+    if config.adapter == "none" and dtype is not torch.float32 and config.sharding == "none":
         cast = b * sum(inputs * outputs for inputs, outputs in matrices(model).values())
     return tokens * (kept + 3 * FULL * hidden) + cast
 
@@ -170,9 +174,10 @@ def _value_head(model: PreTrainedModel) -> int:
         )
 
 
-def _playing_copy(model: PreTrainedModel, config: ModelConfig, dtype: torch.dtype) -> int:
-    """Of a model that learns in float32 and plays in another format."""
-    return model.num_parameters() * dtype.itemsize if config.adapter == "none" and dtype is not torch.float32 else 0
+def _playing_copy(model: PreTrainedModel, config: ModelConfig, dtype: torch.dtype, *, whole: bool) -> int:
+    """Of a model that learns in float32 and plays in another format, or learns in shards and plays as a whole."""
+    copied = whole or (config.adapter == "none" and dtype is not torch.float32)
+    return model.num_parameters() * dtype.itemsize if copied else 0
 
 
 def _head_size(config: Any) -> int:

@@ -10,7 +10,7 @@ from torch import nn
 
 from grue.models.architecture import layer_masks, sliding_window
 from grue.models.attention import own_attention
-from grue.models.scores import Trees, candidate_scores
+from grue.models.scores import Trees, candidate_scores, log_normalisers
 from grue.models.value import ValueHead
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class PolicyModel(nn.Module):
         self.value_head = (value_head or ValueHead(config.hidden_size)).to(next(lm.parameters()).device)
         self.value_shares_trunk = value_shares_trunk
         self.softcap = getattr(config, "final_logit_softcapping", None)
+        # of a model in shards, the whole one that plays (`models.sharding`); in a tuple, as it is no module of this one
+        self.playing: tuple[PolicyModel, ...] = ()
 
     @property
     def has_adapter(self) -> bool:
@@ -115,6 +117,7 @@ class PolicyModel(nn.Module):
         turn_row_T: torch.Tensor,
         turn_position_T: torch.Tensor,
         trees: Trees | None = None,
+        whole: bool = False,
         reference: bool = False,
     ) -> Reading:
         """Right padding needs no attention mask: attention is causal, and padded positions are never read.
@@ -130,7 +133,10 @@ class PolicyModel(nn.Module):
         with adapter, own_attention(decoder):
             hidden_BLH = decoder(input_ids=ids_BL, use_cache=False, **seeing).last_hidden_state
         if trees is None:
-            logits_NC = self.logits(hidden_BLH[node_row_N, node_position_N], children_NC)
+            hidden_NH = hidden_BLH[node_row_N, node_position_N]
+            logits_NC = self.logits(hidden_NH, children_NC)
+            if whole:
+                logits_NC = logits_NC - log_normalisers(self.vocabulary_logits, hidden_NH)[:, None]
         else:
             logits_NC = candidate_scores(self.vocabulary_logits, hidden_BLH, trees, tuple(children_NC.shape))
         before_TH = hidden_BLH[turn_row_T, turn_position_T]

@@ -62,6 +62,20 @@ def token_log_probs(
     return torch.cat(found) if found else hidden_RH.new_zeros(0)
 
 
+def log_normalisers(logits_of: Callable[[torch.Tensor], torch.Tensor], hidden_NH: torch.Tensor) -> torch.Tensor:
+    """log of the sum of exp(logits) over the whole vocabulary at each state, (N,); CHUNK states at a time."""
+
+    def part(hidden_nH: torch.Tensor) -> torch.Tensor:
+        return torch.logsumexp(logits_of(hidden_nH), -1)
+
+    parts = hidden_NH.split(CHUNK)
+    if torch.is_grad_enabled():
+        found = [checkpoint(part, hidden_nH, use_reentrant=False) for hidden_nH in parts]
+    else:
+        found = [part(hidden_nH) for hidden_nH in parts]
+    return torch.cat(found) if found else hidden_NH.new_zeros(0)
+
+
 def candidate_scores(
     logits_of: Callable[[torch.Tensor], torch.Tensor], hidden_BLH: torch.Tensor, trees: Trees, shape: tuple[int, ...]
 ) -> torch.Tensor:

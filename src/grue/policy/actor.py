@@ -8,15 +8,22 @@ import torch
 
 from grue.models.load import compute_dtype
 from grue.models.policy_model import PolicyModel
+from grue.models.sharding import whole
 
 
 class Actor:
-    """`model` is what plays. With an adapter or in float32 it is the trained model itself; `sync` then does nothing."""
+    """`model` is what plays. With an adapter or in float32 it is the trained model itself; `sync` then does nothing.
+
+    Of a model in shards it is the whole copy beside them, and all processes have to make the actor and `sync` together.
+    """
 
     def __init__(self, trained: PolicyModel, dtype: str) -> None:
         self._trained = trained
         wanted = compute_dtype(dtype, next(trained.parameters()).device.type)
-        if trained.has_adapter or wanted is torch.float32:
+        if trained.playing:
+            (self.model,) = trained.playing
+            self.sync()
+        elif trained.has_adapter or wanted is torch.float32:
             self.model = trained
         else:
             self.model = deepcopy(trained)
@@ -28,5 +35,5 @@ class Actor:
         """Take over the trained weights."""
         if self.model is not self._trained:
             for mine, theirs in zip(self.model.parameters(), self._trained.parameters(), strict=True):
-                mine.copy_(theirs)
+                mine.copy_(whole(theirs))
         self.model.eval()

@@ -46,6 +46,7 @@ class Lesson:
     branches: tuple[Branch, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     thought_ids: int = 0
+    whole: bool = False
 
 
 @dataclass(slots=True)

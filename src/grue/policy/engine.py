@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -138,14 +139,14 @@ class Engine:
         self._check_fits(max(n + max(tree.depths) + 1 for n, tree in zip(before, trees, strict=True)))
         width = max(len(tree.tokens) for tree in trees)
         columns = self._plan_pass(rows, width, before, max(before) + width)
-        seen = torch.zeros(len(rows), width, max(before) + width, dtype=torch.bool)
-        depths = torch.zeros(len(rows), width, dtype=torch.long)
+        seen_BnL = np.zeros((len(rows), width, max(before) + width), dtype=np.bool_)
+        depths_Bn = np.zeros((len(rows), width), dtype=np.int64)
         for i, (length, tree) in enumerate(zip(before, trees, strict=True)):
-            seen[i, :, :length] = True
-            seen[i, : len(tree.tokens), length : length + len(tree.tokens)] = torch.from_numpy(tree.seen())
-            seen[i, range(width), range(length, length + width)] = True  # padding sees itself
-            depths[i, : len(tree.tokens)] = torch.tensor(tree.depths)
-        depths, seen = depths.to(self.device), seen.to(self.device)
+            seen_BnL[i, :, :length] = True
+            seen_BnL[i, range(width), range(length, length + width)] = True  # padding sees itself
+            seen_BnL[i, : len(tree.tokens), length : length + len(tree.tokens)] = tree.seen()
+            depths_Bn[i, : len(tree.tokens)] = tree.depths
+        depths, seen = torch.from_numpy(depths_Bn).to(self.device), torch.from_numpy(seen_BnL).to(self.device)
         start = torch.tensor(before, device=self.device)[:, None]
         key_places = torch.arange(seen.shape[-1], device=self.device).expand(len(rows), -1)
         key_places = key_places.scatter(1, columns, start + depths)[:, None]

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from grue.models.policy_model import PolicyModel
+from grue.policy.aligned import AlignedPolicy
 from grue.policy.choose import ChoosePolicy, Decision, Decoding, Lesson, Query
 from grue.policy.engine import Engine
 from grue.policy.score import ScorePolicy
@@ -49,6 +50,8 @@ def make_policy(model: PolicyModel, encoder: Encoder) -> Policy:
     match encoder.prompt.kind:
         case "choose":
             return ChoosePolicy(model, encoder)
+        case "aligned":
+            return AlignedPolicy(model, encoder)
         case "score":
             return ScorePolicy(model, encoder)
         case "write":

@@ -29,14 +29,17 @@ class CandidateTree:
     paths: tuple[tuple[int, ...], ...]  # for each candidate, where each of its tokens is predicted: -1 or an index
 
     def seen(self) -> NDArray[np.bool_]:
-        """(n, n): a token sees itself and what stands above it."""
-        count = len(self.tokens)
-        seen = np.zeros((count, count), dtype=np.bool_)
-        for place, parent in enumerate(self.parents):
-            if parent >= 0:
-                seen[place] = seen[parent]
-            seen[place, place] = True
-        return seen
+        """(n, n): a token sees itself and what stands above it. Not to be written to."""
+        return _seen(self.parents)
+
+
+@lru_cache(maxsize=20_000)
+def _seen(parents: tuple[int, ...]) -> NDArray[np.bool_]:
+    seen = np.eye(len(parents), dtype=np.bool_)
+    for place, parent in enumerate(parents):
+        if parent >= 0:
+            seen[place] |= seen[parent]
+    return seen
 
 
 def candidate_tree(candidates: Sequence[Candidate]) -> CandidateTree:

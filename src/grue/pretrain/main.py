@@ -6,13 +6,14 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from grue.games import tasks
 from grue.games.names import game_foods
 from grue.games.twx import TwxGame
 from grue.pretrain.corpus import Transcript, augment, read_corpus, record, write_corpus
+from grue.pretrain.shuffled import record_shuffled
 from grue.prompts.transcript import render_action, render_observation, render_task
 
 GAME = "cookingworld"
@@ -55,12 +56,16 @@ def main(
     out: Path,
     *,
     games: int = 40_000,
+    shuffled_games: int = 32_000,
     passes: float = 2.0,
     vocabulary: int = 1280,
     threads: int = 0,
     say: Callable[[str], None] = print,
 ) -> Path:
-    """Make a base under `out`/base; `out`/corpus.jsonl is recorded once. Returns the folder of the base."""
+    """Make a base under `out`/base; the two corpora are recorded once. Returns the folder of the base.
+
+    First gold, noisy gold and random play of the main size, then one pass over shuffled gold of many sizes.
+    """
     import torch
 
     from grue.pretrain.tokenizer import train_tokenizer
@@ -69,21 +74,29 @@ def main(
     if threads:
         torch.set_num_threads(threads)
     out.mkdir(parents=True, exist_ok=True)
-    corpus = out / "corpus.jsonl"
-    if not corpus.exists():
-        partial = corpus.with_suffix(".partial")
-        write_corpus(partial, record_corpus(games, say))
-        partial.rename(corpus)
-    transcripts = read_corpus(corpus)[:games]
+    transcripts = _corpus(out / "corpus.jsonl", lambda: record_corpus(games, say))[:games]
     tokenizer = train_tokenizer(tokenizer_texts(transcripts[:2000]), vocabulary, game_foods())
     recipe = Recipe(passes=passes)
     start = time.monotonic()
-    train(transcripts, tokenizer, recipe, out / "base", say=say)
+    model = train(transcripts, tokenizer, recipe, out / "base", say=say)
+    reordered = _corpus(out / "shuffled.jsonl", lambda: record_shuffled(shuffled_games, PARAMS, say))
+    second = replace(recipe, passes=1.0, learning_rate=1e-3, warmup_steps=50, seed=1)
+    train(reordered, tokenizer, second, out / "base", start=model, say=say)
     made = {
         "games": len(transcripts),
+        "shuffled_games": len(reordered),
         "vocabulary": len(tokenizer),
         "seconds": round(time.monotonic() - start),
         **asdict(recipe),
     }
     (out / "base" / "made.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     return out / "base"
+
+
+def _corpus(path: Path, recorded: Callable[[], Iterator[Transcript]]) -> list[Transcript]:
+    """The transcripts of a file, which is written first if there is none."""
+    if not path.exists():
+        partial = path.with_suffix(".partial")
+        write_corpus(partial, recorded())
+        partial.rename(path)
+    return read_corpus(path)

@@ -122,16 +122,21 @@ def train(
     recipe: Recipe,
     out: Path,
     *,
+    start: PreTrainedModel | None = None,
     say: Callable[[str], None] = print,
 ) -> PreTrainedModel:
-    """Train and save a base under `out` (safetensors + tokenizer), every 500 steps and at the end."""
-    model, encoder, rng = build_model(tokenizer, recipe), Encoder(tokenizer), random.Random(recipe.seed)
+    """Train and save a base under `out` (safetensors + tokenizer), every 500 steps and at the end.
+
+    `start`: a model to go on from; None begins with random weights.
+    """
+    model = build_model(tokenizer, recipe) if start is None else start
+    encoder, rng = Encoder(tokenizer), random.Random(recipe.seed)
     decay = [p for p in model.parameters() if p.ndim > 1]
     plain = [p for p in model.parameters() if p.ndim <= 1]
     groups = [{"params": decay, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98), fused=True)
     total = math.ceil(len(transcripts) * recipe.passes / recipe.episodes_per_batch)
-    step, tokens, start = 0, 0, time.monotonic()
+    step, tokens, began = 0, 0, time.monotonic()
     model.train()
     while step < total:
         for ids_BT, weights_BT in batches(transcripts, encoder, recipe, rng):
@@ -148,7 +153,7 @@ def train(
             step += 1
             tokens += ids_BT.numel()
             if step % 50 == 0 or step == total:
-                rate = tokens / (time.monotonic() - start)
+                rate = tokens / (time.monotonic() - began)
                 say(f"pretrain {step}/{total} loss {loss:.3f} actions {action_loss:.4f} {rate:,.0f} tokens/s")
             if step % 500 == 0 or step == total:
                 save(model, tokenizer, out)

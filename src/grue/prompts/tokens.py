@@ -78,6 +78,11 @@ class Encoder:
         closed = last == self._close[-1] if self._chat else last >= 0 and self._breaks(last)
         return () if closed else self._close
 
+    def without_end(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """The ids of an action without those that only end it."""
+        end = len(ids) - len(self._close)
+        return tuple(ids[:end] if end > 0 and tuple(ids[end:]) == self._close else ids)
+
     def after_thought(self, written: Sequence[int]) -> tuple[int, ...]:
         """The ids between a thought and the action."""
         broken = bool(written) and self._breaks(written[-1])

@@ -61,11 +61,13 @@ class Batch:
     imitate_T: torch.Tensor  # bool
     reference_NC: torch.Tensor | None = None  # log-probabilities of the reference policy, -inf pads
     trees: Trees | None = None
+    whole: bool = False  # logits are log-probabilities over the whole vocabulary
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on `device`."""
         tensors = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None})
+        moved = {name: t.to(device) for name, t in tensors.items() if isinstance(t, torch.Tensor | Trees)}
+        return replace(self, **moved)
 
     @property
     def inputs(self) -> tuple[torch.Tensor | Trees | None, ...]:
@@ -78,6 +80,7 @@ class Batch:
             self.turn_row_T,
             self.turn_position_T,
             self.trees,
+            self.whole,
         )
 
 
@@ -139,6 +142,7 @@ def tokenise(episode: Episode, policy: Policy, columns: int | None = None) -> Ep
                 state_position=state,
                 branches=lesson.branches,
                 candidates=lesson.candidates,
+                whole=lesson.whole,
                 thought_ids=lesson.thought_ids,
             )
         )
@@ -214,6 +218,7 @@ def collate(items: Sequence[Sample]) -> Batch:
         imitate_T=torch.tensor([item.imitate for item in items for _ in item.turns]),
         reference_NC=reference,
         trees=trees,
+        whole=any(turn.whole for turn in turns),
     )
 
 

@@ -17,6 +17,7 @@ from grue.games.play import demo_report, play
 from grue.games.renamed import renamed_episode
 from grue.games.teachers import teacher
 from grue.models.out_of_memory import explained_memory
+from grue.models.sharding import check_sharding
 from grue.parallel import Processes, join
 from grue.policy.policy import make_policy
 from grue.progress import Progress
@@ -40,6 +41,7 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     """Every stage that is not done yet, then the report. Returns the results."""
     start = time.monotonic()
     processes = join()
+    check_sharding(config.model, processes)
     run = _open(out, config, "demos" if again else "", processes)
     say(plan(config, out))
     missing = [name for name in STAGES if not run.is_done(name)]
@@ -60,6 +62,8 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
 def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, again: bool = False) -> dict[str, Any]:
     """One stage on a run directory. A finished stage is only repeated with `again`."""
     processes = join()
+    if name in ("sft", "ppo"):
+        check_sharding(config.model, processes)
     run = _open(out, config, name if again else "", processes)
     if run.is_done(name) and (name != "eval" or read_results(out) is not None):
         say(f"{name} is done in {out}; --again does it over")
@@ -129,7 +133,10 @@ def _demos(session: Session) -> dict[str, Any]:
         for task in train[known:]:
             demonstration = play(game, task, player, record_limit=cfg.record_limit)
             rng = random.Random(f"{config.seed}/replays/{task.seed}")
-            again = [replay_with_omissions(game, demonstration, cfg.omission, rng) for _ in range(cfg.replays)]
+            again = [
+                replay_with_omissions(game, demonstration, cfg.omission, rng, keep=cfg.omission_keeps)
+                for _ in range(cfg.replays)
+            ]
             # a game counts as recorded when its demonstration stands, so that comes last
             episodes.append(replays, again)
             episodes.append(file, [demonstration])
@@ -218,9 +225,12 @@ def _learner(
 
 def _show(session: Session, policy: str, title: str) -> None:
     """Play one dev game, print it, and keep it for the report."""
+    if not (session.run.leads or session.model.playing):
+        return
+    player = session.player()  # where weights are in shards all put them together, and one plays
     if not session.run.leads:
         return
-    shown, played = play_and_show(session, policy, title, session.tasks("dev", 1)[0])
+    shown, played = play_and_show(session, player, policy, title, session.tasks("dev", 1)[0])
     keep_probe(session.run.out, policy, played)
     file = session.run.episodes("shown")
     jsonl.keep(file, lambda row: row.get("title") != title)  # what a stage that began over has shown before

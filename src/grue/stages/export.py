@@ -57,8 +57,9 @@ def export_run(
         with explained(f"write {target}"):
             temporary.mkdir(parents=True)
             _write(temporary, run, config, name, what, getattr(torch, dtype), probe)
-            gap = load_trained(temporary).check(probe, f"the exported {what}")
-            _about(temporary, run, config, name, what, dtype, gap)
+            copy = load_trained(temporary)
+            gap = copy.check(probe, f"the exported {what}")
+            _about(temporary, run, config, name, what, dtype, gap, copy.encoder.fingerprint)
             if target.exists():
                 target.rmdir()
             temporary.rename(target)
@@ -73,7 +74,7 @@ def _write(
     folder: Path, run: Path, config: Config, policy: str, what: str, dtype: torch.dtype, probe: list[Any]
 ) -> None:
     trained = load_trained(run, policy)
-    weights = stage_weights(run, policy)
+    weights = stage_weights(run, policy, trained.encoder.fingerprint)
     trained.check(probe, f"the checkpoint of {policy}")
     if what == "adapter":
         save_adapter(trained.model.lm, config.model, folder)
@@ -85,14 +86,16 @@ def _write(
     # texts of the game are not needed to compare, ids are
     episodes.append(folder / PROBE, [replace(episode, error="") for episode in probe])
     # enough to be loaded by; the rest comes when it has been checked
-    (folder / ABOUT).write_text(json.dumps({"schema": SCHEMA, "what": what, "policy": policy}), encoding="utf-8")
+    about = {"schema": SCHEMA, "what": what, "policy": policy, "prompt": trained.encoder.fingerprint}
+    (folder / ABOUT).write_text(json.dumps(about), encoding="utf-8")
 
 
-def _about(folder: Path, run: Path, config: Config, policy: str, what: str, dtype: str, gap: Gap) -> None:
+def _about(folder: Path, run: Path, config: Config, policy: str, what: str, dtype: str, gap: Gap, prompt: str) -> None:
     about = {
         "schema": SCHEMA,
         "what": what,
         "policy": policy,
+        "prompt": prompt,
         "base": _base_name(config),
         "dtype": dtype if what == "merged" else "float32",
         "probe": {**gap._asdict(), "tolerance": tolerance(config.model)},

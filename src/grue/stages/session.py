@@ -16,10 +16,11 @@ from grue.errors import CheckpointError
 from grue.games import Game, make, tasks
 from grue.hardware import physical_cores
 from grue.interrupt import Interrupt
-from grue.models.load import load_model
+from grue.models.load import compute_dtype, default_device, load_model
 from grue.models.memory import estimate
 from grue.models.out_of_memory import hints
 from grue.models.policy_model import PolicyModel
+from grue.models.sharding import shard, wants_shards
 from grue.parallel import ALONE, Processes
 from grue.policy.actor import Actor
 from grue.policy.policy import Policy, make_policy
@@ -66,13 +67,19 @@ class Session:
 
     @cached_property
     def _loaded(self) -> tuple[PolicyModel, Encoder]:
-        needed = estimate(self.config)
+        needed = estimate(self.config, self.processes)
         self.say(needed.line())
         if not needed.fits:
             self.say.warn(f"memory may run out; then, in this order: {'; '.join(hints(self.config, 'ppo')[:3])}, ...")
         torch.manual_seed(self.config.seed)
-        lm, tokenizer = load_model(self.config.model)
-        return PolicyModel(lm, value_shares_trunk=self.config.ppo.value_shares_trunk), self._encoder(tokenizer)
+        settings = self.config.model
+        spread = wants_shards(settings, self.processes)
+        # what is spread over devices need not fit on one of them
+        lm, tokenizer = load_model(settings, device="cpu" if spread else None)
+        model = PolicyModel(lm, value_shares_trunk=self.config.ppo.value_shares_trunk)
+        if spread:
+            shard(model, self.processes, compute_dtype(settings.dtype, default_device()))
+        return model, self._encoder(tokenizer)
 
     def _encoder(self, tokenizer: PreTrainedTokenizerBase) -> Encoder:
         """The tokenizer with the prompt's form, which must stay what it was when the run's model was first loaded."""
@@ -104,10 +111,10 @@ class Session:
             raise CheckpointError(
                 f"{folder} holds no checkpoint", hint=f"run the stage first: grue {policy} {self.run.out}"
             )
-        load_weights(self.model, checkpoint.load(path).tensors["model"])
+        load_weights(self.model, self.run.load(path).tensors["model"])
 
     def player(self) -> Policy:
-        """A policy that plays with the weights the model has now."""
+        """A policy that plays with the weights the model has now. Shards are put together by all processes at once."""
         return make_policy(Actor(self.model, self.config.model.dtype).model, self.encoder)
 
 

@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
 def shown_episode(session: Session, policy: str, title: str, task: Task, *, greedy: bool = True) -> ShownEpisode:
     """Play `task` with the weights that the session's model has now."""
-    return play_and_show(session, policy, title, task, greedy=greedy)[0]
+    return play_and_show(session, session.player(), policy, title, task, greedy=greedy)[0]
 
 
 def play_and_show(
-    session: Session, policy: str, title: str, task: Task, *, greedy: bool = True
+    session: Session, player: Policy, policy: str, title: str, task: Task, *, greedy: bool = True
 ) -> tuple[ShownEpisode, Episode]:
-    """The same, and the episode with its ids and log-probabilities."""
-    player = session.player()
+    """The same with a given `player`, and the episode with its ids and log-probabilities."""
     decoding = Decoding(greedy, session.config.eval.temperature, session.config.policy.top_p)
     columns = session.config.model.context
     (episode,) = evaluate(player, session.games(1), [task], decoding, columns=columns, player=policy)

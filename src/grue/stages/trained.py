@@ -76,8 +76,9 @@ def load_trained(folder: Path, policy: str | None = None) -> Trained:
     name = policy or furthest(folder)
     lm, tokenizer = load_model(config.model)
     model = PolicyModel(lm, value_shares_trunk=config.ppo.value_shares_trunk)
-    load_weights(model, stage_weights(folder, name))
-    return Trained(name, config, model.eval(), Encoder(tokenizer, config.policy))
+    encoder = Encoder(tokenizer, config.policy)
+    load_weights(model, stage_weights(folder, name, encoder.fingerprint))
+    return Trained(name, config, model.eval(), encoder)
 
 
 def furthest(run: Path) -> str:
@@ -88,8 +89,11 @@ def furthest(run: Path) -> str:
     raise CheckpointError(f"{run} holds no trained policy yet", hint=f"train one: grue sft {run}, then grue ppo {run}")
 
 
-def stage_weights(run: Path, stage: str) -> dict[str, Any]:
-    """The weights that are the result of a stage: the best ones on dev, else the last."""
+def stage_weights(run: Path, stage: str, prompt: str) -> dict[str, Any]:
+    """The weights that are the result of a stage: the best ones on dev, else the last.
+
+    `prompt` is the hash of the prompts' form; CheckpointError where they have learnt from another.
+    """
     if stage not in TRAINED:
         raise ConfigError(f"there is no trained policy {stage!r}", hint=f"known are {', '.join(TRAINED)}")
     path = _newest(run, stage)
@@ -97,7 +101,7 @@ def stage_weights(run: Path, stage: str) -> dict[str, Any]:
         raise CheckpointError(
             f"{checkpoints(run, stage)} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}"
         )
-    return dict(checkpoint.load(path).tensors["model"])
+    return dict(checkpoint.load(path, prompt=prompt).tensors["model"])
 
 
 def keep_probe(run: Path, policy: str, episode: Episode) -> None:
@@ -130,8 +134,10 @@ def _load_exported(folder: Path, policy: str | None) -> Trained:
         raise ConfigError(f"{folder} holds {about['policy']}, not {policy}", hint="leave the policy out")
     config = read_config(folder / SETTINGS)
     lm, tokenizer, head = load_artefact(folder, about["what"], config.model)
+    encoder = Encoder(tokenizer, config.policy)
+    checkpoint.check_prompt(folder, about.get("prompt"), encoder.fingerprint)
     model = PolicyModel(lm, head, value_shares_trunk=config.ppo.value_shares_trunk)
-    return Trained(about["policy"], config, model.eval(), Encoder(tokenizer, config.policy))
+    return Trained(about["policy"], config, model.eval(), encoder)
 
 
 def _newest(run: Path, stage: str) -> Path | None:

@@ -45,6 +45,7 @@ class Checkpoint:
     step: int
     tensors: dict[str, dict[str, Tensor]]  # group -> name -> tensor
     state: dict[str, Any]
+    prompt: str | None = None  # hash of the form of the prompts that the weights have learnt from
 
 
 def save(
@@ -55,11 +56,12 @@ def save(
     *,
     keep: int = 2,
     best: bool = False,
+    prompt: str | None = None,
 ) -> Path:
     """Write a checkpoint below `folder` and return its path; then delete all but the newest `keep` of its kind.
 
-    `best` ones are a kind of their own, of which only the newest is kept. CheckpointError if it cannot be written; the
-    earlier checkpoints are then as they were.
+    `best` ones are a kind of their own, of which only the newest is kept. `prompt` is the hash of the prompts' form.
+    CheckpointError if it cannot be written; the earlier checkpoints are then as they were.
     """
     kind = "best" if best else "step"
     temporary = folder / f"tmp-{uuid.uuid4().hex}"
@@ -68,7 +70,7 @@ def save(
             folder.mkdir(parents=True, exist_ok=True)
             _remove_leftovers(folder)
             temporary.mkdir()
-            _write(temporary, step, tensors, state)
+            _write(temporary, step, tensors, state, prompt)
             target = folder / f"{kind}-{step:08d}"
             _move_into_place(temporary, target)
     finally:
@@ -77,16 +79,30 @@ def save(
     return target
 
 
-def load(path: Path) -> Checkpoint:
-    """Read a checkpoint, checking every byte against its manifest first. CheckpointError names the file at fault."""
+def load(path: Path, *, prompt: str | None = None) -> Checkpoint:
+    """Read a checkpoint, checking every byte against its manifest first. CheckpointError names the file at fault.
+
+    With `prompt`, weights that have learnt from prompts of another form are refused.
+    """
     manifest = verify(path)
+    check_prompt(path, manifest.get("prompt"), prompt)
     state = json.loads(_read_small(path / STATE))
     groups = [Path(name).stem for name in manifest["files"] if name != STATE]
     try:
         tensors = {group: load_file(path / f"{group}.safetensors", device="cpu") for group in groups}
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot read the tensors of {path}: {error}") from error
-    return Checkpoint(path=path, step=manifest["step"], tensors=tensors, state=state)
+    return Checkpoint(path=path, step=manifest["step"], tensors=tensors, state=state, prompt=manifest.get("prompt"))
+
+
+def check_prompt(path: Path, stored: str | None, wanted: str | None) -> None:
+    """CheckpointError where both hashes of the prompts' form are known and differ."""
+    if stored is not None and wanted is not None and stored != wanted:
+        raise CheckpointError(
+            f"{path} has learnt from prompts of another form (hash {str(stored)[:12]}) than those of this "
+            f"tokenizer and these settings (hash {wanted[:12]})",
+            hint="give policy.template and model.revision as they were when it was trained, or train again",
+        )
 
 
 def latest_valid(folder: Path) -> Path | None:
@@ -137,7 +153,9 @@ def _verify_file(path: Path, name: str, size: int, sha256: str) -> None:
             raise CheckpointError(f"{file} has changed since it was written (sha256 differs)", hint=_HINT)
 
 
-def _write(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
+def _write(
+    folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any], prompt: str | None
+) -> None:
     """Write all files of a checkpoint and sync them, the manifest last."""
     for group, named in tensors.items():
         if not _GROUP.fullmatch(group):
@@ -158,6 +176,8 @@ def _write(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]],
         sync_file(file)
         files[file.name] = {"bytes": file.stat().st_size, "sha256": _hash_file(file)}
     manifest: dict[str, Any] = {"schema": SCHEMA, "step": step, "files": files}
+    if prompt is not None:
+        manifest["prompt"] = prompt
     manifest["sha256"] = _digest(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     sync_file(folder / MANIFEST)

@@ -28,6 +28,8 @@ from grue.storage.files import explained, write_atomic
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from grue.storage.checkpoint import Checkpoint
+
 STAGES = ("demos", "sft", "ppo", "eval")  # in the order in which one builds on the other
 _ALSO_LEFT = {
     "sft": ("episodes/shown.jsonl", "prompt.json"),
@@ -60,6 +62,7 @@ class Run:
         self.results_file = out / "results.json"
         self.report_file = out / "report.html"
         self._stages_file = out / "stages.json"
+        self._prompt: str | None = None  # hash of the form of prompts, once a model has been loaded
         self._clocks: dict[str, float] = {}  # stage -> when it would have begun, had it run without a break
         self.resumed = self.config_file.exists()
         with explained(f"open the run directory {out}", ConfigError):
@@ -129,7 +132,14 @@ class Run:
         if self.leads:
             from grue.storage import checkpoint  # needs torch, which who only reads a run does not
 
-            checkpoint.save(self.checkpoints(stage), step, tensors, state, keep=keep, best=best)
+            folder, prompt = self.checkpoints(stage), self._prompt
+            checkpoint.save(folder, step, tensors, state, keep=keep, best=best, prompt=prompt)
+
+    def load(self, path: Path) -> Checkpoint:
+        """Read a checkpoint. CheckpointError where it is damaged, or has learnt from prompts of another form."""
+        from grue.storage import checkpoint
+
+        return checkpoint.load(path, prompt=self._prompt)
 
     def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
         """Append a row to metrics.jsonl: `metrics`, and the seconds spent on the stage, in all commands together.
@@ -155,7 +165,8 @@ class Run:
         self._write(self.results_file, _pretty(results))
 
     def keep_prompt(self, fingerprint: str) -> None:
-        """Remember the form of the prompt. ConfigError where it is no longer the one that the run began with."""
+        """Remember the form of the prompt, for checkpoints too. ConfigError where it is not what the run began with."""
+        self._prompt = fingerprint
         file = self.out / "prompt.json"
         stored = _read_json(file)
         if stored is None:

@@ -24,7 +24,7 @@ from grue.types import Episode
 
 Array = NDArray[np.float64]
 
-FEATURES = 8
+FEATURES = 12
 WIDTH = 64
 PLAYS = 6  # earlier plays of a game that its mean looks back on: the policy changes
 
@@ -42,6 +42,14 @@ class _Correction(nn.Module):
     def forward(self, features_TF: torch.Tensor) -> torch.Tensor:
         correction: torch.Tensor = self.outer(self.inner(features_TF)).squeeze(-1)
         return features_TF[:, 0] + correction
+
+
+def _hidden(to_go: int | None, left: int) -> tuple[float, float, float, float]:
+    """What the game tells of its hidden state, if it does: steps to a win, and how many there are to spare."""
+    if to_go is None:
+        return (0.0, 0.0, 0.0, 0.0)
+    spare = left - to_go
+    return (to_go / 8, float(np.clip(spare / 4, -2, 2)), float(spare >= 0), float(spare >= 2))
 
 
 class GameBaseline:
@@ -103,4 +111,5 @@ class GameBaseline:
         rows[:, 5] = seed in self._demo_steps
         rows[:, 6] = 5 * mean * count / (count + 2)
         rows[:, 7] = count / (count + 2)
+        rows[:, 8:] = [_hidden(turn.observation.to_go, limit - place) for place, turn in enumerate(turns)]
         return torch.from_numpy(rows)

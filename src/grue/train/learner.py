@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ from grue.errors import CheckpointError, TrainingError
 from grue.models.checkpointing import training
 from grue.models.load import compute_dtype
 from grue.models.policy_model import PolicyModel, Reading
-from grue.parallel import ALONE, Processes
+from grue.models.sharding import assign, clip_gradients, gathered, is_shard, is_sharded, part_like
+from grue.parallel import ALONE, Processes, peers_explained
 from grue.rollout.pack import Batch, Sample, collate, micro_batches
 from grue.train.optimizers import flatten_state, make_optimizer, unflatten_state
 from grue.train.precision import LossScale
@@ -73,8 +75,10 @@ class Learner:
         ]
         chosen = make_optimizer(optimizer, [g for g in groups if g["params"]], learning_rate)
         self._learned = body + head
+        self.sharded = is_sharded(model)
         # gradients of several processes are summed here, not averaged by a wrapper around the model
-        self.model = self.accelerator.prepare_model(model, evaluation_mode=processes.count > 1)
+        evaluated = processes.count > 1
+        self.model = model if self.sharded else self.accelerator.prepare_model(model, evaluation_mode=evaluated)
         self.optimizer = self.accelerator.prepare_optimizer(chosen)
 
     @property
@@ -82,6 +86,7 @@ class Learner:
         model: PolicyModel = self.accelerator.unwrap_model(self.model)
         return model
 
+    @peers_explained()
     def step(self, items: Sequence[Sample], loss_of: LossFunction, rate: float) -> dict[str, float]:
         """One optimiser step on `items` at `rate` times the peak learning rates; returns summed metrics.
 
@@ -93,14 +98,15 @@ class Learner:
         problem = ""
         self.optimizer.zero_grad(set_to_none=True)
         with training(self.policy_model, dropout=self.dropout, recompute=self.recompute, attention=self.attention):
-            for group in self._groups(items, self.micro_tokens)[0]:
-                batch = collate(group).to(self.accelerator.device)
-                loss, metrics = loss_of(self._read(batch), batch)
-                for name, value in {"loss": loss, **metrics}.items():
+            mine, idle, _ = self._groups(items, self.micro_tokens)
+            for group, counts in [*((group, True) for group in mine), *((group, False) for group in idle)]:
+                loss, metrics = self._loss(group, loss_of, counts=counts)
+                for name, value in metrics.items():
                     totals[name] = totals.get(name, 0.0) + value.item()
-                if not torch.isfinite(loss):
-                    problem = f"the loss is {loss.item()}"
-                    break
+                if counts and not torch.isfinite(loss):
+                    problem = problem or f"the loss is {loss.item()}"
+                    if not self.sharded:  # the others wait in the backward pass for this part of its shards
+                        break
                 self.accelerator.backward(loss if self.scale is None else loss * self.scale.scale)
         problem = self.processes.first(problem)
         norm = float("nan") if problem else self._gradient_norm()
@@ -121,13 +127,30 @@ class Learner:
         self.step_count += 1
         return totals
 
-    def _groups(self, items: Sequence[Sample], tokens: int) -> tuple[Sequence[list[Sample]], list[list[Sample]]]:
-        """(the micro-batches that this process reads, those of all processes)."""
+    def _groups(self, items: Sequence[Sample], tokens: int) -> tuple[list[list[Sample]], ...]:
+        """(the micro-batches that this process reads, those that it only reads along, those of all processes).
+
+        A layer in shards is put together by all processes at once, so all must make the same number of passes.
+        """
         count = self.processes.count
         if count > 1:  # small enough that every process gets some
             tokens = min(tokens, max(1, -(-sum(item.size for item in items) // count)))
         groups = micro_batches(items, tokens)
-        return self.processes.share(groups), groups
+        mine = list(self.processes.share(groups))
+        lacks = self.sharded and len(mine) < -(-len(groups) // count)
+        idle = [min(groups, key=lambda group: sum(item.size for item in group))] if lacks else []
+        return mine, idle, groups
+
+    def _loss(
+        self, group: list[Sample], loss_of: LossFunction, *, counts: bool = True
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """A micro-batch's (loss, metrics and the loss). If it does not count: a loss without gradient, no metrics."""
+        batch = collate(group).to(self.accelerator.device)
+        if not counts:  # turns to imitate are in no statistics; the same loss function reaches the same weights
+            loss, _ = loss_of(self._read(batch), replace(batch, imitate_T=torch.ones_like(batch.imitate_T)))
+            return 0 * loss, {}
+        loss, metrics = loss_of(self._read(batch), batch)
+        return loss, {"loss": loss.detach(), **metrics}
 
     def _read(self, batch: Batch) -> Reading:
         with self._autocast():
@@ -136,15 +159,18 @@ class Learner:
 
     def _autocast(self) -> AbstractContextManager[object]:
         """Products in 16 bits, if that is the setting."""
-        if self.products is torch.float32:
+        if self.products is torch.float32 or self.sharded:  # shards are put together in 16 bits already
             return nullcontext()
         return torch.autocast(self.accelerator.device.type, self.products)
 
     def _gradient_norm(self) -> float:
         """Sum the gradients of all processes, clip them, and return the norm that they had."""
-        self.processes.sum_gradients(self._learned)
+        # those of shards have been summed in the backward pass
+        self.processes.sum_gradients(p for p in self._learned if not is_shard(p))
         if self.scale is not None:
             self.scale.unscale(self._learned)
+        if self.sharded:
+            return clip_gradients(self._learned, self.max_grad_norm)
         norm = self.accelerator.clip_grad_norm_(self._learned, self.max_grad_norm)
         return float(norm) if norm is not None else 0.0
 
@@ -155,18 +181,21 @@ class Learner:
         if self.scale is not None:
             self.scale.accept()
 
+    @peers_explained()
     @torch.no_grad()
     def measure(self, items: Sequence[Sample], loss_of: LossFunction) -> dict[str, float]:
         """The metrics that `step` would give, without a step."""
         self.model.eval()
         totals: dict[str, float] = {"grad_norm": 0.0}
-        for group in self._groups(items, 2 * self.micro_tokens)[0]:
-            batch = collate(group).to(self.accelerator.device)
-            loss, metrics = loss_of(self._read(batch), batch)
-            for name, value in {"loss": loss, **metrics}.items():
+        mine, idle, _ = self._groups(items, 2 * self.micro_tokens)
+        for group in mine:
+            for name, value in self._loss(group, loss_of)[1].items():
                 totals[name] = totals.get(name, 0.0) + value.item()
+        for group in idle:
+            self._loss(group, loss_of, counts=False)
         return self.processes.total(totals)
 
+    @peers_explained()
     @torch.no_grad()
     def read(
         self, items: Sequence[Sample], *, model: PolicyModel | None = None, reference: bool = False
@@ -174,9 +203,9 @@ class Learner:
         """Logits (nodes, children) of each sample under `model` (default: the trained one), in the order of `items`."""
         reader = model if model is not None else self.model
         reader.eval()
-        mine, groups = self._groups(items, 2 * self.micro_tokens)
+        mine, idle, groups = self._groups(items, 2 * self.micro_tokens)
         read: list[list[torch.Tensor]] = []
-        for group in mine:
+        for group in (*mine, *idle):
             batch = collate(group).to(self.accelerator.device)
             with self._autocast() if model is None else nullcontext():
                 logits_NC = reader(*batch.inputs, reference=reference).logits_NC.float()
@@ -184,12 +213,15 @@ class Learner:
                 logits_NC = logits_NC.cpu()
             read.append(list(logits_NC.split([sum(len(turn.branches) for turn in item.turns) for item in group])))
         found: dict[int, torch.Tensor] = {}
-        for group, pieces in zip(groups, self.processes.gather(read), strict=True):
+        for group, pieces in zip(groups, self.processes.gather(read[: len(mine)]), strict=True):
             found |= {id(item): piece for item, piece in zip(group, pieces, strict=True)}
         return [found[id(item)] for item in items]
 
     def state(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
-        """(tensors by group, JSON) for a checkpoint. With an adapter only what learns is stored, not the base."""
+        """(tensors by group, JSON) for a checkpoint. With an adapter only what learns is stored, not the base.
+
+        Of a model in shards all processes have to ask, and the leader gets the tensors.
+        """
         model = self.policy_model
         learned: dict[str, torch.Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
         moments, numbers = flatten_state(self.optimizer.state_dict()["state"])
@@ -198,12 +230,17 @@ class Learner:
             state["optimizer"] = numbers
         if self.scale is not None:
             state["loss_scale"] = self.scale.state()
-        return {"model": learned, "optimizer": moments}, state
+        keep = self.processes.leads or not self.sharded
+        return {"model": gathered(learned, keep=keep), "optimizer": gathered(moments, keep=keep)}, state
 
     def load_state(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> None:
         """Inverse of `state`. CheckpointError where the weights are of another model."""
         load_weights(self.policy_model, tensors["model"])
-        moments = unflatten_state(tensors["optimizer"], state.get("optimizer", {}))
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        stored = {
+            key: part_like(value, parameters[int(key.partition(".")[0])]) for key, value in tensors["optimizer"].items()
+        }
+        moments = unflatten_state(stored, state.get("optimizer", {}))
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         self.step_count = int(state["step_count"])
@@ -227,4 +264,4 @@ def load_weights(model: PolicyModel, weights: Mapping[str, torch.Tensor]) -> Non
                 f"the checkpoint is of another model: {name} has shape {there}, not {here}",
                 hint="check model.* settings",
             )
-        parameter.copy_(weights[name])
+        assign(parameter, weights[name])

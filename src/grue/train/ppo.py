@@ -13,6 +13,7 @@ from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import summarise
 from grue.games import Game
 from grue.games.renamed import Renamed
+from grue.games.told import Starts, Told
 from grue.games.twx import TwxGame
 from grue.interrupt import Interrupt
 from grue.policy.actor import Actor
@@ -56,6 +57,7 @@ def train_ppo(
     policy = make_policy(actor.model, encoder)
     if cfg.dev_every and done == 0:
         _watch_dev(run, config, learner, policy, games, dev_tasks, progress, say)
+    starts: Starts | None = {} if cfg.hidden_state else None
     # what is loaded by now stays: collections during play need not walk over it
     gc.collect()
     gc.freeze()
@@ -69,7 +71,7 @@ def train_ppo(
             )
             seed = f"{config.seed}/ppo/{iteration}/play"
             decoding = Decoding(temperature=cfg.temperature, top_p=config.policy.top_p)
-            players = training_games(games[: cfg.slots], cfg.rename, f"{config.seed}/ppo/{iteration}/names")
+            players = training_games(games[: cfg.slots], cfg.rename, f"{config.seed}/ppo/{iteration}/names", starts)
             columns, processes = config.model.context, learner.processes
             episodes = collect(policy, players, tasks, decoding, seed=seed, columns=columns, processes=processes)
             played = time.monotonic()
@@ -94,16 +96,17 @@ def train_ppo(
             if cfg.dev_every and ((iteration + 1) % cfg.dev_every == 0 or last):
                 actor.sync()
                 _watch_dev(run, config, learner, policy, games, dev_tasks, progress, say)
-            if last or interrupt.requested or time.monotonic() - saved >= cfg.save_every_s:
+            if last or processes.any(interrupt.requested or time.monotonic() - saved >= cfg.save_every_s):
                 _save(run, learner, updater, progress)
                 saved = time.monotonic()
                 if not last:
                     interrupt.check()
     if not cfg.iterations:
         _save(run, learner, updater, progress)
+    learner.processes.wait()  # the leader writes, and all read the same
     best = checkpoint.best_valid(run.checkpoints("ppo"))
     if best is not None:
-        load_weights(learner.policy_model, checkpoint.load(best).tensors["model"])
+        load_weights(learner.policy_model, run.load(best).tensors["model"])
     return progress
 
 
@@ -119,14 +122,19 @@ def _updater(config: Config, learner: Learner, demo_steps: Mapping[int, int]) ->
     return Updater(config, learner, cfg.entropy_coef, critic, baseline)
 
 
-def training_games(games: Sequence[Game], rename: float, salt: str) -> Sequence[Game]:
-    """The games to train on: as they are, or with foods renamed in a share of the episodes."""
-    if rename == 0:
+def training_games(games: Sequence[Game], rename: float, salt: str, starts: Starts | None = None) -> Sequence[Game]:
+    """The games to train on: as they are, or with foods renamed in a share of the episodes.
+
+    With `starts`, what is known of earlier games, they also tell how many steps a win still takes.
+    """
+    if rename == 0 and starts is None:
         return games
-    cooking = [game for game in games if isinstance(game, TwxGame)]
+    cooking = [game for game in games if isinstance(game, TwxGame) and game.game == "cookingworld"]
     if len(cooking) < len(games):
-        raise ConfigError("ppo.rename is for cookingworld: this game has no foods", hint="set ppo.rename=0")
-    return [Renamed(game, salt, rename) for game in cooking]
+        name, value = ("rename", "0") if rename else ("hidden_state", "false")
+        raise ConfigError(f"ppo.{name} is for cookingworld: this game has no foods", hint=f"set ppo.{name}={value}")
+    telling: Sequence[TwxGame | Told] = cooking if starts is None else [Told(game, starts) for game in cooking]
+    return [Renamed(game, salt, rename) for game in telling] if rename else telling
 
 
 def draw(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list[Task]:
@@ -186,7 +194,7 @@ def _save(run: Run, learner: Learner, updater: Updater, progress: dict[str, floa
 def _resume(run: Run, learner: Learner, updater: Updater) -> dict[str, float]:
     """Counters of the run: from the last checkpoint if there is one, whose state everything then has."""
     path = checkpoint.latest_valid(run.checkpoints("ppo"))
-    stored = None if path is None else checkpoint.load(path)
+    stored = None if path is None else run.load(path)
     learner.processes.wait()  # nobody writes before all have read
     if stored is None:
         run.rewind("ppo", 0)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from grue.errors import TrainingError
+from grue.models.sharding import local
 
 GROWTH_INTERVAL = 2000  # steps without an overflow after which the scale is doubled
 PATIENCE = 25  # steps in a row that may overflow: from 2^16 the scale has then come down to far below 1
@@ -26,7 +27,7 @@ class LossScale:
     @torch.no_grad()
     def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
         """Divide the gradients by the scale."""
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
         if gradients:
             torch._foreach_mul_(gradients, 1 / self.scale)
 

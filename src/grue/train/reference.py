@@ -12,6 +12,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from grue.models.sharding import local
+
 
 class Reference:
     """A copy of the parameters of `model` that learn."""
@@ -33,4 +35,8 @@ class Reference:
         with torch.no_grad():
             for name, parameter in self._model.named_parameters():
                 if name in self._kept:
-                    parameter.data, self._kept[name] = self._kept[name], parameter.data
+                    # numbers, not memory: what puts shards together keeps its own view of them
+                    mine, other = local(parameter), local(self._kept[name])
+                    held = mine.clone()
+                    mine.copy_(other)
+                    other.copy_(held)

@@ -26,12 +26,12 @@ def sft_loss(
     reading: Reading, batch: Batch, cfg: SFTConfig, *, nodes: int
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """A micro-batch's share of the mean loss over the `nodes` branching nodes of the whole batch."""
-    log_probs_NC = branch_log_probs(reading.logits_NC, 1.0)
+    log_probs_NC = reading.logits_NC if batch.whole else branch_log_probs(reading.logits_NC, 1.0)
     loss = smoothed_nll(log_probs_NC, batch.chosen_N, cfg.smoothing).sum() / nodes
     with torch.no_grad():
         right = (log_probs_NC.argmax(-1) == batch.chosen_N).float().sum() / nodes
         nll = smoothed_nll(log_probs_NC, batch.chosen_N, 0.0).sum() / nodes
-        entropy = node_entropies(log_probs_NC).sum() / nodes
+        entropy = node_entropies(branch_log_probs(reading.logits_NC, 1.0)).sum() / nodes
     return loss, {"nll": nll, "accuracy": right, "node_entropy": entropy}
 
 
@@ -46,7 +46,7 @@ def train_sft(
     total = per_epoch * cfg.epochs
     resume = checkpoint.latest_valid(folder)
     if resume is not None:
-        stored = checkpoint.load(resume)
+        stored = run.load(resume)
         learner.load_state(stored.tensors, stored.state)
     learner.processes.wait()  # nobody writes before all have read
     run.rewind("sft", learner.step_count)
@@ -65,7 +65,7 @@ def train_sft(
                 run.log("sft", learner.step_count, {**metrics, "learning_rate": rate * cfg.learning_rate})
                 bar.advance(note=f"loss {metrics['loss']:.3f} accuracy {metrics['accuracy']:.3f}")
                 learner.processes.share_interrupt(interrupt)
-                if interrupt.requested or time.monotonic() - saved >= cfg.save_every_s:
+                if learner.processes.any(interrupt.requested or time.monotonic() - saved >= cfg.save_every_s):
                     run.save("sft", learner.step_count, *learner.state())
                     saved = time.monotonic()
                     interrupt.check()

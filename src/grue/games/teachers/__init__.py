@@ -1,13 +1,13 @@
 """Scripted players: random, gold, gold-pruned, explore, optimal.
 
-| name        | knows                                   | plays                                     |
-|-------------|-----------------------------------------|-------------------------------------------|
-| random      | the valid actions                       | every game                                |
-| gold        | the engine's own solution               | every game                                |
-| gold-pruned | the same, without its idle steps        | every game                                |
-| explore     | what it has read and seen, like a policy | cookingworld                              |
-| optimal     | everything, hidden things too           | cookingworld, textworld, babyai: from any |
-|             |                                         | state that is not yet lost                |
+| name        | knows                                    | plays                                    |
+|-------------|------------------------------------------|------------------------------------------|
+| random      | the valid actions                        | every game                               |
+| gold        | the engine's own solution                | every game                               |
+| gold-pruned | the same, without its idle steps         | every game                               |
+| explore     | what it has read and seen, like a policy | cookingworld, alfworld                   |
+| optimal     | everything, hidden things too            | cookingworld, textworld, babyai,         |
+|             |                                          | alfworld: from any state not yet lost    |
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from grue.games.base import Game
 from grue.games.play import Player
 from grue.games.teachers.explore import Explore
 from grue.games.teachers.optimal import Optimal, SeesAll
-from grue.games.teachers.planned import CanPlan, Planned
+from grue.games.teachers.planned import Advised, CanAdvise, CanPlan, Planned
 from grue.games.teachers.scripted import CanRehearse, Gold, GoldPruned, HasGold, Random
 
 TEACHERS = ("random", "gold", "gold-pruned", "explore", "optimal")
@@ -34,7 +34,7 @@ def teacher(name: str, game: Game, seed: int = 0) -> Player:
     if name == "gold-pruned" and isinstance(game, CanRehearse):
         return GoldPruned(game)
     if name == "explore":
-        return Explore()
+        return Advised(game) if isinstance(game, CanAdvise) else Explore()
     if name == "optimal" and isinstance(game, SeesAll):
         return Optimal(game)
     if name == "optimal" and isinstance(game, CanPlan):

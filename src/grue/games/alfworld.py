@@ -1,0 +1,150 @@
+"""ALFWorld (Shridhar et al. 2021) as text: household tasks in PDDL, played by the engine of TextWorld.
+
+Hosted by a worker process (`native.make_native`): states and plans come from a library in C++. "alfworld" and
+"alfworld:FOLDER" play the official data or a folder like it, "alfworld-micro" small homes that are made here.
+A game is won when its goal holds; nothing loses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from grue.errors import GameError
+from grue.games.alfworld_data import Household, game_file, load
+from grue.games.alfworld_expert import MOST_STEPS, Handcoded, Seen
+from grue.games.engine_game import EngineGame, State
+from grue.types import Outcome, Task
+
+
+class AlfworldGame(EngineGame):
+    """Params: task (0: all, 1 to 6: one type, numbered as in ALFWorld's configuration)."""
+
+    def __init__(self, game: str, params: str = "") -> None:
+        super().__init__(game, params)
+        self._env: Any = None
+        self._home: Household | None = None
+        self._seen: list[Seen] = []
+        self._expert: Handcoded | None = None
+
+    def gold(self) -> list[str]:
+        """A solution from the start: the exploring expert's, or the planner's where that one does not get there."""
+        task, _ = self._running(over=True)
+        other = AlfworldGame(self.game, self.params)
+        try:
+            path = other._explored(replace(task, limit=MOST_STEPS + 1))
+            if not path:
+                other.reset(task)
+                path = other.plan()
+        finally:
+            other.close()
+        if not path:
+            raise GameError(f"no expert of ALFWorld knows a solution of {task.game} {task.fold} seed {task.seed}")
+        return path
+
+    def plan(self) -> list[str]:
+        """The planner's way (Fast Downward) from the current state, which it sees whole; [] when it finds none."""
+        self._running()
+        engine = self._env.unwrapped
+        # what the engine does itself, after every move, when its policy commands are asked for
+        return [str(command).strip() for command in engine._pddl_state.replan(engine._entity_infos)]
+
+    def advice(self) -> str:
+        """The exploring expert's next action, for whoever has played so far; "" when it knows none."""
+        task, _ = self._running()
+        assert self._home is not None
+        if self._expert is None:
+            self._expert = Handcoded(self._home, task.seed)
+        return self._expert.advice(self._seen)
+
+    def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
+        """(the game listed the action, the game was won) for each, beside the live game."""
+        other = AlfworldGame(self.game, self.params)
+        try:
+            return self.rehearse_in(other, actions)
+        finally:
+            other.close()
+
+    def _begin(self, task: Task) -> State:
+        home = self._home = _home(task)
+        self._seen, self._expert = [], None
+        self._env = self._env or _engine()
+        domain, grammar = _logic()
+        self._env.load({"pddl_domain": domain, "grammar": grammar, "pddl_problem": home.problem})
+        state = self._env.reset()
+        # The opening text is a banner, this description, and the task, which an observation holds by itself.
+        text = str(state["feedback"]).partition("\n\n")[2].partition("Your task is to:")[0]
+        return self._shown("", state, text)
+
+    def _act(self, action: str) -> State:
+        state, _, _ = self._env.step(action)
+        return self._shown(action, state, state["feedback"])
+
+    def _end(self) -> None:
+        if self._env is not None:
+            from fast_downward import close_lib
+
+            # each engine has a copy of the library to itself, which it does not unload
+            library, self._env = self._env.unwrapped.downward_lib, None
+            close_lib(library)
+
+    def _shown(self, action: str, state: Any, text: str) -> State:
+        assert self._home is not None
+        actions, names = tuple(state["admissible_commands"]), state["_entity_infos"]
+        self._seen.append(Seen(action, str(state["feedback"]), actions, state["_facts"], names))
+        held = [names[fact.arguments[1].name].name.strip() for fact in state["_facts"] if fact.name == "holds"]
+        won = bool(state["won"])
+        return State(
+            text=" ".join(str(text).split()) if not action else str(text).strip(),
+            goal=f"Your task is to: {self._home.goal}.",
+            inventory=f"You carry {', '.join(f'a {name}' for name in sorted(held)) or 'nothing'}.",
+            actions=actions,
+            score=float(won),
+            won=won,
+            lost=False,
+        )
+
+    def _explored(self, task: Task) -> list[str]:
+        """The exploring expert's way through `task`, played in this game; [] when it does not win."""
+        self.reset(task)
+        path: list[str] = []
+        while len(path) < MOST_STEPS and (action := self.advice()):
+            path.append(action)
+            if self.step(action)[2] is Outcome.WON:
+                return path
+        return []
+
+
+def _home(task: Task) -> Household:
+    if task.game == "alfworld-micro":
+        from grue.games.alfworld_micro import home
+
+        return home(task)
+    return load(game_file(task))
+
+
+def _engine() -> Any:
+    """The engine, which names things "cabinet 1" where the data has coordinates."""
+    import fast_downward
+    import textworld
+    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+    from textworld.envs import PddlEnv
+
+    if not hasattr(fast_downward.pddl2sas, "cache_info"):
+        # The engine translates a problem four times to start it, which is most of what starting takes; twice is needed.
+        fast_downward.pddl2sas = lru_cache(maxsize=16)(fast_downward.pddl2sas)
+    return AlfredDemangler(PddlEnv(textworld.EnvInfos(admissible_commands=True, won=True, facts=False)))
+
+
+@cache
+def _logic() -> tuple[str, str]:
+    """(domain, grammar of the texts), both from the package.
+
+    A game file has a grammar too, which is not used: it holds Python expressions, and the engine evaluates them.
+    """
+    from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
+
+    return Path(ALFRED_PDDL_PATH).read_text(encoding="utf-8"), Path(ALFRED_TWL2_PATH).read_text(encoding="utf-8")

@@ -1,0 +1,197 @@
+"""The `aligned` policy: what the model would write, given that it is a valid action.
+
+pi(a|s) is p(a|s) over the sum of p over the valid actions, with p the probability of a text over the whole vocabulary.
+Going down the trie token by token (`choose`) distorts that: a model that means "dice the carrot", which is not at
+hand, says "dice", and the potato in its hand is then the only way on (Park et al. 2024, "Grammar-Aligned Decoding").
+Here the trees of all likely actions are read ahead in one pass, and one of them is drawn whole. PPO reads the same
+trees, so its gradient is exact; demonstrations are learned as plain text, the chosen action alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from grue.models.policy_model import PolicyModel
+from grue.models.scores import token_log_probs
+from grue.policy.choose import Decision, Decoding, Lesson, Query, draw
+from grue.policy.engine import Engine
+from grue.policy.score import ScorePolicy
+from grue.policy.tree import CandidateTree, candidate_tree
+from grue.policy.trie import Node, TrieCache
+from grue.policy.weigh import candidate_weights
+from grue.prompts.tokens import Encoder
+from grue.types import Branch, Candidate, Turn
+
+LOOK_WIDTHS = (0, 6, 24)  # trees of more tokens are read apart: all of a group are padded to its largest
+
+
+@dataclass(frozen=True, slots=True)
+class _Menu:
+    """The actions weighed at a state: P tokens of K actions. State 0 is the state itself; those of the tree follow."""
+
+    actions: tuple[str, ...]
+    candidates: tuple[Candidate, ...]
+    tree: CandidateTree
+    read_P: NDArray[np.int64]  # ascending: the state that predicts the token
+    token_P: NDArray[np.int64]
+    action_P: NDArray[np.int64]
+
+
+class AlignedPolicy(ScorePolicy):
+    """Like ScorePolicy with sums, over the actions that are likely enough (min-p, Nguyen et al. 2024).
+
+    An action counts if its first token, and then it as a whole, has at least `policy.min_p` times the probability of
+    the likeliest one. Most states have one or two such actions, so most trees are a few tokens.
+    """
+
+    def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
+        super().__init__(model, encoder)
+        self.tries = TrieCache(encoder.action)
+        self.spoken = lru_cache(maxsize=4_000)(self._spoken)
+        self.menu = lru_cache(maxsize=20_000)(self._menu)
+        least = encoder.prompt.min_p
+        self._least = math.log(least) if least > 0 else -math.inf
+
+    def _spoken(self, actions: tuple[str, ...]) -> tuple[tuple[str, Candidate], ...]:
+        """The actions with the ids that tell them apart: forced ends are not read."""
+        root, found = self.tries(actions), []
+        for action in actions:
+            ids = self.encoder.action(action)
+            short = self.encoder.without_end(ids)
+            if any(len(node.tokens) > 1 for node in _nodes(root, ids)[len(short) :]):
+                short = ids
+            found.append((action, Candidate(short, 1.0)))
+        return tuple(found)
+
+    def _menu(self, actions: tuple[str, ...], firsts: frozenset[int]) -> _Menu:
+        """Of those among `actions` that begin with one of `firsts`."""
+        pairs = [(action, candidate) for action, candidate in self.spoken(actions) if candidate.ids[0] in firsts]
+        tree = candidate_tree([candidate for _, candidate in pairs])
+        steps = sorted(
+            (read + 1, token, number)
+            for number, (path, (_, candidate)) in enumerate(zip(tree.paths, pairs, strict=True))
+            for read, token in zip(path, candidate.ids, strict=True)
+        )
+        read_P, token_P, action_P = (np.array([step[i] for step in steps], dtype=np.int64) for i in range(3))
+        actions, candidates = zip(*pairs, strict=True)
+        return _Menu(actions, candidates, tree, read_P, token_P, action_P)
+
+    @torch.inference_mode()
+    def act(
+        self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
+    ) -> list[Decision]:
+        """A finished decision for each query, whose state is in hidden_BH."""
+        decisions = [Decision(Node(), query.offset, query.rng, query.row) for query in queries]
+        menus = self._menus(hidden_BH, [query.actions for query in queries])
+        for part in _groups(menus):
+            states = hidden_BH[part]
+            log_probs_P = self._read(engine, [queries[i].row for i in part], [menus[i] for i in part], states)
+            self._draw([decisions[i] for i in part], [menus[i] for i in part], log_probs_P, decoding)
+        return decisions
+
+    def _menus(self, hidden_BH: torch.Tensor, actions: Sequence[tuple[str, ...]]) -> list[_Menu]:
+        """The menu of each row: the valid actions whose first token is likely enough beside the likeliest one's."""
+        logits_BV = self.model.vocabulary_logits(hidden_BH)
+        roots = [self.tries(listed).tokens for listed in actions]
+        widest = max(map(len, roots))
+        tokens_BC = torch.tensor([[*root, *[-1] * (widest - len(root))] for root in roots], device=hidden_BH.device)
+        first_BC = logits_BV.gather(1, tokens_BC.clamp(min=0)).masked_fill(tokens_BC < 0, -math.inf)
+        kept_BC = (first_BC >= first_BC.max(-1, keepdim=True).values + self._least).tolist()
+        return [
+            self.menu(listed, frozenset(token for token, keep in zip(root, kept, strict=False) if keep))
+            for listed, root, kept in zip(actions, roots, kept_BC, strict=True)
+        ]
+
+    def _read(
+        self, engine: Engine, rows: Sequence[int], menus: Sequence[_Menu], hidden_BH: torch.Tensor
+    ) -> NDArray[np.float64]:
+        """log p over the whole vocabulary of every token of every menu, one after the other."""
+        width = max(len(menu.tree.tokens) for menu in menus)
+        states, first = hidden_BH, np.arange(len(menus))
+        if width:
+            ahead = engine.look_ahead(rows, [menu.tree for menu in menus])
+            states = torch.cat([hidden_BH[:, None], ahead], 1).flatten(0, 1)
+            first = first * (1 + width)
+        reads = np.concatenate([menu.read_P + start for menu, start in zip(menus, first, strict=True)])
+        tokens = np.concatenate([menu.token_P for menu in menus])
+        device = hidden_BH.device
+        read_P, token_P = torch.from_numpy(reads).to(device), torch.from_numpy(tokens).to(device)
+        found = token_log_probs(self.model.vocabulary_logits, states, read_P, token_P)
+        return found.double().cpu().numpy()
+
+    def _draw(
+        self,
+        decisions: Sequence[Decision],
+        menus: Sequence[_Menu],
+        log_probs_P: NDArray[np.float64],
+        decoding: Decoding,
+    ) -> None:
+        """Draw an action for each decision."""
+        widest = max(len(menu.actions) for menu in menus)
+        scores_BC = np.full((len(menus), widest), -np.inf)
+        parts = np.split(log_probs_P, np.cumsum([len(menu.read_P) for menu in menus])[:-1])
+        for row, (menu, part) in enumerate(zip(menus, parts, strict=True)):
+            scores_BC[row, : len(menu.actions)] = np.bincount(menu.action_P, part, len(menu.actions))
+        scores_BC[scores_BC < scores_BC.max(-1, keepdims=True) + self._least] = -np.inf
+        rngs, counts = [decision.rng for decision in decisions], [len(menu.actions) for menu in menus]
+        drawn = draw(torch.from_numpy(scores_BC), counts, rngs, decoding)
+        rows = zip(decisions, menus, scores_BC.tolist(), *drawn, strict=True)
+        for decision, menu, scores, pick, log_prob, entropy in rows:
+            decision.reply = menu.actions[pick]
+            decision.taken = list(self.encoder.action(decision.reply))
+            decision.log_prob, decision.entropy = log_prob, entropy
+            left = [number for number, score in enumerate(scores) if score > -math.inf]
+            if len(left) > 1:
+                decision.candidates = tuple(menu.candidates[number] for number in left)
+                decision.branches = [Branch(decision.offset - 1, tuple(range(len(left))), left.index(pick))]
+
+    def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
+        """Every token of a teacher's action but a forced end, behind the id at `state_position`."""
+        chosen = dict(self.spoken(actions))[action].ids
+        branches = _branches(self.tries(actions), chosen, state_position)
+        return Lesson(self.encoder.action(action), branches, whole=True)
+
+    def weigh(self, turn: Turn, ids: Sequence[int], temperature: float) -> list[tuple[str, float]]:
+        """pi of each valid action at a turn of the segment `ids`, likeliest first; 0 for those left out."""
+        actions, prefix = turn.observation.actions or (), ids[: turn.state_position + 1]
+        firsts = tuple(dict.fromkeys(candidate.ids[0] for _, candidate in self.spoken(actions)))
+        first_K = candidate_weights(self.model, [Candidate((token,), 1.0) for token in firsts], prefix)
+        kept = {t for t, s in zip(firsts, first_K.tolist(), strict=True) if s >= float(first_K.max()) + self._least}
+        scores_K = candidate_weights(self.model, [candidate for _, candidate in self.spoken(actions)], prefix).cpu()
+        out_K = torch.tensor([candidate.ids[0] not in kept for _, candidate in self.spoken(actions)])
+        scores_K = scores_K.masked_fill(out_K, -math.inf)
+        scores_K = scores_K.masked_fill(scores_K < scores_K.max() + self._least, -math.inf)
+        probabilities = torch.softmax(scores_K / temperature, -1).tolist()
+        return sorted(zip(actions, probabilities, strict=True), key=lambda pair: -pair[1])
+
+
+def _nodes(root: Node, ids: Sequence[int]) -> list[Node]:
+    """The nodes at which each of `ids` is chosen."""
+    nodes, node = [], root
+    for token in ids:
+        nodes.append(node)
+        node = node.nodes[node.tokens.index(token)]
+    return nodes
+
+
+def _branches(root: Node, ids: Sequence[int], state_position: int) -> tuple[Branch, ...]:
+    """A branch for each of `ids`, which follow the id at `state_position`, also where the trie does not branch."""
+    return tuple(
+        Branch(state_position + place, node.tokens, node.tokens.index(token))
+        for place, (node, token) in enumerate(zip(_nodes(root, ids), ids, strict=True))
+    )
+
+
+def _groups(menus: Sequence[_Menu]) -> list[list[int]]:
+    """Places of menus with trees of similar size."""
+    groups: dict[int, list[int]] = {}
+    for place, menu in enumerate(menus):
+        groups.setdefault(sum(len(menu.tree.tokens) > edge for edge in LOOK_WIDTHS), []).append(place)
+    return list(groups.values())

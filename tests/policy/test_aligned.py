@@ -1,0 +1,88 @@
+"""The aligned policy: what the model would write, given that it is valid. Checked by brute force over whole texts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+import tiny
+from grue import games
+from grue.models.policy_model import PolicyModel
+from grue.policy.aligned import AlignedPolicy
+from grue.policy.choose import Decoding
+from grue.rollout.collect import collect
+from grue.types import Observation, Turn
+
+MODEL = tiny.policy_model(spread=0.1)
+ACTIONS = ("go east", "go west", "look", "open basket", "open chest", "take gem", "take key")
+
+
+def policy(min_p: float) -> AlignedPolicy:
+    return AlignedPolicy(MODEL, tiny.prompted(kind="aligned", min_p=min_p))
+
+
+def prefix_of(text: str = "You are in the hall. There is a sack.") -> list[int]:
+    return [*tiny.encoder().task("Find the key.", 12), *tiny.encoder().observation(text)]
+
+
+@torch.no_grad()
+def written(model: PolicyModel, prefix: list[int], action: str) -> float:
+    """log-probability of the action's text, its line end left out, from plain forward passes of the model."""
+    ids = tiny.encoder().without_end(tiny.encoder().action(action))
+    total = 0.0
+    for place, token in enumerate(ids):
+        logits = model.lm(torch.tensor([[*prefix, *ids[:place]]])).logits[0, -1].double()
+        total += float(torch.log_softmax(logits, 0)[token])
+    return total
+
+
+def weighed(min_p: float, temperature: float = 1.0) -> dict[str, float]:
+    turn = Turn(Observation("", "", "", ACTIONS, 0.0), ACTIONS[0], 0.0, state_position=len(prefix_of()) - 1)
+    return dict(policy(min_p).weigh(turn, prefix_of(), temperature))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 8.0])
+def test_probabilities_equal_brute_force_over_whole_texts(temperature: float) -> None:
+    weights = {action: math.exp(written(MODEL, prefix_of(), action) / temperature) for action in ACTIONS}
+    total = sum(weights.values())
+    expected = {action: weight / total for action, weight in weights.items()}
+    assert weighed(0.0, temperature) == pytest.approx(expected, abs=1e-5)
+    assert max(expected.values()) > 2 / len(ACTIONS)  # the model is not uniform, so this could fail
+
+
+def test_actions_with_an_unlikely_first_token_are_left_out() -> None:
+    encode = tiny.encoder().action
+    firsts = {action: written_first(encode(action)[0]) for action in ACTIONS}
+    ordered = sorted(set(firsts.values()), reverse=True)
+    min_p = math.exp((ordered[0] + ordered[1]) / 2 - ordered[0])  # between the likeliest first token and the next
+    found = weighed(min_p)
+    kept = {action for action, first in firsts.items() if first == ordered[0]}
+    assert {action for action, probability in found.items() if probability > 0} == kept
+    assert 0 < len(kept) < len(ACTIONS)
+    assert sum(found.values()) == pytest.approx(1.0)
+
+
+@torch.no_grad()
+def written_first(token: int) -> float:
+    logits = MODEL.lm(torch.tensor([prefix_of()])).logits[0, -1].double()
+    return float(torch.log_softmax(logits, 0)[token])
+
+
+def test_what_is_played_is_drawn_from_what_is_weighed() -> None:
+    seats = [games.make("toy") for _ in range(8)]
+    player = tiny.player(MODEL, kind="aligned", min_p=0.0)
+    (task,) = tiny.tasks(1, limit=1)
+    plays = collect(player, seats, [task] * 400, Decoding(temperature=8.0), columns=640)
+    first = plays[0].turns[0]
+    expected = dict(player.weigh(first, plays[0].segments[0].ids, 8.0))
+    counts = Counter(play.turns[0].action for play in plays)
+    for action, probability in expected.items():
+        error = math.sqrt(probability * (1 - probability) / len(plays))
+        assert abs(counts[action] / len(plays) - probability) < 5 * error + 1e-9
+    for play in plays[:20]:
+        (turn,) = play.turns
+        assert turn.log_prob == pytest.approx(math.log(expected[turn.action]), abs=1e-4)
+    assert len(counts) > 1
