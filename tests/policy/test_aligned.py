@@ -53,16 +53,23 @@ def test_probabilities_equal_brute_force_over_whole_texts(temperature: float) ->
     assert max(expected.values()) > 2 / len(ACTIONS)  # the model is not uniform, so this could fail
 
 
-def test_actions_with_an_unlikely_first_token_are_left_out() -> None:
+def test_unlikely_actions_are_left_out_by_first_token_and_as_a_whole() -> None:
     encode = tiny.encoder().action
     firsts = {action: written_first(encode(action)[0]) for action in ACTIONS}
-    ordered = sorted(set(firsts.values()), reverse=True)
-    min_p = math.exp((ordered[0] + ordered[1]) / 2 - ordered[0])  # between the likeliest first token and the next
-    found = weighed(min_p)
-    kept = {action for action, first in firsts.items() if first == ordered[0]}
-    assert {action for action, probability in found.items() if probability > 0} == kept
-    assert 0 < len(kept) < len(ACTIONS)
-    assert sum(found.values()) == pytest.approx(1.0)
+    wholes = {action: written(MODEL, prefix_of(), action) for action in ACTIONS}
+    by_first, by_whole = set(), set()
+    for share in (0.9, 0.5, 0.2, 0.1, 0.03, 0.01):
+        least = math.log(share)
+        left = {action for action in ACTIONS if firsts[action] >= max(firsts.values()) + least}
+        best = max(wholes[action] for action in left)
+        kept = {action for action in left if wholes[action] >= best + least}
+        found = weighed(share)
+        assert {action for action, probability in found.items() if probability > 0} == kept, share
+        assert sum(found.values()) == pytest.approx(1.0)
+        by_first |= set(ACTIONS) - left
+        by_whole |= left - kept
+    assert by_first  # both were put to the test
+    assert by_whole
 
 
 @torch.no_grad()

@@ -38,7 +38,7 @@ PROMPTS: dict[str, Prompt] = {
     "choose, listed": {"list_actions": True},
     "choose, window": {"history": 2},
     "choose, window, listed, chat": {"history": 2, "list_actions": True, "template": "chat"},
-    "aligned": {"kind": "aligned"},
+    "aligned": {"kind": "aligned", "min_p": 1e-9},  # the tiny model is certain of most of its actions
     "aligned, all, chat": {"kind": "aligned", "min_p": 0.0, "template": "chat"},
     "score, sum": {"kind": "score", "normalise": "sum"},
     "score, token": {"kind": "score", "normalise": "token"},

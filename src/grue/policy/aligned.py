@@ -54,8 +54,8 @@ class AlignedPolicy(ScorePolicy):
     def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
         super().__init__(model, encoder)
         self.tries = TrieCache(encoder.action)
-        self.spoken = lru_cache(maxsize=4_000)(self._spoken)
-        self.menu = lru_cache(maxsize=20_000)(self._menu)
+        self.spoken = lru_cache(maxsize=2_000)(self._spoken)
+        self.menu = lru_cache(maxsize=2_000)(self._menu)
         least = encoder.prompt.min_p
         self._least = math.log(least) if least > 0 else -math.inf
 

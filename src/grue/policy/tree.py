@@ -33,7 +33,7 @@ class CandidateTree:
         return _seen(self.parents)
 
 
-@lru_cache(maxsize=20_000)
+@lru_cache(maxsize=4_000)
 def _seen(parents: tuple[int, ...]) -> NDArray[np.bool_]:
     seen = np.eye(len(parents), dtype=np.bool_)
     for place, parent in enumerate(parents):
@@ -47,7 +47,7 @@ def candidate_tree(candidates: Sequence[Candidate]) -> CandidateTree:
     return _tree(tuple(candidate.ids for candidate in candidates))
 
 
-@lru_cache(maxsize=20_000)
+@lru_cache(maxsize=4_000)
 def _tree(candidates: tuple[tuple[int, ...], ...]) -> CandidateTree:
     tokens: list[int] = []
     parents: list[int] = []

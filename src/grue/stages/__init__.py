@@ -165,7 +165,11 @@ def _sft(session: Session) -> dict[str, Any]:
         for part in recorded
         for episode in episodes.read(part)
     )
-    items = samples([tokenise(episode, policy, session.model.positions) for episode in played])
+    items = [
+        sample.without_texts()
+        for episode in played
+        for sample in samples([tokenise(episode, policy, session.model.positions)])
+    ]
     learner = _learner(session, cfg, dropout=True)
     train_sft(session.run, config, learner, items, session.say, session.interrupt)
     _show(session, "sft", "after SFT")
