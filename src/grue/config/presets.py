@@ -50,7 +50,7 @@ def smoke() -> Config:
     return full.model_copy(
         update={
             "preset": "smoke",
-            "ppo": full.ppo.model_copy(update={"iterations": 30, "dev_games": 100}),
+            "ppo": full.ppo.model_copy(update={"iterations": 20, "dev_games": 100}),
             "eval": EvalConfig(games=200, side_games=0, bootstrap=500),
         }
     )

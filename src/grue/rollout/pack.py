@@ -72,11 +72,11 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on `device`."""
         tensors = {f.name: getattr(self, f.name) for f in fields(self)}
-        moved = {name: t.to(device) for name, t in tensors.items() if isinstance(t, torch.Tensor | Trees)}
+        moved: dict[str, Any] = {n: t.to(device) for n, t in tensors.items() if isinstance(t, torch.Tensor | Trees)}
         return replace(self, **moved)
 
     @property
-    def inputs(self) -> tuple[torch.Tensor | Trees | None, ...]:
+    def inputs(self) -> tuple[torch.Tensor | Trees | bool | None, ...]:
         """What PolicyModel.forward takes."""
         return (
             self.ids_BL,
