@@ -1186,7 +1186,7 @@ print(
 # run:
 #
 # ```sh
-# grue experiment eval-gap runs/cooking16-seed0
+# grue run policy.kind=choose --out runs/choose && grue experiment eval-gap runs/choose
 # ```
 #
 # ### 14.2 The last word: the test fold

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from grue.config import PPOConfig
 from grue.train.game_baseline import GameBaseline
@@ -51,6 +53,26 @@ def test_a_game_never_played_is_judged_by_its_demonstration() -> None:
         found.learn(plays, targets(plays))
     hard, easy = found.values([episode(98, 0.0), episode(99, 0.0)])
     assert easy[0] > hard[0] + 0.2
+
+
+def test_it_tells_a_lost_chance_when_it_is_told_the_steps_to_a_win() -> None:
+    def told(seed: int, reward: float, to_go: int | None) -> Episode:
+        play = episode(seed, reward)
+        turns = tuple(replace(turn, observation=replace(turn.observation, to_go=to_go)) for turn in play.turns)
+        return replace(play, turns=turns)
+
+    found = baseline()
+    plays = [told(seed, float(seed % 2), 4 if seed % 2 else 20) for seed in range(40)]
+    for _ in range(8):
+        found.learn(plays, targets(plays))
+    near, far, unknown = found.values([told(98, 0.0, 4), told(99, 0.0, 20), told(98, 0.0, None)])
+    assert near[0] > 0.6 > 0.2 > far[0]
+    assert unknown[0] not in (near[0], far[0])
+
+
+def test_the_hidden_state_needs_a_baseline_to_be_told_to() -> None:
+    with pytest.raises(ValueError, match="set game_baseline to true"):
+        PPOConfig(hidden_state=True)
 
 
 def test_a_restored_baseline_goes_on_as_the_first_one() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from grue.errors import GameError
 from grue.games.teachers.kitchen import CUT_VERB
 from grue.games.teachers.plan import House, Progress, read, shortest
 from grue.games.twx import TwxGame
@@ -24,7 +25,7 @@ class Start:
 
     house: House
     progress: Progress
-    costs: dict[Progress, int] = field(default_factory=dict)
+    costs: dict[Progress, int | None] = field(default_factory=dict)
 
 
 Starts = dict[Task, Start]  # shared by the games of a run: tasks return, and so do their states
@@ -69,8 +70,15 @@ class Told:
             return replace(observation, to_go=1)
         costs = self._start.costs
         if self._progress not in costs:
-            costs[self._progress] = len(shortest(self._start.house, self._progress))
+            costs[self._progress] = _cost(self._start.house, self._progress)
         return replace(observation, to_go=costs[self._progress])
+
+
+def _cost(house: House, progress: Progress) -> int | None:
+    try:
+        return len(shortest(house, progress))
+    except GameError:
+        return None  # no way that the planner knows: the game itself goes on
 
 
 def followed(house: House, progress: Progress, action: str) -> tuple[House, Progress]:
