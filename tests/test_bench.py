@@ -7,19 +7,20 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import tiny
 from grue import bench, games
-from grue.bench import rollout, score, update
+from grue.bench import memory, rollout, score, turn_cost, update
 from grue.bench.common import task_sets
 from grue.bench.notebook import WINDOW, PromptActorCritic, PromptPlayer, prompts_of, render_prompt
-from grue.errors import ConfigError
+from grue.errors import ConfigError, ModelError
 from grue.policy.choose import Decoding
 from grue.policy.trie import TrieCache
 from grue.rollout.collect import collect
-from grue.types import Observation, Turn
+from grue.types import Observation, Outcome, Turn
 
 FACTS = {"model", "parameters", "device", "dtype", "threads"}
 
@@ -73,6 +74,113 @@ def test_score(tiny_folder: Path) -> None:
     assert len(set(score.state_actions())) == score.ACTIONS == 42
 
 
+def test_turn_cost_by_name_on_the_real_game(tiny_folder: Path) -> None:
+    heard: list[str] = []
+    settings = [f"model.name={tiny_folder}", "model.dtype=float32", "threads=1"]
+    sizes = {"games": 2, "baseline_games": 1, "early": 2, "late": 4, "around": 0, "repetitions": 2}
+    found = bench.main("turn-cost", settings, say=heard.append, **sizes)
+    assert list(found) == ["bench", "ratio", "ours", "baseline", "same"]
+    assert json.loads(json.dumps(found)) == found
+    ours, baseline = found["ours"], found["baseline"]
+    assert {key: ours[key] for key in FACTS} == {key: baseline[key] for key in FACTS}
+    assert (ours["games"], baseline["games"]) == (4, 2)
+    assert found["ratio"] == pytest.approx(ours["turn_4_ms"] / ours["turn_2_ms"], rel=0.02)
+    assert baseline["ratio"] == pytest.approx(baseline["turn_4_ms"] / baseline["turn_2_ms"], rel=0.02)
+    assert min(baseline["ratio_whole_history"], *(side["cpu_ratio"] for side in (ours, baseline))) > 0
+    assert ours["ratio"] == found["ratio"]
+    assert ours["turn_4_history_tokens"] > ours["turn_2_history_tokens"] > ours["turn_2_new_tokens"] > 0
+    assert ours["histories_cut"] == 0
+    assert len(heard) == 8
+
+
+def test_turns_that_overlap_or_that_no_game_reaches_are_errors(tiny_folder: Path) -> None:
+    config = tiny.config(tiny_folder)
+    with pytest.raises(ConfigError, match="must not overlap"):
+        turn_cost.run(config, print, early=3, late=5, around=1)
+    short = tiny.rollouts(tiny.policy_model(), tiny.tasks(1), slots=1)
+    with pytest.raises(ConfigError, match=f"ended after {short[0].steps} of 900 turns"):
+        turn_cost._check_long(short, turn_cost.Span(5, 898, 2))
+
+
+def test_the_cost_of_a_turn_leaves_out_the_time_inside_the_games() -> None:
+    began, inside = [10.0, 13.0, 14.0, 19.0], [2.0, 0.5, 1.0, 0.0]
+    clock = turn_cost.Clock([np.array([t, 2 * t]) for t in began], [np.array([t, t]) for t in inside])
+    assert [clock.cost(turn).tolist() for turn in (2, 3, 4)] == [[1.0, 4.0], [0.5, 1.5], [4.0, 9.0]]
+    assert turn_cost.Span(2, 4, 0).ratio([clock]) == (4.0, 2.25)
+    assert turn_cost.Span(3, 3, 1).seconds([clock], 3).tolist() == [1.0, 4.0]  # the medians of the three
+
+
+def test_a_clocked_game_steps_as_the_game_does_and_lists_nothing_that_ends_it() -> None:
+    plain, clock, span = games.make("toy"), turn_cost.Clock(), turn_cost.Span(2, 4, 0)
+    clocked = [turn_cost.ClockedGame(games.make("toy"), clock, span) for _ in range(2)]
+    task = tiny.tasks(1)[0]
+    first = plain.reset(task)
+    for game in clocked:
+        seen = game.reset(task)
+        assert seen.text == first.text
+        assert set(seen.actions or ()) <= set(first.actions or ())
+    action = (first.actions or ())[0]
+    expected = plain.step(action)
+    for game in clocked:
+        observation, *rest = game.step(action)
+        assert (observation.text, *rest) == (expected[0].text, *expected[1:])
+    assert len(clock.began) == len(clock.inside) == 1  # one turn, whoever plays it
+    assert clock.inside[0][0] > 0
+    third, *_ = clocked[0].step((clocked[0].shown[-1].actions or ())[0])
+    fourth, _, outcome = clocked[0].step((third.actions or ())[0])
+    assert fourth == clocked[0].shown[1]  # turn 4 shows turn 2 again
+    assert outcome is None
+    assert clocked[0].step((fourth.actions or ())[0])[2] is Outcome.LIMIT
+    assert len(clock.began) == 4
+    every = Observation("", "", "", ("cook the apple in the oven", "eat meal", "look around", "take apple"), 0.0)
+    assert turn_cost._endless(every).actions == ("look around", "take apple")
+
+
+@pytest.mark.slow
+def test_memory(tiny_folder: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    heard: list[str] = []
+    config = tiny.config(tiny_folder, "model.name=embedded")
+    found = memory.run(config, heard.append, hidden=512, layers=4, segments=2, tokens=32)
+    assert list(found) == ["bench", "ratio", "ours", "baseline", "same"]
+    assert json.loads(json.dumps(found)) == found
+    ours, baseline = found["ours"], found["baseline"]
+    assert {key: ours[key] for key in FACTS} == {key: baseline[key] for key in FACTS}
+    assert found["ratio"] == pytest.approx(ours["peak_mib"] / baseline["peak_mib"], abs=1e-3)
+    for side in (ours, baseline):
+        assert 0 < side["loaded_mib"] < side["peak_mib"] <= side["peak_with_loading_mib"]
+    # three models are more than one, and unquantised ones more than 4-bit ones, by more than a process varies
+    assert ours["peak_mib"] < baseline["peak_mib"] < baseline["unquantised_peak_mib"]
+    assert len(heard) == 4
+
+
+def test_an_arm_that_fails_says_why(tmp_path: Path) -> None:
+    config = tiny.config(tmp_path / "absent", "model.adapter=lora")
+    with pytest.raises(ModelError, match=r"'shared' of the memory benchmark failed: .*absent"):
+        memory.measure("shared", config, tmp_path / "absent", 1, 16)
+    with pytest.raises(ConfigError, match="no multiple of 64"):
+        memory.make_model(tmp_path, config, 100, 1)
+
+
+def test_both_ways_of_updating_learn_from_the_same_reference(tiny_folder: Path) -> None:
+    """Without 4-bit weights here: what each arm does to its policy, its critic and its reference."""
+    from grue.bench import memory_arm
+
+    config = tiny.config(tiny_folder, "model.adapter=lora", "model.lora_rank=2")
+    items = memory_arm.items_of(2, 48)
+    assert [len(item.turns) for item in items] == [3, 3]
+    for arm in ("shared", "unquantised"):
+        torch.manual_seed(0)
+        model, update = memory_arm.ARMS[arm](config)
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        update(items)
+        moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+        assert any("lora_B" in name for name in moved)
+        assert all("lora_" in name or name.startswith("value_head.") for name in moved)
+        # only the shared one has its critic on the policy's own model
+        assert any(name.startswith("value_head.") for name in moved) == (arm == "shared")
+
+
 def test_an_unknown_benchmark_is_an_error_that_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="no benchmark 'speed'") as caught:
         bench.main("speed")
@@ -119,6 +227,7 @@ def test_a_prompt_holds_the_task_the_last_steps_and_what_is_valid_now() -> None:
     assert lines[3:5] == ["Obs: seen 2", "Action: done 2"]
     assert lines[-4:] == [f"# STEP {WINDOW + 2}", "Obs: a door", "Valid actions: open door, wait", "Action:"]
     assert render_prompt("Win.", [], "a door", ["wait"]).count("# STEP") == 1
+    assert render_prompt("Win.", past, "a door", ["wait"], WINDOW + 2).count("# STEP") == WINDOW + 3
 
     turns = [Turn(Observation(text, "Win.", "", ("wait",), 0.0), done, 0.0) for text, done in past]
     assert prompts_of(turns)[-1] == render_prompt("Win.", past[:-1], past[-1][0], ["wait"])

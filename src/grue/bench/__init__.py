@@ -1,14 +1,18 @@
-"""Benchmarks against named baselines, as ratios of rates measured in turn in one run: `rollout`, `update`, `score`."""
+"""Benchmarks against named baselines, as ratios measured in one run.
+
+`rollout`, `update` and `score` compare rates; `turn-cost` compares a late turn with an early one, `memory` peaks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 from grue.errors import ConfigError
 
 Say = Callable[[str], object]
-NAMES = ("rollout", "update", "score")
+NAMES = ("rollout", "update", "score", "turn-cost", "memory")
 
 
 def main(name: str, settings: Sequence[str] = (), *, say: Say | None = None, **sizes: int) -> dict[str, Any]:
@@ -22,17 +26,8 @@ def main(name: str, settings: Sequence[str] = (), *, say: Say | None = None, **s
     from grue.config import load_config
 
     config = load_config("cooking16", list(settings))
-    if name == "rollout":
-        from grue.bench import rollout
-
-        return rollout.run(config, say or _silent, **sizes)
-    if name == "score":
-        from grue.bench import score
-
-        return score.run(config, say or _silent, **sizes)
-    from grue.bench import update
-
-    return update.run(config, say or _silent, **sizes)
+    found: dict[str, Any] = import_module(f"grue.bench.{name.replace('-', '_')}").run(config, say or _silent, **sizes)
+    return found
 
 
 def _silent(_: str) -> None:

@@ -23,9 +23,11 @@ from grue.types import Episode, Outcome, Task, Turn
 WINDOW = 15  # steps of history in a prompt
 
 
-def render_prompt(goal: str, past: Sequence[tuple[str, str]], seen: str, actions: Sequence[str]) -> str:
+def render_prompt(
+    goal: str, past: Sequence[tuple[str, str]], seen: str, actions: Sequence[str], window: int = WINDOW
+) -> str:
     """The prompt before step len(past). `past` holds (observation, action) of all steps so far."""
-    first = max(0, len(past) - WINDOW)
+    first = max(0, len(past) - window)
     steps = [f"# STEP {first + n}\nObs: {text}\nAction: {done}" for n, (text, done) in enumerate(past[first:])]
     now = f"# STEP {len(past)}\nObs: {seen}\nValid actions: {', '.join(actions)}\nAction:"
     return "\n".join([f"# TASK: {goal}", "Choose exactly one valid action.", *steps, now])
@@ -46,6 +48,7 @@ class PromptPlayer:
 
     model: PolicyModel
     encoder: Encoder
+    window: int = WINDOW
     tries: TrieCache = field(init=False)
     passes: int = 0
     tokens: int = 0
@@ -60,7 +63,7 @@ class PromptPlayer:
         turns: list[Turn] = []
         while True:
             actions = observation.actions or ()
-            prompt = render_prompt(observation.goal, past, observation.text, actions)
+            prompt = render_prompt(observation.goal, past, observation.text, actions, self.window)
             ids = self.encoder.tokenizer(prompt).input_ids
             action = self.choose(ids, self.tries(actions), rng)
             before = observation
