@@ -54,7 +54,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A whole action that the `score` policy weighed; its branch then chooses among candidates, not among tokens."""
+    """A whole action that `score` or `aligned` weighed; its branch then chooses among candidates, not among tokens."""
 
     ids: tuple[int, ...]
     divisor: float  # of the sum of its tokens' log-probabilities: 1, its tokens, or its words
@@ -74,7 +74,7 @@ class Turn:
     segment: int = 0  # index into Episode.segments
     state_position: int = 0  # index in Segment.ids of the last token before the action
     branches: tuple[Branch, ...] = ()
-    candidates: tuple[Candidate, ...] = ()  # `score` only
+    candidates: tuple[Candidate, ...] = ()  # `score` and `aligned` only
     whole: bool = False  # a teacher's: logits at its branches are log-probabilities over the whole vocabulary
     thought: str = ""  # `think` only: what was written before the action
     thought_ids: int = 0  # ids between the state and the action

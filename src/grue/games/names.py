@@ -2,8 +2,8 @@
 
 The game's folds share their foods and differ in (food, preparation) pairs: a model trained on train recipes learns
 those pairs by heart and fails on dev and test. Renaming every food of a transcript consistently makes memory useless
-and copying from the cookbook the only way. A renaming that would produce a (food, preparation) pair of a dev or
-test recipe is drawn again, so no such pair is ever seen.
+and copying from the cookbook the only way. A renaming that would produce a recipe that dev or test may draw is drawn
+again; for the base, so is one that would produce a single line of such a recipe.
 """
 
 from __future__ import annotations

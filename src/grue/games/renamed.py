@@ -2,7 +2,7 @@
 
 Only CookingWorld has such names. A policy trained on a few hundred recipes learns them by heart; with the names
 exchanged at every play, reading the cookbook is the only thing that pays. A renaming that would make a recipe
-line of a dev or test game is never used.
+of a dev or test game is never used.
 """
 
 from __future__ import annotations

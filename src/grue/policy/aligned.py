@@ -48,7 +48,7 @@ class AlignedPolicy(ScorePolicy):
     """Like ScorePolicy with sums, over the actions that are likely enough (min-p, Nguyen et al. 2024).
 
     An action counts if its first token, and then it as a whole, has at least `policy.min_p` times the probability of
-    the likeliest one. Most states have one or two such actions, so most trees are a few tokens.
+    the likeliest one, which keeps the trees small.
     """
 
     def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
@@ -161,11 +161,12 @@ class AlignedPolicy(ScorePolicy):
     def weigh(self, turn: Turn, ids: Sequence[int], temperature: float) -> list[tuple[str, float]]:
         """pi of each valid action at a turn of the segment `ids`, likeliest first; 0 for those left out."""
         actions, prefix = turn.observation.actions or (), ids[: turn.state_position + 1]
-        firsts = tuple(dict.fromkeys(candidate.ids[0] for _, candidate in self.spoken(actions)))
+        candidates = [candidate for _, candidate in self.spoken(actions)]
+        firsts = tuple(dict.fromkeys(candidate.ids[0] for candidate in candidates))
         first_K = candidate_weights(self.model, [Candidate((token,), 1.0) for token in firsts], prefix)
         kept = {t for t, s in zip(firsts, first_K.tolist(), strict=True) if s >= float(first_K.max()) + self._least}
-        scores_K = candidate_weights(self.model, [candidate for _, candidate in self.spoken(actions)], prefix).cpu()
-        out_K = torch.tensor([candidate.ids[0] not in kept for _, candidate in self.spoken(actions)])
+        scores_K = candidate_weights(self.model, candidates, prefix).cpu()
+        out_K = torch.tensor([candidate.ids[0] not in kept for candidate in candidates])
         scores_K = scores_K.masked_fill(out_K, -math.inf)
         scores_K = scores_K.masked_fill(scores_K < scores_K.max() + self._least, -math.inf)
         probabilities = torch.softmax(scores_K / temperature, -1).tolist()
