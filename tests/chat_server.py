@@ -25,11 +25,17 @@ class Handler(BaseHTTPRequestHandler):
         with LOCK:
             BUSY["now"] += 1
             BUSY["most"] = max(BUSY.values())
+        self._counted = True
         try:
             self._answer()
         finally:
-            with LOCK:
-                BUSY["now"] -= 1
+            self._leave()
+
+    def _leave(self) -> None:
+        """No longer busy: before the answer is out, as its reader may ask again at once."""
+        with LOCK:
+            BUSY["now"] -= self._counted
+            self._counted = False
 
     def _answer(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -69,6 +75,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, data: Any, headers: dict[str, str] | None = None) -> None:
         payload = data if isinstance(data, bytes) else json.dumps(data).encode()
+        self._leave()
         self.send_response(status)
         for name, value in {**(headers or {}), "Content-Length": str(len(payload))}.items():
             self.send_header(name, value)

@@ -45,6 +45,22 @@ def play_gold(disturb: Callable[[], None] = lambda: None) -> list[tuple[Observat
     return seen
 
 
+def rollout(games_at_once: int, disturb: Callable[[], None] = lambda: None, *, begin: bool = True) -> list[Observation]:
+    """Several seats at the same game; in the middle, between `begin_step` and `step`, something happens."""
+    seats = [TwxGame("cookingworld", CW16, settings=SETTINGS) for _ in range(games_at_once)]
+    seen = [seat.reset(task()) for seat in seats]
+    for number, action in enumerate(seats[0].gold()[:9]):
+        if begin:
+            for seat in seats:
+                seat.begin_step(action)
+        if number == 5:
+            disturb()
+        seen += [seat.step(action)[0] for seat in seats]
+    for seat in seats:
+        seat.close()
+    return seen
+
+
 def send(signal_number: int) -> Callable[[], None]:
     """Send the signal to Java and wait until it has taken effect."""
 
@@ -81,6 +97,35 @@ def test_all_games_of_a_dead_java_come_back() -> None:
         seat.close()
     assert len(texts) == 1
     assert "open fridge" in texts.pop()
+
+
+@posix
+@pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGSTOP"])
+def test_steps_that_were_begun_are_done_once_whatever_happens_before_they_are_fetched(signal_name: str) -> None:
+    calm = rollout(4, begin=False)
+    assert rollout(4) == calm
+    assert rollout(4, send(getattr(signal, signal_name))) == calm
+
+
+def test_a_step_that_was_begun_may_be_forgotten() -> None:
+    """By another action, a new task, a question about the state; what is seen is as if it had not been begun."""
+    game, calm = (TwxGame("cookingworld", CW16, settings=SETTINGS) for _ in range(2))
+    for seat in (game, calm):
+        seat.reset(task())
+        seat.step("open fridge")
+    game.begin_step("take cookbook")
+    assert game.step("look around") == calm.step("look around")
+    game.begin_step("take cookbook")
+    assert game.state() == calm.state()
+    assert game.step("inventory") == calm.step("inventory")
+    game.begin_step("take cookbook")
+    assert game.reset(task()) == calm.reset(task())
+    game.begin_step("two\nlines")
+    assert game.step("two\nlines") == calm.step("two\nlines")
+    game.begin_step("look around")
+    game.close()
+    game.begin_step("look around")
+    calm.close()
 
 
 @posix

@@ -149,7 +149,7 @@ def test_a_look_ahead_gives_the_states_of_whole_sequences_and_leaves_no_trace(
     trees = [candidate_tree([Candidate(ids, 1.0) for ids in group]) for group in actions]
     engine, fed = Engine(make(), 3, COLUMNS), {0: [], 1: [], 2: []}
     check(engine, fed, [0, 1, 2], [list(range(30)), [5, 6, 7], list(range(40, 60))])
-    ahead = engine.look_ahead([2, 1], trees)
+    ahead = engine.look_ahead([2, 1], trees).split([len(tree.tokens) for tree in trees])
     for row, tree, states in zip((2, 1), trees, ahead, strict=True):
         for place in range(len(tree.tokens)):
             line, node = [], place
@@ -170,7 +170,7 @@ def test_a_look_ahead_may_reach_beyond_the_longest_sequence() -> None:
     states = engine.look_ahead([0], [tree])
     for place, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
         line = [token] if parent < 0 else [tree.tokens[parent], token]
-        assert torch.allclose(states[0, place], full_pass(engine.model, [*fed[0], *line]), atol=1e-5, rtol=1e-4)
+        assert torch.allclose(states[place], full_pass(engine.model, [*fed[0], *line]), atol=1e-5, rtol=1e-4)
     check(engine, fed, [0, 1], [[5, 6, 7], [8]])
     with pytest.raises(ModelError, match=f"sequence of {COLUMNS + 2} tokens"):
         engine.look_ahead([0], [tree])  # now even a path does not fit

@@ -95,7 +95,7 @@ class PromptPlayer:
             else:
                 pick = rng.choices(range(len(node.tokens)), torch.softmax(logits_1C[0], -1).tolist())[0]
             ids.append(node.tokens[pick])
-            node = node.nodes[pick]
+            node = node.child(pick)
         return node.action
 
 

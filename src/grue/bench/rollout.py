@@ -47,7 +47,7 @@ class Sides:
 
 
 def run(
-    config: Config, say: Say, *, slots: int = 128, games: int = 128, baseline_games: int = 4, repetitions: int = 3
+    config: Config, say: Say, *, slots: int = 128, games: int = 512, baseline_games: int = 4, repetitions: int = 3
 ) -> dict[str, Any]:
     """`games` games with `slots` at once against `baseline_games` of them one by one, `repetitions` times each."""
     model, encoder = load(config)

@@ -38,6 +38,16 @@ class Game(Protocol):
         ...
 
 
+def begin_step(game: Game, action: str) -> None:
+    """Let `game` start on the action that its next call will `step`, if it knows how to: the method is optional.
+
+    With many games at once, each step then finds its answer ready. It changes nothing else.
+    """
+    start = getattr(game, "begin_step", None)
+    if start is not None:
+        start(action)
+
+
 def fold_range(fold: str) -> range:
     """The seeds of `fold`; ConfigError when there is no such fold."""
     if fold not in FOLDS:

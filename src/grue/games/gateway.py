@@ -10,7 +10,8 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters, JavaGateway
+from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters, JavaGateway, JavaObject
+from py4j.protocol import get_command_part, get_return_value, smart_decode
 
 
 class _Client(GatewayClient):  # type: ignore[misc]
@@ -27,6 +28,16 @@ class _Client(GatewayClient):  # type: ignore[misc]
         self._give_back_connection(connection)
         return answer
 
+    def begin(self, command: str) -> Pending:
+        """Send `command` and return at once."""
+        connection = self._get_connection()
+        try:
+            connection.socket.sendall(command.encode())
+        except BaseException:
+            connection.close(True)
+            raise
+        return Pending(self, connection)
+
     def _create_connection(self) -> GatewayConnection:
         connection = GatewayConnection(self.gateway_parameters, self.gateway_property)
         try:
@@ -42,6 +53,29 @@ class _Client(GatewayClient):  # type: ignore[misc]
             connection = self.deque.pop()  # held until its socket is detached: its finalizer would shut that down
             with suppress(OSError):
                 os.close(connection.socket.detach())
+
+
+class Pending:
+    """A call whose answer has not been read. To be finished or dropped."""
+
+    def __init__(self, client: _Client, connection: GatewayConnection) -> None:
+        self._client, self._connection = client, connection
+
+    def finish(self) -> Any:
+        """The answer, as py4j gives it. A connection that fails is closed."""
+        try:
+            answer = smart_decode(self._connection.stream.readline()[:-1])
+            if not answer:
+                raise OSError("Java closed the connection")
+        except BaseException:
+            self.drop()
+            raise
+        self._client._give_back_connection(self._connection)
+        return get_return_value(answer.removeprefix("!"), self._client)  # which marks an answer
+
+    def drop(self) -> None:
+        """Never read the answer."""
+        self._connection.close(True)
 
 
 class Gateway(JavaGateway):  # type: ignore[misc]
@@ -62,6 +96,10 @@ class Gateway(JavaGateway):  # type: ignore[misc]
 
     def _create_gateway_client(self) -> _Client:
         return _Client(gateway_parameters=self.gateway_parameters)
+
+    def begin(self, target: JavaObject, method: str, text: str) -> Pending:
+        """Start target.method(text), which Java carries out while Python does something else."""
+        return self._gateway_client.begin(f"c\n{target._target_id}\n{method}\n{get_command_part(text)}e\n")  # type: ignore[no-any-return]
 
     def abandon(self) -> None:
         """For a forked child: forget the parent's connections, which stay open for the parent."""

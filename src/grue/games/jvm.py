@@ -15,10 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grue.errors import GameError
 from grue.games.java import find_java
+
+if TYPE_CHECKING:
+    from grue.games.gateway import Pending
 
 _START_TIMEOUT = 60.0  # seconds; a start takes 0.2 on an idle machine
 
@@ -57,6 +60,10 @@ class Jvm:
     def retire(self, interface: Any) -> None:
         """Have Java forget an interface when the next one is made. Does no input or output: a finalizer may call it."""
         self._retired.append(interface)
+
+    def begin_step(self, interface: Any, action: str) -> Pending:
+        """Start a step of an interface's game; its answer is to be fetched later."""
+        return self._gateway.begin(interface, "stepJSON", action)
 
     def join(self, java_list: Any) -> list[str]:
         """A Java list of one-line strings as a Python list, in one call; the Java list is released."""

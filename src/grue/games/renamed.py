@@ -39,6 +39,9 @@ class Renamed:
         self._back = {new: old for old, new in self._there.items()}
         return self._shown(self._game.reset(task))
 
+    def begin_step(self, action: str) -> None:
+        self._game.begin_step(rename(action, self._back))
+
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         observation, reward, outcome = self._game.step(rename(action, self._back))
         return self._shown(observation), reward, outcome

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import finalize
 
 import orjson
@@ -17,6 +17,9 @@ import orjson
 from grue.errors import ConfigError, GameError
 from grue.games.jvm import Jvm, JvmSettings, current_jvm, is_connection_error
 from grue.types import Task
+
+if TYPE_CHECKING:
+    from grue.games.gateway import Pending
 
 RESTARTS = 3  # of Java within one call; a call that survives none of them is given up
 ENGINE_FOLDS = {"train": "train", "dev": "dev", "test": "test", "pretrain": "train"}
@@ -39,6 +42,7 @@ class Seat:
         self._loaded: tuple[str, str] | None = None  # (game, params) that the interface holds
         self._task: Task | None = None
         self._actions: list[str] = []
+        self._begun: tuple[str, Pending] | None = None  # a step whose answer has not been read
         self._token = object()  # stands for this seat in Jvm.owners
 
     @property
@@ -57,9 +61,38 @@ class Seat:
         self._task = task
         return answer
 
+    def begin_step(self, action: str) -> None:
+        """Have the engine start on `action` and return at once, for the next call to be `step` with the same action.
+
+        Where that cannot be done nothing happens: `step` then does it all.
+        """
+        self._forget_begun()
+        if self._jvm is None or self._task is None or self._task.game in SHARED_PROBLEMS:
+            return
+        try:
+            self._begun = action, self._jvm.begin_step(self._interface, action)
+        except BaseException as error:  # the command may have arrived, so the state is in doubt
+            self._drop_interface()
+            if not is_connection_error(error):
+                raise
+
     def step(self, action: str) -> dict[str, Any]:
         """Do one action; the engine's answer."""
-        answer = self.ask(lambda jvm, interface: self._parse(interface.stepJSON(action)))
+        begun = self._begun if self._begun is not None and self._begun[0] == action else None
+        if begun is None:
+            self._forget_begun()
+        self._begun, here = None, self._interface
+
+        def do(jvm: Jvm, interface: Any) -> dict[str, Any]:
+            nonlocal begun
+            waiting, begun = begun, None
+            if waiting is not None and interface is here:
+                return self._parse(waiting[1].finish())
+            if waiting is not None:  # Java was restarted in between, and the new one has been told nothing yet
+                waiting[1].drop()
+            return self._parse(interface.stepJSON(action))
+
+        answer = self.ask(do)
         self._actions.append(action)
         return answer
 
@@ -70,6 +103,7 @@ class Seat:
         """
         from py4j.protocol import Py4JJavaError
 
+        self._forget_begun()
         last: BaseException | None = None
         dead: Jvm | None = None
         for _ in range(1 + RESTARTS):
@@ -97,6 +131,13 @@ class Seat:
         """Forget the task and give the interface back. The Java process stays for other seats."""
         self._task = None
         self._drop_interface()
+
+    def _forget_begun(self) -> None:
+        """A step that was begun and is not wanted any more: the state that it belongs to is lost."""
+        if self._begun is not None:
+            self._begun[1].drop()
+            self._begun = None
+            self._drop_interface()
 
     def _drop_interface(self) -> None:
         if self._retire is not None:

@@ -48,6 +48,9 @@ class Told:
         self._progress = self._start.progress
         return self._told(observation)
 
+    def begin_step(self, action: str) -> None:
+        self._game.begin_step(action)
+
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         assert self._start is not None and self._progress is not None
         observation, reward, outcome = self._game.step(action)

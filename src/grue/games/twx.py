@@ -7,6 +7,7 @@ more step pass.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from grue.errors import GameError
@@ -60,6 +61,12 @@ class TwxGame:
         self._task, self._steps, self._outcome = task, 0, None
         self._score = float(answer["score"])
         return self._observation(answer)
+
+    def begin_step(self, action: str) -> None:
+        """Have the engine start on `action`, which the next call must `step`: many games then think at once."""
+        if self._task is not None and self._outcome is None and not self._closed:
+            with suppress(GameError):  # what is wrong with the action, `step` will say
+                self._seat.begin_step(clean_action(action))
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         """Do one action. Actions that the engine does not know cost a step and change nothing."""

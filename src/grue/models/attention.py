@@ -1,13 +1,16 @@
 """Attention where torch's own kernel is slow: grouped query heads over a long cache, and training in bfloat16 on a CPU.
 
 `own_attention` puts it in place of "sdpa" for one forward pass; whatever it has no answer for goes to "sdpa".
+`packed_attention` does so for a pass whose tokens, of many sequences, stand behind one another as one text.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,18 +26,62 @@ LONGEST = 768  # tokens; beyond, torch's kernel is as fast and keeps no probabil
 CHUNK = 64  # queries of a block: what lies above its diagonal is never computed
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """B sequences of at most n tokens of a pass, of which R are no padding; `length` keys of each are read."""
+
+    rows_B: torch.Tensor  # of the cache
+    tokens_Bn: torch.Tensor  # which token of the pass each one is; padding is any of them
+    real_R: torch.Tensor  # which of the B*n are no padding
+    masks: torch.Tensor | dict[str, torch.Tensor]  # (B, 1, n, length), added to scores; one for each kind of layer
+    length: int
+
+
+_GROUPS: ContextVar[Sequence[Group]] = ContextVar("groups of the packed pass", default=())
+
+
+def takes_own_attention(model: PreTrainedModel) -> bool:
+    """Does a model ask for its attention by name? Others, such as Falcon, take any name but "sdpa" for "eager"."""
+    return model.config._attn_implementation == "sdpa" and bool(model._supports_attention_backend)
+
+
 @contextmanager
 def own_attention(model: PreTrainedModel) -> Iterator[None]:
     """Within, a model that was loaded with "sdpa" calls `attention`; the model's own setting is left as it was."""
     config = model.config
     stock = config._attn_implementation
-    # a model that asks for its attention by name: others, such as Falcon, take any name but "sdpa" for "eager"
-    if stock == "sdpa" and model._supports_attention_backend:
+    if takes_own_attention(model):
         config._attn_implementation = NAME
     try:
         yield
     finally:
         config._attn_implementation = stock
+
+
+@contextmanager
+def packed_attention(
+    model: PreTrainedModel, groups: Sequence[Group]
+) -> Iterator[torch.Tensor | dict[str, torch.Tensor]]:
+    """Within, `model` reads a pass (1, N) of the tokens of `groups`; yields the masks to give it.
+
+    A mask reaches a layer through the model, which knows the layer's kind, so those of all groups go as one.
+    """
+    longest = max(group.length for group in groups)
+
+    def joined(masks: Sequence[torch.Tensor]) -> torch.Tensor:
+        flat = [mask.flatten(0, 2) for mask in masks]
+        return torch.cat([torch.nn.functional.pad(mask, (0, longest - mask.shape[1])) for mask in flat])[None, None]
+
+    token = _GROUPS.set(groups)
+    try:
+        with own_attention(model):
+            first = groups[0].masks
+            if isinstance(first, dict):
+                yield {kind: joined([group.masks[kind] for group in groups]) for kind in first}  # type: ignore[index]
+            else:
+                yield joined([group.masks for group in groups])  # type: ignore[misc]
+    finally:
+        _GROUPS.reset(token)
 
 
 def attention(
@@ -49,16 +96,19 @@ def attention(
 
     query is (batch, heads, n, dim), key and value are (batch, key heads, length, dim).
     """
+    if groups := _GROUPS.get():
+        assert attention_mask is not None
+        return _of_groups(groups, query, key, value, attention_mask, options.get("scaling")), None
     plain = options.get("position_bias") is None and options.get("softcap") is None and not options.get("dropout")
-    groups = query.shape[1] // key.shape[1]
-    if plain and attention_mask is not None and attention_mask.shape[1] == 1 and groups > 1:
-        return _packed(query, key, value, attention_mask, options.get("scaling")), None
+    shared = query.shape[1] // key.shape[1]
+    if plain and attention_mask is not None and attention_mask.shape[1] == 1 and shared > 1:
+        return _grouped_heads(query, key, value, attention_mask, options.get("scaling")), None
     causal = attention_mask is None and getattr(module, "is_causal", True) and query.shape[2] == key.shape[2]
     short = 1 < query.shape[2] <= LONGEST
     if plain and causal and short and query.device.type == "cpu" and _dtype_of(query) is torch.bfloat16:
         scale = options.get("scaling") or query.shape[-1] ** -0.5
         query, key, value = (states.to(torch.bfloat16) for states in (query, key, value))
-        key, value = (states.repeat_interleave(groups, dim=1) if groups > 1 else states for states in (key, value))
+        key, value = (states.repeat_interleave(shared, dim=1) if shared > 1 else states for states in (key, value))
         return _CausalCPU.apply(query, key, value, scale).transpose(1, 2).contiguous(), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
 
@@ -68,7 +118,37 @@ def _dtype_of(query: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
 
 
-def _packed(
+def _of_groups(
+    groups: Sequence[Group],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    scale: float | None,
+) -> torch.Tensor:
+    """(1, N, heads, dim) for query (1, heads, N, dim), key and value (all rows, key heads, length, dim)."""
+    query_NHD = query[0].transpose(0, 1)
+    out_NHD = query.new_empty(*query_NHD.shape[:2], value.shape[-1])
+    start = 0
+    for group in groups:
+        rows, n = group.tokens_Bn.shape
+        end = start + rows * n
+        index = group.tokens_Bn.flatten()
+        # index_select copies whole rows; key[rows] is several times slower
+        keys, values = (states[:, :, : group.length].index_select(0, group.rows_B) for states in (key, value))
+        states_BnHD = _grouped_heads(
+            query_NHD[index].unflatten(0, (rows, n)).transpose(1, 2),
+            keys,
+            values,
+            mask[0, 0, start:end, : group.length].unflatten(0, (rows, n))[:, None],
+            scale,
+        )
+        out_NHD[index[group.real_R]] = states_BnHD.flatten(0, 1)[group.real_R]
+        start = end
+    return out_NHD[None]
+
+
+def _grouped_heads(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float | None
 ) -> torch.Tensor:
     """Grouped query heads without copies of keys and values.

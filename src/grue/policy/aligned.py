@@ -29,8 +29,6 @@ from grue.policy.weigh import candidate_weights
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn
 
-LOOK_WIDTHS = (0, 6, 24)  # trees of more tokens are read apart: all of a group are padded to its largest
-
 
 @dataclass(frozen=True, slots=True)
 class _Menu:
@@ -89,20 +87,18 @@ class AlignedPolicy(ScorePolicy):
     ) -> list[Decision]:
         """A finished decision for each query, whose state is in hidden_BH."""
         decisions = [Decision(Node(), query.offset, query.rng, query.row) for query in queries]
-        menus = self._menus(hidden_BH, [query.actions for query in queries])
-        for part in _groups(menus):
-            states = hidden_BH[part]
-            log_probs_P = self._read(engine, [queries[i].row for i in part], [menus[i] for i in part], states)
-            self._draw([decisions[i] for i in part], [menus[i] for i in part], log_probs_P, decoding)
+        log_probs_BV = torch.log_softmax(self.model.vocabulary_logits(hidden_BH), -1)
+        menus = self._menus(log_probs_BV, [query.actions for query in queries])
+        log_probs_P = self._read(engine, [query.row for query in queries], menus, log_probs_BV)
+        self._draw(decisions, menus, log_probs_P, decoding)
         return decisions
 
-    def _menus(self, hidden_BH: torch.Tensor, actions: Sequence[tuple[str, ...]]) -> list[_Menu]:
+    def _menus(self, log_probs_BV: torch.Tensor, actions: Sequence[tuple[str, ...]]) -> list[_Menu]:
         """The menu of each row: the valid actions whose first token is likely enough beside the likeliest one's."""
-        logits_BV = self.model.vocabulary_logits(hidden_BH)
         roots = [self.tries(listed).tokens for listed in actions]
         widest = max(map(len, roots))
-        tokens_BC = torch.tensor([[*root, *[-1] * (widest - len(root))] for root in roots], device=hidden_BH.device)
-        first_BC = logits_BV.gather(1, tokens_BC.clamp(min=0)).masked_fill(tokens_BC < 0, -math.inf)
+        tokens_BC = torch.tensor([[*root, *[-1] * (widest - len(root))] for root in roots], device=log_probs_BV.device)
+        first_BC = log_probs_BV.gather(1, tokens_BC.clamp(min=0)).masked_fill(tokens_BC < 0, -math.inf)
         kept_BC = (first_BC >= first_BC.max(-1, keepdim=True).values + self._least).tolist()
         return [
             self.menu(listed, frozenset(token for token, keep in zip(root, kept, strict=False) if keep))
@@ -110,21 +106,25 @@ class AlignedPolicy(ScorePolicy):
         ]
 
     def _read(
-        self, engine: Engine, rows: Sequence[int], menus: Sequence[_Menu], hidden_BH: torch.Tensor
+        self, engine: Engine, rows: Sequence[int], menus: Sequence[_Menu], log_probs_BV: torch.Tensor
     ) -> NDArray[np.float64]:
-        """log p over the whole vocabulary of every token of every menu, one after the other."""
-        width = max(len(menu.tree.tokens) for menu in menus)
-        states, first = hidden_BH, np.arange(len(menus))
-        if width:
-            ahead = engine.look_ahead(rows, [menu.tree for menu in menus])
-            states = torch.cat([hidden_BH[:, None], ahead], 1).flatten(0, 1)
-            first = first * (1 + width)
-        reads = np.concatenate([menu.read_P + start for menu, start in zip(menus, first, strict=True)])
-        tokens = np.concatenate([menu.token_P for menu in menus])
-        device = hidden_BH.device
-        read_P, token_P = torch.from_numpy(reads).to(device), torch.from_numpy(tokens).to(device)
-        found = token_log_probs(self.model.vocabulary_logits, states, read_P, token_P)
-        return found.double().cpu().numpy()
+        """log p over the whole vocabulary of every token of every menu, one after the other.
+
+        log_probs_BV are those of the tokens behind the states of `rows`.
+        """
+        token_P = torch.from_numpy(np.concatenate([menu.token_P for menu in menus])).to(log_probs_BV.device)
+        row_P = np.repeat(np.arange(len(menus)), [len(menu.token_P) for menu in menus])
+        found_P = log_probs_BV[torch.from_numpy(row_P).to(log_probs_BV.device), token_P]
+        deep = [place for place, menu in enumerate(menus) if menu.tree.tokens]
+        if deep:
+            ahead_NH = engine.look_ahead([rows[place] for place in deep], [menus[place].tree for place in deep])
+            sizes = np.array([len(menu.tree.tokens) for menu in menus])
+            read_P = np.concatenate([menu.read_P for menu in menus])
+            inside = torch.from_numpy(np.flatnonzero(read_P)).to(token_P.device)
+            read_P += (np.cumsum(sizes) - sizes)[row_P] - 1
+            read_I = torch.from_numpy(read_P).to(token_P.device)[inside]
+            found_P[inside] = token_log_probs(self.model.vocabulary_logits, ahead_NH, read_I, token_P[inside])
+        return found_P.double().cpu().numpy()
 
     def _draw(
         self,
@@ -178,7 +178,7 @@ def _nodes(root: Node, ids: Sequence[int]) -> list[Node]:
     nodes, node = [], root
     for token in ids:
         nodes.append(node)
-        node = node.nodes[node.tokens.index(token)]
+        node = node.child(node.tokens.index(token))
     return nodes
 
 
@@ -188,11 +188,3 @@ def _branches(root: Node, ids: Sequence[int], state_position: int) -> tuple[Bran
         Branch(state_position + place, node.tokens, node.tokens.index(token))
         for place, (node, token) in enumerate(zip(_nodes(root, ids), ids, strict=True))
     )
-
-
-def _groups(menus: Sequence[_Menu]) -> list[list[int]]:
-    """Places of menus with trees of similar size."""
-    groups: dict[int, list[int]] = {}
-    for place, menu in enumerate(menus):
-        groups.setdefault(sum(len(menu.tree.tokens) > edge for edge in LOOK_WIDTHS), []).append(place)
-    return list(groups.values())

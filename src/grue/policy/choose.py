@@ -82,7 +82,7 @@ class Decision:
         """Walk down while there is no choice. True when an action has been reached."""
         while len(self.node.tokens) == 1:
             self.taken.append(self.node.tokens[0])
-            self.node = self.node.nodes[0]
+            self.node = self.node.child(0)
         return self.node.action is not None
 
 
@@ -160,7 +160,7 @@ class ChoosePolicy:
             decision.log_prob += log_prob
             decision.entropy += entropy
             decision.taken.append(decision.node.tokens[pick])
-            decision.node = decision.node.nodes[pick]
+            decision.node = decision.node.child(pick)
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
         """The branches on the way to a teacher's action behind the id at `state_position`."""

@@ -1,9 +1,9 @@
 """The ragged KV cache: many sequences of different lengths grow together, and only new tokens are ever fed.
 
-One buffer a layer holds keys and values for all slots. A forward pass takes some rows with the new ids of each,
-right-padded to the longest; keys are written at each row's own length, and the mask lets a token see the tokens of its
-own row up to itself. What padding writes lies beyond the row's length and is overwritten later, or, where the row ends,
-in one column more that is never read.
+One buffer a layer holds keys and values for all slots. A forward pass takes some rows with the new ids of each; keys
+are written at each row's own length, and the mask lets a token see the tokens of its own row up to itself. All new
+tokens stand behind one another as if they were one text, so that weights multiply no padding; only attention takes
+them row by row. An architecture whose attention cannot be replaced is fed padded rows, a group after the other.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from grue.errors import ModelError
-from grue.models.architecture import check_architecture, layer_masks, sliding_window
-from grue.models.attention import own_attention
+from grue.models.architecture import check_architecture, sliding_window
+from grue.models.attention import Group, packed_attention, takes_own_attention
+from grue.policy.passes import Pass, plan_pass
 from grue.policy.tree import CandidateTree
 
 if TYPE_CHECKING:
@@ -29,9 +29,10 @@ FIRST_COLUMNS = 256  # columns of a new buffer; it doubles when a sequence outgr
 class _Plan:
     """Where the current forward pass reads and writes; shared by all layers."""
 
-    rows: torch.Tensor | None = None  # None: all rows, so reads are views
-    write_rows: torch.Tensor  # (B*n,)
-    write_columns: torch.Tensor  # (B*n,)
+    rows: torch.Tensor | None = None  # whose keys are handed out; None: those of all slots
+    real: torch.Tensor | None = None  # which of the tokens that come are no padding; None: all
+    write_rows: torch.Tensor  # (N,)
+    write_columns: torch.Tensor  # (N,)
     length: int = 0  # columns to read
     reach: int = 0  # columns that the buffer must have to be written
 
@@ -60,7 +61,7 @@ class _RaggedLayer(CacheLayerMixin):
         # row indexing: one (heads, dim) block a token; scatter_ with an expanded index is several times slower
         for buffer, states in ((self.keys, key_states), (self.values, value_states)):
             flat = states.transpose(1, 2).reshape(-1, states.shape[1], states.shape[3])
-            buffer[plan.write_rows, :, plan.write_columns] = flat
+            buffer[plan.write_rows, :, plan.write_columns] = flat if plan.real is None else flat[plan.real]
         keys, values = self.keys[:, :, : plan.length], self.values[:, :, : plan.length]
         if plan.rows is None:
             return keys, values
@@ -69,7 +70,7 @@ class _RaggedLayer(CacheLayerMixin):
 
     def _grown(self, buffer: torch.Tensor) -> torch.Tensor:
         """The buffer with the columns that the plan needs. New ones are 0: what is masked must still be finite."""
-        wanted = min(self._columns + 1, max(FIRST_COLUMNS, self._plan.reach, 2 * buffer.shape[2]))
+        wanted = min(self._columns, max(FIRST_COLUMNS, 2 * buffer.shape[2]))
         columns = max(wanted, self._plan.reach)  # a look ahead may reach beyond the longest sequence
         grown = buffer.new_zeros(*buffer.shape[:2], columns, buffer.shape[3])
         grown[:, :, : buffer.shape[2]] = buffer
@@ -105,6 +106,7 @@ class Engine:
         self.dtype = next(model.parameters()).dtype
         self.lengths = [0] * slots
         self._window = sliding_window(self.decoder.config)
+        self._packs = takes_own_attention(self.decoder)
         self._plan = _Plan()
         layers = [_RaggedLayer(slots, columns, self._plan) for _ in range(model.config.num_hidden_layers)]
         self._cache = Cache(layers=layers)  # type: ignore[arg-type]
@@ -116,42 +118,22 @@ class Engine:
     @torch.inference_mode()
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
         """Append ids[i] (at least one) to sequence rows[i]; returns (len(rows), hidden), the last token's state."""
-        longest = max(self.lengths[row] + len(new) for row, new in zip(rows, ids, strict=True))
-        self._check_fits(longest)
-        before = [self.lengths[row] for row in rows]
-        columns = self._plan_pass(rows, max(map(len, ids)), before, longest)
-        place = torch.arange(longest, device=self.device)
-        own = columns.clamp(max=longest - 1)[..., None]  # padding too must see something, or it gives NaN
-        hidden = self._forward(ids, columns, layer_masks(self._window, place <= own, own, place, self.dtype))
-        for row, old, new in zip(rows, before, ids, strict=True):
-            self.lengths[row] = old + len(new)
-        last = torch.tensor([len(new) - 1 for new in ids], device=self.device)
-        return hidden[torch.arange(len(rows), device=self.device), last]
+        lengths = [self.lengths[row] + len(new) for row, new in zip(rows, ids, strict=True)]
+        self._check_fits(max(lengths))
+        hidden_NH = self._read(rows, ids, None)
+        for row, length in zip(rows, lengths, strict=True):
+            self.lengths[row] = length
+        return hidden_NH[torch.tensor([len(new) for new in ids], device=self.device).cumsum(0) - 1]
 
     @torch.inference_mode()
     def look_ahead(self, rows: Sequence[int], trees: Sequence[CandidateTree]) -> torch.Tensor:
-        """The states (len(rows), n, hidden) of the tokens of trees[i] behind sequence rows[i], all in one pass.
+        """The states (N, hidden) of the tokens of trees[i] (at least one) behind sequence rows[i], tree after tree.
 
         Every token sees its sequence and the tokens above it in its tree, so many continuations share one cache
         without a copy of it. The sequences stay as they are: what is written beyond their ends is overwritten later.
         """
-        before = [self.lengths[row] for row in rows]
-        self._check_fits(max(n + max(tree.depths) + 1 for n, tree in zip(before, trees, strict=True)))
-        width = max(len(tree.tokens) for tree in trees)
-        columns = self._plan_pass(rows, width, before, max(before) + width)
-        seen_BnL = np.zeros((len(rows), width, max(before) + width), dtype=np.bool_)
-        depths_Bn = np.zeros((len(rows), width), dtype=np.int64)
-        for i, (length, tree) in enumerate(zip(before, trees, strict=True)):
-            seen_BnL[i, :, :length] = True
-            seen_BnL[i, range(width), range(length, length + width)] = True  # padding sees itself
-            seen_BnL[i, : len(tree.tokens), length : length + len(tree.tokens)] = tree.seen()
-            depths_Bn[i, : len(tree.tokens)] = tree.depths
-        depths, seen = torch.from_numpy(depths_Bn).to(self.device), torch.from_numpy(seen_BnL).to(self.device)
-        start = torch.tensor(before, device=self.device)[:, None]
-        key_places = torch.arange(seen.shape[-1], device=self.device).expand(len(rows), -1)
-        key_places = key_places.scatter(1, columns, start + depths)[:, None]
-        masks = layer_masks(self._window, seen, (start + depths)[..., None], key_places, self.dtype)
-        return self._forward([tree.tokens for tree in trees], start + depths, masks)
+        self._check_fits(max(self.lengths[row] + max(t.depths) + 1 for row, t in zip(rows, trees, strict=True)))
+        return self._read(rows, [tree.tokens for tree in trees], trees)
 
     def _check_fits(self, longest: int) -> None:
         if longest > self.columns:
@@ -160,31 +142,50 @@ class Engine:
                 hint="raise model.context, or shorten the game's limit",
             )
 
-    def _plan_pass(self, rows: Sequence[int], width: int, before: Sequence[int], longest: int) -> torch.Tensor:
-        """Plan to write `width` tokens behind each of `rows` and to read `longest` columns; returns the columns."""
-        start = torch.tensor(before, device=self.device)
-        columns = start[:, None] + torch.arange(width, device=self.device)
+    def _read(
+        self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[CandidateTree] | None
+    ) -> torch.Tensor:
+        """Hidden states (N, hidden) of all `ids`, whose keys are written behind their rows."""
+        before = [self.lengths[row] for row in rows]
+        whole = plan_pass(rows, ids, before, trees, self._window, self.dtype, self.device)
+        self._plan.reach = max(length + len(new) for length, new in zip(before, ids, strict=True))
+        if self._packs:
+            return self._packed(whole)
+        hidden_NH: torch.Tensor | None = None
+        for group in whole.groups:
+            states_RH = self._padded(whole, group)
+            if hidden_NH is None:
+                hidden_NH = states_RH.new_empty(len(whole.ids_N), states_RH.shape[1])
+            hidden_NH[group.tokens_Bn.flatten()[group.real_R]] = states_RH
+        assert hidden_NH is not None
+        return hidden_NH
+
+    def _packed(self, whole: Pass) -> torch.Tensor:
+        """All tokens as one text (1, N)."""
         plan = self._plan
-        everything = len(rows) == self.slots and list(rows) == list(range(self.slots))
-        index = torch.tensor(rows, device=self.device)
-        plan.rows = None if everything else index
-        plan.write_rows = index.repeat_interleave(width)
-        last = max(self.columns, longest - 1)
-        plan.write_columns = columns.reshape(-1).clamp(max=last)
-        plan.length, plan.reach = longest, min(last, max(before) + width - 1) + 1
-        return columns
+        plan.rows = plan.real = None
+        plan.write_rows, plan.write_columns = whole.rows_N, whole.columns_N
+        plan.length = max(group.length for group in whole.groups)
+        with packed_attention(self.decoder, whole.groups) as mask:
+            return self._forward(whole.ids_N[None], whole.places_N[None], mask)[0]
+
+    def _padded(self, whole: Pass, group: Group) -> torch.Tensor:
+        """The states (R, hidden) of a group's tokens, its rows as a batch."""
+        plan, real_N = self._plan, group.tokens_Bn.flatten()[group.real_R]
+        plan.rows, plan.real = group.rows_B, group.real_R
+        plan.write_rows, plan.write_columns = whole.rows_N[real_N], whole.columns_N[real_N]
+        plan.length = group.length
+        ids_Bn, places_Bn = whole.ids_N[group.tokens_Bn], whole.places_N[group.tokens_Bn]
+        return self._forward(ids_Bn, places_Bn, group.masks).flatten(0, 1)[group.real_R]
 
     def _forward(
-        self, ids: Sequence[Sequence[int]], places: torch.Tensor, masks: torch.Tensor | dict[str, torch.Tensor]
+        self, ids_BL: torch.Tensor, places_BL: torch.Tensor, masks: torch.Tensor | dict[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Hidden states (rows, n, hidden) of `ids`, right-padded, at positions `places`."""
-        padded = [[*new, *[0] * (places.shape[1] - len(new))] for new in ids]
-        with own_attention(self.decoder):
-            hidden: torch.Tensor = self.decoder(
-                input_ids=torch.tensor(padded, device=self.device),
-                attention_mask=masks,
-                position_ids=places.clamp(max=self.columns - 1),  # a model may know no positions beyond
-                past_key_values=self._cache,
-                use_cache=True,
-            ).last_hidden_state
+        hidden: torch.Tensor = self.decoder(
+            input_ids=ids_BL,
+            attention_mask=masks,
+            position_ids=places_BL,
+            past_key_values=self._cache,
+            use_cache=True,
+        ).last_hidden_state
         return hidden

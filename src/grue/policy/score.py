@@ -83,8 +83,8 @@ class ScorePolicy:
         deep = [place for place, tree in enumerate(trees) if tree.tokens]  # others: every action is one token
         if deep:
             ahead = engine.look_ahead([decisions[place].row for place in deep], [trees[place] for place in deep])
-            for place, hidden_nH in zip(deep, ahead, strict=True):
-                states[place] = torch.cat([states[place], hidden_nH[: len(trees[place].tokens)]])
+            for place, hidden_nH in zip(deep, ahead.split([len(trees[p].tokens) for p in deep]), strict=True):
+                states[place] = torch.cat([states[place], hidden_nH])
         flat, device = FlatPaths.of([decision.candidates for decision in decisions]), hidden_BH.device
         log_probs_P = token_log_probs(
             self.model.vocabulary_logits, torch.cat(states), flat.path_read_P.to(device), flat.path_token_P.to(device)

@@ -9,47 +9,60 @@ is an unbiased estimate of the entropy of pi(.|s).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from grue.errors import ModelError
 
+Path = tuple[tuple[int, ...], str]  # ids of an action, the action
 
-@dataclass(slots=True)
+
 class Node:
-    """A trie node. `action` is set where an action ends (always a leaf: actions end with a newline)."""
+    """A trie node. `action` is set where an action ends (always a leaf: actions end with a newline).
 
-    tokens: tuple[int, ...] = ()  # token id of each child
-    nodes: tuple[Node, ...] = ()  # the children, in the order of `tokens`
-    action: str | None = None
+    Children are made when they are first asked for: most of a trie is never walked.
+    """
+
+    __slots__ = ("_depth", "_groups", "_nodes", "action", "tokens")
+
+    def __init__(self, paths: Sequence[Path] = (), depth: int = 0) -> None:
+        """The node under which all of `paths` lie, which have their first `depth` ids in common."""
+        groups: dict[int, list[Path]] = {}
+        self.action: str | None = None
+        for path in paths:
+            if len(path[0]) == depth:
+                self.action = path[1]
+            else:
+                groups.setdefault(path[0][depth], []).append(path)
+        self.tokens = tuple(groups)  # token id of each child
+        self._groups, self._depth = groups, depth
+        self._nodes: dict[int, Node] = {}
+
+    def child(self, index: int) -> Node:
+        """The child behind tokens[index]."""
+        found = self._nodes.get(index)
+        if found is None:
+            found = self._nodes[index] = Node(self._groups[self.tokens[index]], self._depth + 1)
+        return found
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The children, in the order of `tokens`."""
+        return tuple(self.child(index) for index in range(len(self.tokens)))
 
 
 def build_trie(actions: Sequence[str], encode: Callable[[str], Sequence[int]]) -> Node:
     """The trie of `actions`, each encoded by `encode`. Raises ModelError where two actions cannot be told apart."""
-    return _subtree([(tuple(encode(action)), action) for action in actions], 0)
-
-
-def _subtree(paths: list[tuple[tuple[int, ...], str]], depth: int) -> Node:
-    """The node under which all of `paths` (ids, action) lie, which have their first `depth` ids in common."""
-    if len(paths) == 1:
-        ids, action = paths[0]
-        return _chain(ids[depth:], action)
-    groups: dict[int, list[tuple[tuple[int, ...], str]]] = {}
-    for path in paths:
-        if len(path[0]) == depth:
-            one, other = (path, paths[1]) if path is paths[0] else (paths[0], path)
+    paths = [(tuple(encode(action)), action) for action in actions]
+    ordered = sorted(ids for ids, _ in paths)
+    for ids, following in pairwise(ordered):  # what an id sequence begins follows it in this order
+        if following[: len(ids)] == ids:
+            one, other = [action for found, action in paths if found in (ids, following)][:2]
             raise ModelError(
-                f"the actions {one[1]!r} and {other[1]!r} cannot be told apart by their tokens",
+                f"the actions {one!r} and {other!r} cannot be told apart by their tokens",
                 hint="an action must not be a prefix of another once encoded; check the tokenizer",
             )
-        groups.setdefault(path[0][depth], []).append(path)
-    return Node(tuple(groups), tuple(_subtree(group, depth + 1) for group in groups.values()))
-
-
-@lru_cache(maxsize=50_000)
-def _chain(ids: tuple[int, ...], action: str) -> Node:
-    """Forced tokens down to an action. Most of a trie is these, and the same ones return in most tries."""
-    return Node((ids[0],), (_chain(ids[1:], action),)) if ids else Node(action=action)
+    return Node(paths)
 
 
 class TrieCache:
@@ -69,5 +82,5 @@ def path_branches(root: Node, ids: Sequence[int]) -> list[tuple[int, tuple[int, 
         index = node.tokens.index(token)
         if len(node.tokens) > 1:
             branches.append((offset, node.tokens, index))
-        node = node.nodes[index]
+        node = node.child(index)
     return branches

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from grue.errors import needs
-from grue.games.base import Game
+from grue.games.base import Game, begin_step
 from grue.types import Episode, Observation, Outcome, Task
 
 _WORD = re.compile(r"[a-z0-9]+")
@@ -87,6 +87,9 @@ class Remembering:
         notes = self._memory.search(observation.text, self._count, without=None if self._own else task)
         self._goal = with_notes(observation.goal, notes)
         return replace(observation, goal=self._goal)
+
+    def begin_step(self, action: str) -> None:
+        begin_step(self._game, action)
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         observation, reward, outcome = self._game.step(action)

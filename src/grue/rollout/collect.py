@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-import torch
-
 from grue.games import Game
 from grue.parallel import ALONE, Processes
 from grue.policy.choose import Decoding
@@ -14,8 +12,6 @@ from grue.policy.engine import Engine
 from grue.policy.policy import Policy
 from grue.rollout.seat import Seat
 from grue.types import Episode, Task
-
-FEED_WIDTHS = (6, 24)  # rows with more new tokens are fed apart: all of a group are padded to its longest
 
 
 def collect(
@@ -83,6 +79,8 @@ def _collect_here(
     while playing:
         _decide(policy, engine, playing, decoding)
         for seat in playing:
+            seat.begin()
+        for seat in playing:
             episode = seat.play()
             if episode is not None:
                 finish(seat, episode)
@@ -92,25 +90,11 @@ def _collect_here(
 
 def _decide(policy: Policy, engine: Engine, seats: list[Seat], decoding: Decoding) -> None:
     """Give every seat a value and a decision: feed what is new, then let the policy act on the states."""
-    groups = _by_width(seats)
-    hidden_BH = torch.cat([_feed_new(engine, group) for group in groups])
-    seats = [seat for group in groups for seat in group]
+    for seat in seats:
+        if seat.is_new:
+            engine.reset(seat.row)
+    hidden_BH = engine.feed([seat.row for seat in seats], [seat.unread() for seat in seats])
     queries = [seat.query() for seat in seats]
     decisions = policy.act(engine, queries, hidden_BH, decoding)
     for seat, value, decision in zip(seats, policy.values(hidden_BH), decisions, strict=True):
         seat.value, seat.decision = value, decision
-
-
-def _feed_new(engine: Engine, seats: list[Seat]) -> torch.Tensor:
-    for seat in seats:
-        if seat.is_new:
-            engine.reset(seat.row)
-    return engine.feed([seat.row for seat in seats], [seat.unread() for seat in seats])
-
-
-def _by_width(seats: list[Seat]) -> list[list[Seat]]:
-    """Groups of seats with similar numbers of new tokens: each is padded to its longest."""
-    groups: dict[int, list[Seat]] = {}
-    for seat in seats:
-        groups.setdefault(sum(len(seat.unread()) > edge for edge in FEED_WIDTHS), []).append(seat)
-    return list(groups.values())

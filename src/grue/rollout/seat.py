@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from grue.errors import GameError, ModelError
-from grue.games import Game
+from grue.games import Game, begin_step
 from grue.policy.choose import Decision, Query
 from grue.policy.policy import Policy
 from grue.prompts.history import History
@@ -62,6 +62,11 @@ class Seat:
                 hint="set policy.kind=write: the others choose among actions",
             )
         return Query(self.row, self.observation.actions or (), len(self.history.ids), self.rng)
+
+    def begin(self) -> None:
+        """Let the game start on the decided action: the games of all seats then work at the same time."""
+        assert self.decision is not None
+        begin_step(self.game, self.decision.action)
 
     def play(self) -> Episode | None:
         """Send the decided action to the game and append what it shows. Returns the episode if that ended it."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from grue.games import Game
+from grue.games import Game, begin_step
 from grue.models.policy_model import PolicyModel
 from grue.policy.choose import ChoosePolicy, Decision, Decoding
 from grue.prompts.tokens import Encoder
@@ -61,6 +61,9 @@ class ExtraStep:
     def reset(self, task: Task) -> Observation:
         return self._game.reset(replace(task, limit=task.limit + 1))
 
+    def begin_step(self, action: str) -> None:
+        begin_step(self._game, action)
+
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         return self._game.step(action)
 
@@ -96,7 +99,7 @@ class TopKPolicy(ChoosePolicy):
             decision.log_prob += float(log_probs_C[pick])
             decision.entropy += float(-(log_probs_C.exp() * log_probs_C.clamp(min=-1e9)).sum())
             decision.taken.append(decision.node.tokens[pick])
-            decision.node = decision.node.nodes[pick]
+            decision.node = decision.node.child(pick)
         return None
 
 
