@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 
+from grue import heap
 from grue.config import Config
 from grue.errors import ConfigError, TrainingError
 from grue.evaluate.evaluate import evaluate
@@ -90,6 +91,7 @@ def train_ppo(
             progress["iteration"] = iteration + 1
             metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
             run.log("ppo", iteration + 1, metrics)
+            heap.trim()
             bar.advance(note=f"success {metrics['success']:.2f} entropy {metrics['entropy']:.2f}")
             last = iteration + 1 == cfg.iterations
             processes.share_interrupt(interrupt)

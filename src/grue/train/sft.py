@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 
+from grue import heap
 from grue.algos.losses import branch_log_probs, node_entropies, smoothed_nll
 from grue.config import Config, SFTConfig
 from grue.errors import TrainingError
@@ -20,6 +21,8 @@ from grue.storage import checkpoint
 from grue.storage.run import Run
 from grue.train.critic import hash_seed
 from grue.train.learner import Learner, learning_rate_factor
+
+TRIM_EVERY = 8  # steps
 
 
 def sft_loss(
@@ -63,6 +66,8 @@ def train_sft(
                 torch.manual_seed(hash_seed(f"{config.seed}/sft/dropout/{learner.step_count}"))
                 metrics = learner.step(part, partial(sft_loss, cfg=cfg, nodes=nodes), rate)
                 run.log("sft", learner.step_count, {**metrics, "learning_rate": rate * cfg.learning_rate})
+                if learner.step_count % TRIM_EVERY == 0:
+                    heap.trim()
                 bar.advance(note=f"loss {metrics['loss']:.3f} accuracy {metrics['accuracy']:.3f}")
                 learner.processes.share_interrupt(interrupt)
                 if learner.processes.any(interrupt.requested or time.monotonic() - saved >= cfg.save_every_s):
