@@ -1,4 +1,4 @@
-"""The whole method of grue in one file: play, imitate, improve, measure. Needs torch and transformers, nothing of grue.
+"""grue in one file, with its plainest policy: play, imitate, improve, measure. Needs torch and transformers, not grue.
 
     python tutorials/one_file_ppo.py                    # the base that ships with grue; some minutes on two cores
     python tutorials/one_file_ppo.py --model FOLDER     # any causal language model in a folder, or by its hub name
