@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 import tiny
 from grue import bench, games
-from grue.bench import memory, rollout, score, turn_cost, update
+from grue.bench import grpo, memory, rollout, score, turn_cost, update
 from grue.bench.common import task_sets
 from grue.bench.notebook import WINDOW, PromptActorCritic, PromptPlayer, prompts_of, render_prompt
 from grue.errors import ConfigError, ModelError
@@ -152,6 +153,78 @@ def test_memory(tiny_folder: Path) -> None:
     # three models are more than one, and unquantised ones more than 4-bit ones, by more than a process varies
     assert ours["peak_mib"] < baseline["peak_mib"] < baseline["unquantised_peak_mib"]
     assert len(heard) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of TRL and what it imports
+def test_grpo(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("trl")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+    heard: list[str] = []
+    config = tiny.config(tiny_folder, "game.limit=3")
+    found = grpo.run(config, heard.append, games=4, plays=2, micro_batch=2, repetitions=2)
+    check_form(found, "grpo", "turns")
+    ours, baseline = found["ours"], found["baseline"]
+    for side in (ours, baseline):
+        assert 8 <= side["turns"] <= 24  # 8 games of at most 3 turns
+        assert side["games"] == 8 and side["plays_per_game"] == 2
+        assert side["turns_per_cpu_s"] > 0 and side["tokens_per_s"] > 0
+    assert ours["tokens_read_per_turn"] == ours["tokens_per_turn"]
+    assert baseline["tokens_read_per_turn"] > baseline["tokens_per_turn"]  # a game is read again at each turn
+    assert 0 < baseline["confining_share"] < baseline["generating_share"] < 1
+    assert 0 < baseline["short_calls"]["tokens_per_turn"] < baseline["tokens_per_turn"]
+    assert min(baseline[name] for name in ("cpu_ratio", "ratio_short_calls", "cpu_ratio_short_calls")) > 0
+    assert len(heard) == 2 + 2 * 4
+    with pytest.raises(ConfigError, match="games=5 is not a multiple of plays=2"):
+        grpo.run(config, heard.append, games=5, plays=2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("pieces", ["JSON", "SHORT"])
+def test_trl_plays_valid_actions_to_the_end_and_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: str
+) -> None:
+    pytest.importorskip("trl")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+    from grue.bench import grpo_trl
+    from grue.bench.grpo_trl import Seat, trl_side
+
+    written: dict[Seat, list[str]] = {}
+    reset, act = Seat.reset, Seat.act
+
+    @wraps(reset)
+    def begin(self: Seat, **row: Any) -> str:
+        written[self] = []
+        return reset(self, **row)
+
+    @wraps(act)
+    def noted(self: Seat, action: str) -> str:
+        written[self].append(action)
+        return act(self, action)
+
+    monkeypatch.setattr(Seat, "reset", begin)
+    monkeypatch.setattr(Seat, "act", noted)
+    config = tiny.config(tiny.save(tmp_path / "model"), "game.limit=4", "ppo.learning_rate=1e-2")
+    (tasks,) = task_sets(config, 1, 2)
+    plays = [task for task in tasks for _ in range(2)]
+    with trl_side(config, tmp_path / "out", plays, 2, 4, getattr(grpo_trl, pieces)) as side:
+        first = {name: p.detach().clone() for name, p in side.trainer.model.named_parameters()}
+        played = [side.round(plays) for _ in range(3)]
+        assert len(side.seats) == 4
+        for seat, task in zip(side.seats, plays, strict=True):
+            game, outcome = games.make("toy"), None
+            observation = game.reset(task)
+            for action in written[seat]:
+                assert outcome is None
+                assert action.strip() in (observation.actions or ())
+                observation, _, outcome = game.step(action)
+            assert outcome is not None
+            assert seat.get_reward() == observation.score
+        assert played[-1] == sum(map(len, written.values()))
+        assert any(not torch.equal(p, first[name]) for name, p in side.trainer.model.named_parameters())
 
 
 def test_an_arm_that_fails_says_why(tmp_path: Path) -> None:

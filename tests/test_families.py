@@ -28,6 +28,13 @@ def test_every_family_has_a_preset_and_simonsays_one_from_memory() -> None:
 
 
 @pytest.mark.parametrize("name", TRAINED)
+def test_what_only_kitchens_have_is_asked_of_kitchens_alone(name: str) -> None:
+    config = load_config(name)
+    kitchen = config.game.name == "cookingworld"  # elsewhere PPO refuses these settings, and SFT finds no foods
+    assert [config.sft.rename > 0, config.ppo.rename > 0, config.ppo.hidden_state] == [kitchen] * 3
+
+
+@pytest.mark.parametrize("name", TRAINED)
 def test_the_limit_leaves_the_teacher_time(name: str) -> None:
     game = load_config(name).game
     seat = make(game.name, game.params)

@@ -33,9 +33,9 @@ LAYERS = (
     {"pretrain"},
     {"report"},
     {"stages"},
+    {"wrappers"},
     {"bench"},
     {"experiments"},
-    {"wrappers"},
     {"cli"},
     {"__init__", "__main__"},  # what the package offers at its top is imported when it is called
 )

@@ -109,6 +109,17 @@ def test_weights_are_not_used_with_prompts_of_another_form(use: str, changed: Pa
     assert not (changed / "export-merged").exists()
 
 
+def test_a_refused_change_leaves_no_trace(changed: Path, run: Path, model: Path, config: Config) -> None:
+    """The hash of the new form is not written down: with the old one back the run goes on."""
+    not_done(changed, "ppo")
+    with pytest.raises(CheckpointError, match="of another form"):
+        stages.run_stage("ppo", config, changed, say=QUIET)
+    assert not (changed / "prompt.json").exists()
+    template(model, tiny.CHAT)
+    stages.run_stage("ppo", config, changed, say=QUIET)
+    assert (changed / "prompt.json").read_bytes() == (run / "prompt.json").read_bytes()
+
+
 def load_hashes(run: Path, config: Config) -> tuple[str, str]:
     """(hash in the run's checkpoints, hash of the model as it is now)."""
     from grue.models.tokenizer import load_tokenizer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 import textwrap
@@ -11,12 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from grue.errors import CheckpointError
-from grue.storage import checkpoint, rng
+from grue.storage import checkpoint
 
 
 def _save(folder: Path, step: int, **options: Any) -> Path:
@@ -244,32 +242,3 @@ def test_a_kill_at_any_moment_leaves_the_last_finished_checkpoint(tmp_path: Path
 @pytest.mark.skipif(sys.platform == "win32", reason="needs file size limits")
 def test_a_full_disk_is_one_clear_error_and_loses_nothing(tmp_path: Path) -> None:
     assert _run(FULL_DISK, tmp_path) == "['step-00000001']"
-
-
-def test_random_states_are_restored_through_a_checkpoint(tmp_path: Path) -> None:
-    generators: dict[str, rng.Generator] = {
-        "games": random.Random(3),
-        "noise": np.random.default_rng(4),
-        "dropout": torch.Generator().manual_seed(5),
-    }
-
-    def draw() -> list[float]:
-        python, numpy, dropout = generators["games"], generators["noise"], generators["dropout"]
-        assert isinstance(python, random.Random)
-        assert isinstance(numpy, np.random.Generator)
-        assert isinstance(dropout, torch.Generator)
-        named = [python.gauss(0, 1), float(numpy.normal()), torch.rand(1, generator=dropout).item()]
-        return [random.gauss(0, 1), float(np.random.normal()), torch.randn(1).item(), *named]
-
-    draw()  # leaves half a pair of normal draws in the states
-    tensors, state = rng.capture(generators)
-    checkpoint.save(tmp_path, 1, {"rng": tensors}, {"rng": state})
-    expected = [draw() for _ in range(3)]
-    loaded = checkpoint.load(tmp_path / "step-00000001")
-    generators |= {"games": random.Random(9), "noise": np.random.default_rng(9), "dropout": torch.Generator()}
-    rng.restore(loaded.tensors["rng"], loaded.state["rng"], generators)
-    assert [draw() for _ in range(3)] == expected
-    with pytest.raises(CheckpointError, match="'other'"):
-        rng.restore(loaded.tensors["rng"], loaded.state["rng"], {"other": random.Random(1)})
-    with pytest.raises(CheckpointError, match="'games'"):
-        rng.restore(loaded.tensors["rng"], loaded.state["rng"], {"games": np.random.default_rng(1)})

@@ -7,6 +7,8 @@ import os
 import random
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -213,6 +215,25 @@ def test_missing_data_is_an_error_that_says_where_it_was_looked_for(
     with pytest.raises(ConfigError, match=f"train .* has 3 games, not {OFFICIAL['train']}: it is not whole") as raised:
         games.make("alfworld")
     assert f"game.name=alfworld:{data}" in raised.value.hint
+
+
+@pytest.mark.parametrize("given", ["", "data"])
+def test_playing_leaves_the_home_folder_and_the_variable_alone(given: str, tmp_path: Path) -> None:
+    script = """if True:
+        import os
+        from grue.games.native import open_here
+        from grue.games import tasks
+        game = open_here("alfworld-micro", "")
+        assert game.reset(tasks("alfworld-micro", count=1)[0]).text
+        print(os.environ.get("ALFWORLD_DATA", ""))"""
+    home = {**os.environ, "HOME": str(tmp_path)}
+    home.pop("ALFWORLD_DATA", None)
+    if given:
+        home["ALFWORLD_DATA"] = given
+    done = subprocess.run([sys.executable, "-c", script], env=home, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [given] * bool(given)
+    assert not (tmp_path / ".cache" / "alfworld").exists()
 
 
 def test_official_data_is_found_by_its_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,9 +187,9 @@ def metrics(iterations: int = 40, sft_steps: int = 120) -> list[dict[str, Any]]:
         loss = 0.15 + 2.1 * exp(-5 * part) + rng.normal(0, 0.05)
         lines.append(
             {
-                "stage": "sft", "step": step, "time_s": 2.4 * step, "loss_action": loss,
-                "loss_observation": loss * 0.4 + 0.3, "token_accuracy": 1 - 0.35 * loss + rng.normal(0, 0.005),
-                "learning_rate": 3e-4 * (1 - part), "grad_norm": 1.2 + abs(rng.normal(0, 0.4)), "tokens_per_s": 9900.0,
+                "stage": "sft", "step": step, "time_s": 2.4 * step, "loss": loss + 0.1, "nll": loss,
+                "node_entropy": loss * 0.4 + 0.3, "accuracy": 1 - 0.35 * loss + rng.normal(0, 0.005),
+                "learning_rate": 3e-4 * (1 - part), "grad_norm": 1.2 + abs(rng.normal(0, 0.4)),
             }
         )  # fmt: skip
     for step in range(iterations + 1):
@@ -217,7 +217,7 @@ def _ppo_line(step: int, rise: float, rng: np.random.Generator) -> dict[str, Any
     return {
         "stage": "ppo", "step": step, "time_s": 24.0 * step,
         "success": min(1.0, max(0.0, rise - 0.03 + noise(0.035))), "score": 0.4 + 0.58 * rise + noise(0.02),
-        "return_mean": 0.4 + 0.58 * rise + noise(0.02),
+        "lost": abs(noise(0.02)),
         "steps_mean": 15.9 - 3 * rise + noise(0.15), "entropy": 0.55 * exp(-step / 18) + 0.05 + abs(noise(0.015)),
         "kl_ref": 0.9 * (1 - exp(-step / 15)) + abs(noise(0.02)), "kl_old": 0.012 + abs(noise(0.004)),
         "clip_fraction": 0.09 + abs(noise(0.02)), "policy_loss": -0.01 + noise(0.004),

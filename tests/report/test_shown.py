@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -116,10 +117,11 @@ def test_sparse_and_odd_values_are_tolerated() -> None:
     assert (found.outcome, found.policy, found.task) == ("unknown", "unnamed", Task("", "", "", 0, 0))
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
+leaves = st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5)
+json_values = (
+    leaves
+    | st.lists(leaves | st.lists(leaves, max_size=3), max_size=3)
+    | st.dictionaries(st.text(max_size=5), leaves, max_size=3)
 )
 keys = st.sampled_from(["turns", "task", "final", "considered", "tokens", "score", "outcome", "observation", "policy"])
 objects = st.dictionaries(keys, json_values | st.lists(st.dictionaries(keys, json_values, max_size=4), max_size=3))
@@ -128,11 +130,19 @@ objects = st.dictionaries(keys, json_values | st.lists(st.dictionaries(keys, jso
 @settings(deadline=None, max_examples=150)
 @given(objects)
 def test_any_json_is_an_episode_or_refused(data: dict[str, object]) -> None:
-    try:
-        found = parse_shown(data)
-    except DataError:
+    turns = data.get("turns")
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        with pytest.raises(DataError):
+            parse_shown(data)
         return
-    json.dumps([found.score, *(turn.value for turn in found.turns)], allow_nan=False)
+    found = parse_shown(data)
+    assert len(found.turns) == len(turns)
+    shares = [share for turn in found.turns for _, share in turn.considered]
+    assert all(0 <= share <= 1 for share in shares)
+    numbers = [found.score, *(number for turn in found.turns for number in (turn.reward, turn.value, turn.log_prob))]
+    assert all(number is None or math.isfinite(number) for number in numbers)
+    texts = [found.policy, found.final, *(text for turn in found.turns for text in (turn.action, turn.observation))]
+    assert all(isinstance(text, str) for text in texts)
 
 
 def test_the_example_in_the_docstring_is_valid() -> None:

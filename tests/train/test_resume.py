@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -14,7 +15,7 @@ import torch
 from children import End, start_command, wait, work
 
 import tiny
-from grue.config import Config
+from grue.config import Config, load_config
 from grue.storage import checkpoint
 from grue.storage.jsonl import read
 from grue.storage.run import read_metrics, read_stages
@@ -53,7 +54,7 @@ def assert_equal_runs(one: Path, other: Path) -> None:
     assert shown[0] == shown[1]
 
 
-def learned(out: Path) -> None:
+def learned(out: Path, iterations: int = 4) -> None:
     """The run did something: weights differ between stages, and PPO's loss was more than the critic's."""
     sft, ppo = (checkpoint.latest_valid(out / "checkpoints" / stage) for stage in ("sft", "ppo"))
     assert sft is not None
@@ -62,7 +63,7 @@ def learned(out: Path) -> None:
     moved = [name for name in before if name.startswith("lm.") and not torch.equal(before[name], after[name])]
     assert len(moved) > len(before) / 2
     rows = read_metrics(out, "ppo")
-    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert [row["step"] for row in rows] == list(range(1, iterations + 1))
     assert all(row["engine_gap"] < 1e-5 for row in rows)  # also where fine-tuning had dropout
 
 
@@ -106,9 +107,76 @@ def test_a_run_killed_again_and_again_equals_an_unbroken_one(
     assert_equal_runs(whole, broken)
 
 
+# the main preset with all its switches, in one room: 3 iterations of 12 games with the embedded base
+COOKING = (
+    "threads=1",
+    "model.dtype=float32",
+    "game.params=numLocations=1,includeDoors=0,numDistractorItems=0,numIngredients=1",
+    "game.limit=10",
+    "demos.games=4",
+    "ppo.iterations=3",
+    "ppo.episodes_per_iteration=12",
+    "ppo.slots=12",
+    "ppo.minibatches=2",
+    "ppo.warmup_iterations=1",
+    "ppo.dev_every=2",
+    "ppo.dev_games=4",
+)
+
+
+def test_the_main_preset_killed_in_ppo_equals_an_unbroken_one(tmp_path: Path) -> None:
+    """What a baseline remembers of each game, and knows of the steps to a win, is the same after a kill."""
+    config = load_config("cooking16", list(COOKING), None, 0)
+    assert config.policy.kind == "aligned"
+    assert config.ppo.game_baseline
+    assert config.ppo.hidden_state
+    assert config.ppo.rename
+    assert config.ppo.win_bonus
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert work(config, whole, "sft") == 0
+    shutil.copytree(whole, broken, ignore=shutil.ignore_patterns(".lock"))
+    assert work(config, whole, "ppo") == 0
+    learned(whole, config.ppo.iterations)
+
+    assert work(often(config), broken, "ppo", End("PPO", 2, signal.SIGKILL)) == KILLED
+    assert _newest(broken, "ppo") == 1
+    assert len(read_metrics(broken, "ppo")) == 2  # the second is played again
+    assert work(config, broken, "ppo") == 0
+    assert_equal_runs(whole, broken)
+    newest = checkpoint.latest_valid(broken / "checkpoints" / "ppo")
+    assert newest is not None
+    plays = checkpoint.load(newest).state["baseline"]["plays"]
+    assert max(count for count, _ in plays.values()) > 1, "no game came back: nothing that was remembered was used"
+
+
 def _newest(out: Path, stage: str) -> int | None:
     path = checkpoint.latest_valid(out / "checkpoints" / stage)
     return None if path is None else checkpoint.load(path).step
+
+
+@pytest.mark.parametrize("share", [1.0, 0.0], ids=["better than all to come", "worse"])
+def test_the_best_weights_are_those_that_the_counters_name(share: float, tiny_folder: Path, tmp_path: Path) -> None:
+    """A best checkpoint of an iteration that, with another number of threads, does not come out the same again."""
+    config = tiny.config(tiny_folder, "sft.epochs=1", "ppo.dev_every=1", "ppo.warmup_iterations=0")
+    folder = tmp_path / "run" / "checkpoints" / "ppo"
+    assert work(often(config), tmp_path / "run", "ppo", End("PPO", 3, signal.SIGKILL)) == KILLED
+    newest = checkpoint.latest_valid(folder)
+    assert newest is not None
+    stored = checkpoint.load(newest)
+    assert stored.step == 2
+    row = {"success_greedy": share, "score_greedy": share}
+    weights = {name: tensor + 1 for name, tensor in stored.tensors["model"].items()}
+    checkpoint.save(folder, 3, {"model": weights}, row, best=True, prompt=stored.prompt)
+
+    assert work(config, tmp_path / "run", "ppo") == 0
+    best, last = checkpoint.best_valid(folder), checkpoint.latest_valid(folder)
+    assert best is not None
+    assert last is not None
+    found, progress = checkpoint.load(best), checkpoint.load(last).state["progress"]
+    kept = all(torch.equal(tensor, weights[name]) for name, tensor in found.tensors["model"].items())
+    assert kept == (share == 1)
+    assert progress["best_iteration"] == found.step
+    assert progress["best_merit"] == found.state["success_greedy"] + 0.01 * found.state["score_greedy"]
 
 
 FAST = ("ppo.warmup_iterations=0", "demos.replays=2", "demos.omission=0.3")

@@ -1,6 +1,6 @@
 """Benchmarks against named baselines, as ratios measured in one run.
 
-`rollout`, `update` and `score` compare rates; `turn-cost` compares a late turn with an early one, `memory` peaks.
+`rollout`, `update`, `score` and `grpo` compare rates; `turn-cost` a late turn with an early one; `memory` peaks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from grue.errors import ConfigError
 
 Say = Callable[[str], object]
-NAMES = ("rollout", "update", "score", "turn-cost", "memory")
+NAMES = ("rollout", "update", "score", "turn-cost", "memory", "grpo")
 
 
 def main(name: str, settings: Sequence[str] = (), *, say: Say | None = None, **sizes: int) -> dict[str, Any]:

@@ -13,8 +13,8 @@ not the update's (it is given beside it). Before all that, a child does the same
 libraries take some 50 MiB when they first run. What is learned from is random tokens: memory does not read.
 
 A model on a CPU is small, and what is not weights (activations, adapters, moments, a matrix that is being unpacked)
-weighs more than it would in a model of billions. So the embedded base is replaced by random weights in the shape of a
-few wide Llama layers, and few tokens are read at once. Any other `model.name` is taken as it is.
+weighs more than it would in a model of billions. So the embedded base is replaced by random weights in the shape of
+eight wide Llama layers (0.4 B), and few tokens are read at once. Any other `model.name` is taken as it is.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def run(
     config: Config,
     say: Say,
     *,
-    hidden: int = 1536,
-    layers: int = 4,
-    segments: int = 4,
+    hidden: int = 2048,
+    layers: int = 8,
+    segments: int = 2,
     tokens: int = 64,
     repetitions: int = 1,
 ) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def make_model(folder: Path, config: Config, hidden: int, layers: int) -> Path:
     )
     hf_logging.disable_progress_bar()
     torch.manual_seed(config.seed)
-    LlamaForCausalLM(shape).bfloat16().save_pretrained(folder)
+    LlamaForCausalLM._from_config(shape, dtype=torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

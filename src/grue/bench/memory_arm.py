@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,6 +21,9 @@ from grue.train.learner import Learner, LossFunction
 from grue.train.ppo_update import Sizes, ppo_loss, with_reference
 from grue.train.reference import Reference
 from grue.types import Branch, Observation, Turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 MIB = 2**20
 EVERY = 16  # tokens between two turns
@@ -68,7 +71,7 @@ def loss_with(cfg: PPOConfig, items: list[Sample], *, policy: bool) -> LossFunct
 
 def shared(config: Config) -> tuple[PolicyModel, Update]:
     """grue's way: the reference is the adapter as it was, the value head reads the policy's hidden states."""
-    model = PolicyModel(load_model(config.model)[0], value_shares_trunk=True)
+    model = PolicyModel(_own(load_model(config.model)[0]), value_shares_trunk=True)
     cfg = _ppo(config, value_passes=0)
     learner, reference = learner_of(model, config, cfg.value_learning_rate), Reference(model)
 
@@ -83,9 +86,9 @@ def shared(config: Config) -> tuple[PolicyModel, Update]:
 def separate(config: Config, quantize: str = "nf4") -> tuple[PolicyModel, Update]:
     """The usual way: a reference model that stands still, and a value model that learns by an adapter of its own."""
     other: ModelConfig = config.model.model_copy(update={"quantize": quantize})
-    model = PolicyModel(load_model(config.model)[0])
-    reference = PolicyModel(load_base(other)[0])
-    critic = PolicyModel(load_model(other)[0], value_shares_trunk=True)
+    model = PolicyModel(_own(load_model(config.model)[0]))
+    reference = PolicyModel(_own(load_base(other)[0]))
+    critic = PolicyModel(_own(load_model(other)[0]), value_shares_trunk=True)
     cfg, critic_cfg = _ppo(config, value_passes=1), _ppo(config, value_passes=0)  # not 0: no value term in the loss
     learner = learner_of(model, config, 0.0)
     critic_learner = learner_of(critic, config, cfg.value_learning_rate)
@@ -96,6 +99,18 @@ def separate(config: Config, quantize: str = "nf4") -> tuple[PolicyModel, Update
         critic_learner.step(items, loss_with(critic_cfg, items, policy=False), 1.0)
 
     return model, update
+
+
+def _own(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with its unquantised weights in memory of its own.
+
+    On a CPU they are views of the file, and while one of them is, all pages of the file that were read count as
+    resident: with 4-bit weights, the whole model in 16 bits beside them.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.clone()
+    return model
 
 
 def _ppo(config: Config, **changes: Any) -> PPOConfig:

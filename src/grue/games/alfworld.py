@@ -7,9 +7,12 @@ A game is won when its goal holds; nothing loses it.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ class AlfworldGame(EngineGame):
 
     def __init__(self, game: str, params: str = "") -> None:
         super().__init__(game, params)
+        _first_import()
         self._env: Any = None
         self._home: Household | None = None
         self._seen: list[Seen] = []
@@ -116,6 +120,19 @@ class AlfworldGame(EngineGame):
             if self.step(action)[2] is Outcome.WON:
                 return path
         return []
+
+
+@cache
+def _first_import() -> None:
+    """Import the library without the empty ~/.cache/alfworld that this makes: where data lie is asked of us alone."""
+    given = os.environ.get("ALFWORLD_DATA")
+    os.environ["ALFWORLD_DATA"] = tempfile.gettempdir()  # a folder that is there
+    try:
+        import_module("alfworld.info")
+    finally:
+        del os.environ["ALFWORLD_DATA"]  # the import sets it too
+        if given is not None:
+            os.environ["ALFWORLD_DATA"] = given
 
 
 def _home(task: Task) -> Household:

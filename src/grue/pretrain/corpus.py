@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from grue.errors import DataError
 from grue.games.names import draw_renaming, recipe_pairs, rename
 from grue.games.twx import TwxGame
-from grue.types import Outcome, Task
+from grue.types import Observation, Outcome, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,45 @@ def _wins(game: TwxGame, task: Task, actions: list[str]) -> bool:
     return False
 
 
-def _noisy(gold: list[str], listed: list[tuple[str, ...]], noise: float, rng: random.Random) -> list[str]:
-    """Gold with random valid actions put in between; what they break is found by replay."""
+def with_noise(
+    plan: list[str], listed: Sequence[tuple[str, ...]], noise: float, rng: random.Random
+) -> tuple[list[str], list[bool]]:
+    """`plan` with random ones of the `listed` actions put in between, and which of the steps are the plan's own.
+
+    What they break is found by playing it.
+    """
     actions: list[str] = []
-    for action, choices in zip(gold, listed, strict=True):
+    own: list[bool] = []
+    for action, choices in zip(plan, listed, strict=True):
         if rng.random() < noise and choices:
             actions.append(rng.choice(choices))
+            own.append(False)
         actions.append(action)
-    return actions
+        own.append(True)
+    return actions, own
+
+
+Player = Callable[[int, Observation], str | None]  # step, what is seen -> action; None: enough
+
+
+def follow(plan: Sequence[str]) -> Player:
+    """The player that knows a plan."""
+    return lambda step, seen: plan[step] if step < len(plan) else None
+
+
+def transcribe(game: TwxGame, task: Task, name: str, observation: Observation, player: Player) -> Transcript:
+    """Play on from the first observation and write it down."""
+    observations = [observation.text]
+    actions: list[str] = []
+    valid: list[bool] = []
+    outcome = None
+    while outcome is None and (action := player(len(actions), observation)) is not None:
+        valid.append(action in (observation.actions or ()))
+        observation, _, outcome = game.step(action)
+        actions.append(action)
+        observations.append(observation.text)
+    won = outcome is Outcome.WON
+    return Transcript(task.seed, name, observation.goal, tuple(observations), tuple(actions), tuple(valid), won)
 
 
 def record(game: TwxGame, task: Task, player: str, noise: float, rng: random.Random) -> Transcript:
@@ -76,37 +107,20 @@ def record(game: TwxGame, task: Task, player: str, noise: float, rng: random.Ran
     Noise only ever adds steps: leaving gold's steps out would teach shortcuts that RL is to find by itself.
     """
     observation = game.reset(task, gold=True)
-    gold = game.gold()
+    if player == "random":
+        return transcribe(game, task, player, observation, lambda step, seen: _any(seen, rng) if step < 16 else None)
+    plan = gold = game.gold()
     if player == "noisy":
         listed = [observation.actions or ()]
         listed += [game.step(action)[0].actions or () for action in gold[:-1]]
-        for _ in range(8):
-            plan = _noisy(gold, listed, noise, rng)
-            if _wins(game, task, plan):
-                break
-        else:
-            plan = gold
+        tries = (with_noise(gold, listed, noise, rng)[0] for _ in range(8))
+        plan = next((tried for tried in tries if _wins(game, task, tried)), gold)
         observation = game.reset(task)
-    else:
-        plan = gold
-    observations, actions, valid = [observation.text], [], []
-    outcome = None
-    steps = task.limit if player != "random" else 16
-    for step in range(steps):
-        if player == "random":
-            action = rng.choice(observation.actions or ("look around",))
-        elif step < len(plan):
-            action = plan[step]
-        else:
-            break
-        valid.append(action in (observation.actions or ()))
-        observation, _, outcome = game.step(action)
-        actions.append(action)
-        observations.append(observation.text)
-        if outcome is not None:
-            break
-    won = outcome is Outcome.WON
-    return Transcript(task.seed, player, observation.goal, tuple(observations), tuple(actions), tuple(valid), won)
+    return transcribe(game, task, player, observation, follow(plan))
+
+
+def _any(seen: Observation, rng: random.Random) -> str:
+    return rng.choice(seen.actions or ("look around",))
 
 
 def augment(transcript: Transcript, rng: random.Random, *, original: float = 0.2, invented: float = 0.3) -> Transcript:

@@ -15,8 +15,8 @@ from dataclasses import replace
 from grue.errors import GameError
 from grue.games import tasks
 from grue.games.twx import TwxGame
-from grue.pretrain.corpus import Transcript
-from grue.types import Outcome, Task
+from grue.pretrain.corpus import Transcript, follow, transcribe, with_noise
+from grue.types import Task
 
 LIMIT = 90
 MOVES = (4, 10, 20)  # steps that are tried at other places, one value a game
@@ -68,8 +68,9 @@ def _record(game: TwxGame, task: Task, rng: random.Random) -> Transcript:
         plan = shuffled(game, plan, rng.choice(MOVES), rng)
     learnt = [True] * len(plan)
     if rng.random() < NOISY:
-        plan, learnt = _with_noise(game, task, plan, rng)
-    return _played(game, task, plan, learnt)
+        plan, learnt = _noisy(game, task, plan, rng)
+    played = transcribe(game, task, "shuffled", game.reset(task), follow(plan))
+    return replace(played, valid=tuple(own and valid for own, valid in zip(learnt, played.valid, strict=False)))
 
 
 def shuffled(game: TwxGame, plan: list[str], moves: int, rng: random.Random) -> list[str]:
@@ -89,7 +90,7 @@ def _works(game: TwxGame, plan: list[str]) -> bool:
     return len(seen) == len(plan) and seen[-1][1] and all(listed for listed, _ in seen)
 
 
-def _with_noise(game: TwxGame, task: Task, plan: list[str], rng: random.Random) -> tuple[list[str], list[bool]]:
+def _noisy(game: TwxGame, task: Task, plan: list[str], rng: random.Random) -> tuple[list[str], list[bool]]:
     """`plan` with random valid actions put in between, and which of the steps are the plan's own."""
     observation, listed = game.reset(task), []
     for action in plan:
@@ -97,27 +98,8 @@ def _with_noise(game: TwxGame, task: Task, plan: list[str], rng: random.Random) 
         observation, _, _ = game.step(action)
     noise = rng.choice(NOISE)
     for _ in range(4):
-        noisy, own = [], []
-        for action, choices in zip(plan, listed, strict=True):
-            if rng.random() < noise:
-                noisy.append(rng.choice(choices))
-                own.append(False)
-            noisy.append(action)
-            own.append(True)
+        noisy, own = with_noise(plan, listed, noise, rng)
         seen = game.rehearse(noisy)
         if len(seen) == len(noisy) and seen[-1][1]:
             return noisy, own
     return plan, [True] * len(plan)
-
-
-def _played(game: TwxGame, task: Task, plan: list[str], learnt: list[bool]) -> Transcript:
-    observation = game.reset(task)
-    goal, texts, valid, outcome = observation.goal, [observation.text], [], None
-    for action, own in zip(plan, learnt, strict=True):
-        valid.append(own and action in (observation.actions or ()))
-        observation, _, outcome = game.step(action)
-        texts.append(observation.text)
-        if outcome is not None:
-            break
-    won = outcome is Outcome.WON
-    return Transcript(task.seed, "shuffled", goal, tuple(texts), tuple(plan[: len(valid)]), tuple(valid), won)

@@ -35,12 +35,10 @@ _ALL = (
     # games
     Metric("success", "Success", "Share of finished games that were won.", "games", "share"),
     Metric("score", "Score", "Mean final score of a game; 1 is a win.", "games"),
-    Metric("return_mean", "Return", "Mean sum of rewards of a game, without discount.", "games"),
     Metric("steps_mean", "Steps", "Mean number of actions until a game ended.", "games"),
     Metric("limit", "At the limit", "Share of games that ran into the step limit.", "games", "share"),
     Metric("lost", "Lost", "Share of games that ended in a loss, such as a wrongly cut ingredient.", "games", "share"),
     Metric("invalid", "Invalid actions", "Share of actions that the game did not list as valid.", "games", "share"),
-    Metric("invalid", "Invalid turns", "Share of turns whose action the game did not list.", "games", "share"),
     Metric("failed", "Failed games", "Games whose engine crashed; they are left out of every loss and mean.", "games"),
     Metric("games", "Games", "Number of games that the line's means are over.", "games", kind="counter"),
     # policy
@@ -54,10 +52,6 @@ _ALL = (
            "share"),
     Metric("policy_loss", "Policy loss", "The clipped surrogate objective, negated; its level means little, a jump "
            "means trouble.", "policy"),
-    Metric("ratio_mean", "Ratio", "Mean ratio of new to old action probability; 1 before the first update.", "policy"),
-    Metric("ratio_max", "Largest ratio", "Largest ratio of new to old action probability in the batch.", "policy"),
-    Metric("advantage_std", "Spread of advantages", "Standard deviation of the advantages before they are "
-           "normalised.", "policy"),
     Metric("entropy_coef", "Weight of the entropy", "Weight of the entropy bonus in the loss.", "policy"),
     Metric("imitation_loss", "Imitation loss", "Cross-entropy of the best episodes so far, per turn.", "policy",
            "nats"),
@@ -69,25 +63,13 @@ _ALL = (
     Metric("baseline_explained_variance", "Explained variance, knowing the game", "The same for the baseline of the "
            "advantages, which also knows how hard each train game is.", "critic"),
     Metric("baseline_loss", "Baseline loss", "Squared error of that baseline.", "critic"),
-    Metric("value_mean", "Mean value", "Mean of the critic's estimates; it should follow the mean return.", "critic"),
     # imitation
-    Metric("loss_action", "Loss on actions", "Cross-entropy of the teacher's actions, per token.", "imitation",
-           "nats"),
-    Metric("loss_observation", "Loss on observations", "Cross-entropy of the game's texts, per token.",
-           "imitation", "nats"),
     Metric("nll", "Loss without smoothing", "Cross-entropy of the teacher's choices where valid actions part.",
            "imitation", "nats"),
     Metric("accuracy", "Accuracy", "Share of the places where valid actions part at which the model ranks the "
            "teacher's choice first.", "imitation", "share"),
     Metric("node_entropy", "Entropy", "Mean entropy of the model where valid actions part; what is left to explore "
            "with.", "imitation", "nats"),
-    Metric("token_accuracy", "Token accuracy", "Share of action tokens that the model ranks first.", "imitation",
-           "share"),
-    Metric("action_accuracy", "Action accuracy", "Share of turns at which the model ranks the teacher's whole action "
-           "first.", "imitation", "share"),
-    Metric("demos", "Demonstrations", "Number of teacher games learnt from.", "imitation", kind="counter"),
-    Metric("epoch", "Passes", "Passes over the demonstrations so far.", "imitation", kind="counter"),
-    Metric("tokens", "Tokens", "Tokens read in training so far.", "imitation", kind="counter"),
     # optimiser
     Metric("grad_norm", "Gradient norm", "Length of the gradient before it is clipped.", "optimiser"),
     Metric("loss_scale", "Loss scale", "What a float16 loss is multiplied by; halved after an overflow.", "optimiser"),
@@ -99,14 +81,12 @@ _ALL = (
     Metric("env_steps_per_s", "Steps per second", "Environment steps per second while games are collected.",
            "health"),
     Metric("turns_per_s", "Turns per second", "Turns trained on per second of updating.", "health"),
-    Metric("tokens_per_s", "Tokens per second", "Tokens trained on per second.", "health"),
     Metric("updates", "Updates", "Optimiser steps of the iteration.", "optimiser"),
     Metric("passes", "Passes", "Times that the iteration's games were gone through before the KL limit stopped it.",
            "optimiser"),
     Metric("rollout_s", "Playing", "Wall time of playing the iteration's games.", "health", "seconds"),
     Metric("update_s", "Updating", "Wall time of learning from them.", "health", "seconds"),
     Metric("seconds", "In all", "Wall time of the step.", "health", "seconds"),
-    Metric("memory_mb", "Memory", "Largest memory in use, in megabytes.", "health"),
     Metric("episodes", "Episodes", "Games played in the iteration.", "health", kind="counter"),
     Metric("env_steps_trained", "Environment steps trained", "Turns that training has used so far.", "health",
            kind="counter"),

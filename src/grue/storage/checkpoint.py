@@ -1,6 +1,6 @@
 """Checkpoints: a folder with one safetensors file per group of tensors, state.json, and a manifest with their hashes.
 
-    checkpoints/step-00000040/{model,optimizer,rng}.safetensors  state.json  manifest.json
+    checkpoints/step-00000040/{model,optimizer,critic}.safetensors  state.json  manifest.json
     checkpoints/best-00000030/...
 
 A checkpoint is written under a temporary name, synced, and renamed when whole; the manifest is its last file. So a kill
@@ -103,6 +103,13 @@ def check_prompt(path: Path, stored: str | None, wanted: str | None) -> None:
             f"tokenizer and these settings (hash {wanted[:12]})",
             hint="give policy.template and model.revision as they were when it was trained, or train again",
         )
+
+
+def check_newest(folder: Path, wanted: str) -> None:
+    """`check_prompt` of the checkpoints below `folder` that a run goes on with."""
+    for path in (latest_valid(folder), best_valid(folder)):
+        if path is not None:
+            check_prompt(path, verify(path).get("prompt"), wanted)
 
 
 def latest_valid(folder: Path) -> Path | None:

@@ -170,6 +170,10 @@ class Run:
         file = self.out / "prompt.json"
         stored = _read_json(file)
         if stored is None:
+            from grue.storage import checkpoint
+
+            for stage in STAGES:  # weights that have learnt from another form refuse before this one is written down
+                checkpoint.check_newest(self.checkpoints(stage), fingerprint)
             self._write(file, _pretty({"sha256": fingerprint}))
         elif stored.get("sha256") != fingerprint:
             raise ConfigError(

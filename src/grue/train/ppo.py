@@ -179,12 +179,16 @@ def _watch_dev(
     run.log("dev", iteration, {**row, "seconds": time.monotonic() - start})
     measured = f"dev success {found['success']:.3f} [{low:.3f}, {high:.3f}] greedy, {found['games']} games"
     say(f"iteration {iteration}: {measured}")
-    # a tie goes to the higher score: at the beginning no game may be won
-    merit = found["success"] + 0.01 * (found["score"] or 0.0)
+    merit = _merit(found["success"], found["score"])
     if merit > progress["best_merit"]:
         progress |= {"best_merit": merit, "best_iteration": iteration}
         weights = {"model": learner.state()[0]["model"]}
         run.save("ppo", iteration, weights, row, best=True)
+
+
+def _merit(success: float, score: float | None) -> float:
+    """By what the best weights are chosen. A tie goes to the higher score: at the beginning no game may be won."""
+    return success + 0.01 * (score or 0.0)
 
 
 def _save(run: Run, learner: Learner, updater: Updater, progress: dict[str, float]) -> None:
@@ -197,6 +201,8 @@ def _resume(run: Run, learner: Learner, updater: Updater) -> dict[str, float]:
     """Counters of the run: from the last checkpoint if there is one, whose state everything then has."""
     path = checkpoint.latest_valid(run.checkpoints("ppo"))
     stored = None if path is None else run.load(path)
+    place = checkpoint.best_valid(run.checkpoints("ppo"))
+    best = None if place is None else run.load(place)
     learner.processes.wait()  # nobody writes before all have read
     if stored is None:
         run.rewind("ppo", 0)
@@ -207,4 +213,9 @@ def _resume(run: Run, learner: Learner, updater: Updater) -> dict[str, float]:
     run.rewind("ppo", stored.step)
     run.rewind("dev", stored.step)
     progress: dict[str, float] = stored.state["progress"]
+    if best is not None and best.step > stored.step:
+        # saved just before a kill, in place of the one before it: it stands until a better one is found, which
+        # the iterations to come need not find again where they round otherwise (another number of threads)
+        merit = _merit(best.state["success_greedy"], best.state["score_greedy"])
+        progress |= {"best_merit": merit, "best_iteration": best.step}
     return progress
