@@ -59,13 +59,15 @@ class AlignedPolicy(ScorePolicy):
 
     def _spoken(self, actions: tuple[str, ...]) -> tuple[tuple[str, Candidate], ...]:
         """The actions with the ids that tell them apart: forced ends are not read."""
-        root, found = self.tries(actions), []
-        for action in actions:
-            ids = self.encoder.action(action)
-            short = self.encoder.without_end(ids)
-            if any(len(node.tokens) > 1 for node in _nodes(root, ids)[len(short) :]):
-                short = ids
-            found.append((action, Candidate(short, 1.0)))
+        every = [self.encoder.action(action) for action in actions]
+        ordered = sorted(every)  # what begins alike stands side by side
+        place_of = {ids: place for place, ids in enumerate(ordered)}
+        found = []
+        for action, ids in zip(actions, every, strict=True):
+            place, short = place_of[ids], self.encoder.without_end(ids)
+            beside = ordered[max(0, place - 1) : place] + ordered[place + 1 : place + 2]
+            shared = any(other[: len(short)] == short for other in beside)
+            found.append((action, Candidate(ids if shared else short, 1.0)))
         return tuple(found)
 
     def _menu(self, actions: tuple[str, ...], firsts: frozenset[int]) -> _Menu:
