@@ -87,6 +87,53 @@ def test_a_process_that_dies_or_hangs_is_replaced_and_the_episode_goes_on(blow: 
     other.close()
 
 
+def at_once(seats: int, disturb: Callable[[int], None] = lambda pid: None) -> list[Observation]:
+    """Six games on their gold paths, all steps begun before any is fetched; `disturb` strikes in between, once."""
+    games = [hosted(seats) for _ in range(6)]
+    seen = [game.reset(TASK) for game in games]
+    for number, action in enumerate(games[0].gold()[:4]):
+        for game in games:
+            game.begin_step(action)
+        if number == 2:
+            assert games[1].pid is not None
+            disturb(games[1].pid)
+        # not in the order in which they were begun: answers are told apart
+        seen += [game.step(action)[0] for game in reversed(games)]
+    for game in games:
+        game.close()
+    return seen
+
+
+@pytest.mark.parametrize("seats", [1, 3])
+def test_steps_that_were_begun_are_done_once_whatever_happens_before_they_are_fetched(seats: int) -> None:
+    home = [ToyGame("rooms=4") for _ in range(6)]
+    calm = [game.reset(TASK) for game in home]
+    for action in home[0].gold()[:4]:
+        calm += [game.step(action)[0] for game in home]
+    assert at_once(seats) == calm
+    assert at_once(seats, lambda pid: os.kill(pid, signal.SIGKILL)) == calm
+    assert at_once(seats, lambda pid: os.kill(pid, signal.SIGSTOP)) == calm
+
+
+def test_a_step_that_was_begun_may_be_forgotten() -> None:
+    game, other, calm = hosted(), hosted(), ToyGame("rooms=4")
+    for seat in (game, other, calm):
+        seat.reset(TASK)
+    gold = calm.gold()
+    game.begin_step("look")
+    assert game.step(gold[0]) == calm.step(gold[0])
+    game.begin_step("look")
+    assert game.gold() == gold
+    assert game.step(gold[1]) == calm.step(gold[1])
+    game.begin_step("look")
+    other.step("look")  # through the same process
+    assert game.reset(TASK) == calm.reset(TASK)
+    game.begin_step("look")
+    game.close()
+    game.begin_step("look")
+    other.close()
+
+
 def test_what_kills_every_process_fails_the_episode_and_not_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     game = hosted()
     game.reset(TASK)

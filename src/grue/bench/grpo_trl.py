@@ -189,7 +189,7 @@ def trl_side(
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from accelerate.state import AcceleratorState
-    from trl import GRPOTrainer
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     model, tokenizer = calling(config, call)
     opened, closed = ([i for text in part for i in _ids(tokenizer, text)] for part in call)
@@ -213,7 +213,7 @@ def trl_side(
         args=_arguments(config, folder, len(first), plays, micro_batch),
     )
     side = TrlSide(trainer, TrieCache(encode), build_trie([""], lambda _: (end,)), seats)
-    plain = model.generate
+    plain: Any = model.generate
     setattr(model, "generate", lambda **inputs: side.generate(plain, **inputs))  # noqa: B010  # mypy: a method
     try:
         yield side
@@ -229,7 +229,7 @@ def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def _arguments(config: Config, folder: Path, games: int, plays: int, micro_batch: int) -> Any:
-    from trl import GRPOConfig
+    from trl.trainer.grpo_config import GRPOConfig
 
     cfg = config.ppo
     cpu = not torch.cuda.is_available()

@@ -9,6 +9,7 @@ the episode as failed, and the next `reset` begins afresh.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
 from typing import Any
@@ -39,6 +40,7 @@ class WorkerGame:
         self._seen: Observation | None = None
         self._outcome: Outcome | None = None
         self._closed = False
+        self._begun: tuple[str, Worker, int] | None = None  # action, where it was sent, ticket of the answer
 
     def reset(self, task: Task) -> Observation:
         """Start `task`. ConfigError for one that cannot exist, GameError when the engine fails."""
@@ -50,13 +52,24 @@ class WorkerGame:
         self._task, self._seen = task, observation
         return observation
 
+    def begin_step(self, action: str) -> None:
+        """Have the game start on `action`, which the next call must `step`: games in other processes work meanwhile."""
+        self._forget_begun()
+        if self._task is None or self._outcome is not None or self._worker is None or self.pid is None:
+            return
+        with suppress(GameError, WorkerDiedError):  # `step` will say so, or begin anew
+            action, worker = clean_action(action), self._worker
+            self._begun = action, worker, worker.begin({"call": "step", "action": action, "seat": self._seat})
+
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         """Do one action, again after a restart and replay if the process dies or hangs."""
         self._running()
         if self._outcome is not None:
             raise GameError(f"the episode is over ({self._outcome})", hint="call reset(task) to play again")
         action = clean_action(action)
-        plain, reward, outcome = self._ask({"call": "step", "action": action})
+        if self._begun is not None and self._begun[0] != action:
+            self._forget_begun()
+        plain, reward, outcome = self._ask({"call": "step", "action": action}, begun=self._begun)
         self._actions.append(action)
         self._seen = _observation(plain)
         self._outcome = None if outcome is None else Outcome(outcome)
@@ -82,12 +95,18 @@ class WorkerGame:
             raise GameError("step before reset, or after close", hint="call reset(task) first")
         return self._task
 
-    def _ask(self, request: dict[str, Any]) -> Any:
-        """`request` put to the game in the state that the episode has reached."""
+    def _ask(self, request: dict[str, Any], begun: tuple[str, Worker, int] | None = None) -> Any:
+        """`request` put to the game in the state that the episode has reached. `begun`: it has been sent already."""
+        if begun is None:
+            self._forget_begun()
+        self._begun = None
         last: WorkerDiedError | None = None
         for _ in range(1 + RESTARTS):
             try:
                 self._revive()
+                if begun is not None and begun[1] is self._worker:
+                    ticket, begun = begun[2], None
+                    return self._value(self._worker.finish(ticket, self._settings.read_timeout))
                 return self._call(request)
             except WorkerDiedError as error:
                 last = error
@@ -128,13 +147,23 @@ class WorkerGame:
         settings = self._settings
         slow = request["call"] in _SLOW
         timeout = settings.read_timeout * (settings.slow if slow else 1.0)
-        answer = self._worker.call(request | {"seat": self._seat}, timeout)
+        return self._value(self._worker.call(request | {"seat": self._seat}, timeout))
+
+    def _value(self, answer: dict[str, Any]) -> Any:
         if "error" not in answer:
             return answer["value"]
         if answer["broken"]:
             self._drop()
         kind = ConfigError if answer["error"] == "config" else GameError
         raise kind(answer["message"], hint=answer["hint"])
+
+    def _forget_begun(self) -> None:
+        """A step that was begun and is not wanted any more: the state that it belongs to is lost."""
+        if self._begun is not None:
+            _, worker, ticket = self._begun
+            self._begun = None
+            worker.forget(ticket)
+            self._drop()
 
     def _drop(self) -> None:
         if self._leave is not None:

@@ -14,8 +14,11 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from select import POLLHUP, POLLIN, poll
 from tempfile import TemporaryFile
 from typing import Any
@@ -50,6 +53,10 @@ class Worker:
         self.lock = threading.RLock()
         self.seats: set[int] = set()
         self._left: list[int] = []  # seats to be closed at the next call
+        self._tickets = count()
+        self._asked: deque[int] = deque()  # tickets of requests whose answers have not been read, in order
+        self._answers: dict[int, bytes] = {}  # read while looking for another one
+        self._unwanted: set[int] = set()
         self._buffer = b""
         self._owner = os.getpid()
         self._complaints = TemporaryFile()  # noqa: SIM115 - open as long as the process
@@ -84,13 +91,43 @@ class Worker:
     def call(self, request: dict[str, Any], timeout: float) -> Any:
         """The answer to `request`: {"value": ...} or {"error": ...}. WorkerDiedError when none came in `timeout` s."""
         with self.lock:
+            return self.finish(self.begin(request), timeout)
+
+    def begin(self, request: dict[str, Any]) -> int:
+        """Send `request` and return at once: a ticket for its answer. WorkerDiedError when it cannot be sent."""
+        with self._guarded():
+            if self._left:
+                request = request | {"left": [self._left.pop() for _ in range(len(self._left))]}
+            self._send(request)
+            ticket = next(self._tickets)
+            self._asked.append(ticket)
+            return ticket
+
+    def finish(self, ticket: int, timeout: float) -> Any:
+        """The answer that belongs to `ticket`. Answers come in the order of the requests; each may take `timeout` s."""
+        with self._guarded():
+            while ticket not in self._answers:
+                line = self._line(time.monotonic() + timeout, timeout)
+                owner = self._asked.popleft()
+                if owner not in self._unwanted:
+                    self._answers[owner] = line
+                self._unwanted.discard(owner)
+            return orjson.loads(self._answers.pop(ticket))
+
+    def forget(self, ticket: int) -> None:
+        """Nobody will ask for this answer."""
+        with self.lock:
+            if self._answers.pop(ticket, None) is None:
+                self._unwanted.add(ticket)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Whatever goes wrong on the way ends the process: an answer that comes late would be taken for another."""
+        with self.lock:
             if not self.alive:
                 raise WorkerDiedError("the process was ended")
             try:
-                if self._left:
-                    request = request | {"left": [self._left.pop() for _ in range(len(self._left))]}
-                self._send(request)
-                return orjson.loads(self._line(time.monotonic() + timeout, timeout))
+                yield
             except WorkerDiedError:
                 self.kill()
                 raise
@@ -98,7 +135,7 @@ class Worker:
                 reason = self._last_words() or f"{type(error).__name__}: {error}"
                 self.kill()
                 raise WorkerDiedError(reason) from error
-            except BaseException:  # Ctrl-C: an answer may still come, and would be taken for the next one
+            except BaseException:  # Ctrl-C
                 self.kill()
                 raise
 
