@@ -12,9 +12,11 @@ import pytest
 import tiny
 from grue import games
 from grue.algos.advantages import turn_gae
+from grue.config import preset_config
 from grue.errors import ConfigError, DataError
 from grue.evaluate.evaluate import evaluate
 from grue.experiments import prepare
+from grue.experiments.eval_gap.arms import arm_config
 from grue.experiments.eval_gap.cells import Cell, Cells, from_episodes
 from grue.experiments.eval_gap.contrasts import (
     chosen_on_what_is_reported,
@@ -24,7 +26,7 @@ from grue.experiments.eval_gap.contrasts import (
     paired,
     unpaired,
 )
-from grue.experiments.eval_gap.defects import ExtraStep, TopKPolicy, advantages_with, cut_at_limit
+from grue.experiments.eval_gap.defects import Arm, ExtraStep, TopKPolicy, advantages_with, cut_at_limit
 from grue.experiments.eval_gap.player import choosing, play_prompts, writing
 from grue.experiments.eval_gap.prompts import Style, prompt_ids
 from grue.experiments.eval_gap.settings import Settings, read_settings
@@ -250,6 +252,15 @@ def test_settings_name_what_is_wrong() -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             read_settings([wrong])
+
+
+@pytest.mark.parametrize("preset", ["cooking16", "toy", "coin"])
+def test_an_arm_trains_with_what_any_preset_sets_less_other_baselines(preset: str) -> None:
+    ours, size = preset_config(preset).ppo, Settings(iterations=8, episodes=6)
+    found = arm_config(ours, size, Arm(kl="old"))
+    assert (found.game_baseline, found.hidden_state, found.kl_coef) == (False, False, size.kl_coef)
+    assert (found.episodes_per_iteration, found.minibatches, found.gamma) == (6, 6, ours.gamma)
+    assert found.value_passes > 0
 
 
 def test_contrasts_are_named_and_split_by_what_they_need() -> None:

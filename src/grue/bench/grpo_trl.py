@@ -189,6 +189,7 @@ def trl_side(
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from accelerate.state import AcceleratorState
+    from transformers.trainer_callback import PrinterCallback
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     model, tokenizer = calling(config, call)
@@ -212,6 +213,7 @@ def trl_side(
         environment_factory=seat,
         args=_arguments(config, folder, len(first), plays, micro_batch),
     )
+    trainer.remove_callback(PrinterCallback)  # it prints to where the benchmark's result goes
     side = TrlSide(trainer, TrieCache(encode), build_trie([""], lambda _: (end,)), seats)
     plain: Any = model.generate
     setattr(model, "generate", lambda **inputs: side.generate(plain, **inputs))  # noqa: B010  # mypy: a method

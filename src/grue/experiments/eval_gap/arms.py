@@ -69,6 +69,27 @@ def train_sft_arm(
     return model
 
 
+def arm_config(ours: PPOConfig, size: Settings, arm: Arm) -> PPOConfig:
+    """The run's own PPO settings at the sizes of the experiment, with the critic fitted apart and no other baseline."""
+    changed: dict[str, Any] = {
+        "iterations": size.iterations,
+        "episodes_per_iteration": size.episodes,
+        "minibatches": min(size.minibatches, size.episodes),
+        "epochs": 1,
+        "plays_per_game": 1,
+        "plays_kept": 0,
+        "group_weight": 0.0,
+        "imitation_coef": 0.0,
+        "value_shares_trunk": False,
+        "game_baseline": False,
+        "hidden_state": False,
+        "kl_coef": size.kl_coef if arm.kl != "none" else 0.0,
+        "value_passes": ours.value_passes or 8,
+        "warmup_iterations": min(ours.warmup_iterations, size.iterations // 4),
+    }
+    return PPOConfig.model_validate({**ours.model_dump(), **changed})
+
+
 @dataclass(slots=True)
 class PPOArm:
     """One PPO training of an arm, from the weights that SFT left."""
@@ -82,7 +103,7 @@ class PPOArm:
     def train(self, watch: Watch | None = None) -> tuple[PolicyModel, list[dict[str, float]]]:
         """(the trained model, one row of metrics for each iteration)."""
         session, size = self.session, self.size
-        cfg = self._config()
+        cfg = arm_config(session.config.ppo, size, self.arm)
         model = adapted_model(session, self.start, size, self.seed) if self.arm.adapter else self._full_model()
         learner = Learner(
             model,
@@ -109,26 +130,6 @@ class PPOArm:
         if watch is not None:
             watch(size.iterations, greedy)
         return actor.model, rows
-
-    def _config(self) -> PPOConfig:
-        """The run's own PPO settings at the sizes of the experiment, with the critic fitted apart."""
-        changed: dict[str, Any] = {
-            "iterations": self.size.iterations,
-            "episodes_per_iteration": self.size.episodes,
-            "minibatches": min(self.size.minibatches, self.size.episodes),
-            "epochs": 1,
-            "plays_per_game": 1,
-            "plays_kept": 0,
-            "group_weight": 0.0,
-            "imitation_coef": 0.0,
-            "value_shares_trunk": False,
-            "game_baseline": False,
-            "kl_coef": self.size.kl_coef if self.arm.kl != "none" else 0.0,
-        }
-        ours = self.session.config.ppo
-        changed["value_passes"] = ours.value_passes or 8
-        changed["warmup_iterations"] = min(ours.warmup_iterations, self.size.iterations // 4)
-        return PPOConfig.model_validate({**ours.model_dump(), **changed})
 
     def _full_model(self) -> PolicyModel:
         return fresh_model(self.session, self.start, self.seed)
