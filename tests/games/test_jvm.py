@@ -277,3 +277,11 @@ def alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_a_file_that_hides_the_engine_is_named(tmp_path: Path) -> None:
+    (tmp_path / "textworld_express.py").write_text("")
+    asked = "from grue.games.jvm import engine_folder; engine_folder()"
+    found = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 1
+    assert f"found at {tmp_path / 'textworld_express.py'}, without textworld-express.jar" in found.stderr

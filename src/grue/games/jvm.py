@@ -23,6 +23,7 @@ from grue.games.java import find_java
 if TYPE_CHECKING:
     from grue.games.gateway import Pending
 
+_JAR = "textworld-express.jar"
 _START_TIMEOUT = 60.0  # seconds; a start takes 0.2 on an idle machine
 
 
@@ -108,7 +109,7 @@ def _launch(settings: JvmSettings) -> tuple[subprocess.Popen[bytes], int, str]:
     from py4j.java_gateway import find_jar_path
 
     package, java = engine_folder(), find_java(settings.java)
-    command = [java, "-classpath", os.pathsep.join((find_jar_path(), str(package / "textworld-express.jar")))]
+    command = [java, "-classpath", os.pathsep.join((find_jar_path(), str(package / _JAR)))]
     command += [f"-Xmx{settings.heap}", "-XX:+UseSerialGC", "py4j.GatewayServer"]
     command += ["--die-on-broken-pipe", "--enable-auth", "0"]
     with TemporaryFile() as complaints:
@@ -189,7 +190,10 @@ def engine_folder() -> Path:
     spec = find_spec("textworld_express")
     if spec is None or spec.origin is None:
         raise GameError("TextWorldExpress is not installed", hint="pip install textworld-express==1.1.0")
-    return Path(spec.origin).parent
+    folder = Path(spec.origin).parent
+    if not (folder / _JAR).is_file():  # for example a script of that name beside the one that runs
+        raise GameError(f"textworld_express is found at {spec.origin}, without {_JAR}", hint="give that file another name")
+    return folder
 
 
 def _forget_in_child() -> None:

@@ -1,6 +1,6 @@
 """Our TextWorldExpress adapter against the stock wrapper: steps and resets per second, memory, start-up.
 
-    python benchmarks/textworld_express.py [games=64] [rounds=3] [steps=16]
+    python benchmarks/twx.py [games=64] [rounds=3] [steps=16]
 
 Prints one JSON object. Both sides play the same CookingWorld games with the same random actions, all games in turn,
 in one Python process; in each round ours goes first. Choosing the action is not timed. The stock wrapper starts a Java
