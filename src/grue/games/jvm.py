@@ -192,7 +192,8 @@ def engine_folder() -> Path:
         raise GameError("TextWorldExpress is not installed", hint="pip install textworld-express==1.1.0")
     folder = Path(spec.origin).parent
     if not (folder / _JAR).is_file():  # for example a script of that name beside the one that runs
-        raise GameError(f"textworld_express is found at {spec.origin}, without {_JAR}", hint="give that file another name")
+        where = f"textworld_express is found at {spec.origin}, without {_JAR}"
+        raise GameError(where, hint="give that file another name")
     return folder
 
 
