@@ -14,10 +14,11 @@ from functools import cache
 
 def trim() -> None:
     """Give the gaps back: some 50 ms for a heap of 2 GiB. Does nothing where the C library is not glibc."""
-    _malloc_trim()(0)
+    release = _malloc_trim()
+    if release is not None:
+        release(0)
 
 
 @cache
-def _malloc_trim() -> Callable[[int], object]:
-    found = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    return found if found is not None else int
+def _malloc_trim() -> Callable[[int], object] | None:
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None

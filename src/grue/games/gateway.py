@@ -71,7 +71,7 @@ class Pending:
             self.drop()
             raise
         self._client._give_back_connection(self._connection)
-        return get_return_value(answer.removeprefix("!"), self._client)  # which marks an answer
+        return get_return_value(answer.removeprefix("!"), self._client)  # py4j marks an answer with "!"
 
     def drop(self) -> None:
         """Never read the answer."""
@@ -99,7 +99,8 @@ class Gateway(JavaGateway):  # type: ignore[misc]
 
     def begin(self, target: JavaObject, method: str, text: str) -> Pending:
         """Start target.method(text), which Java carries out while Python does something else."""
-        return self._gateway_client.begin(f"c\n{target._target_id}\n{method}\n{get_command_part(text)}e\n")  # type: ignore[no-any-return]
+        command = f"c\n{target._target_id}\n{method}\n{get_command_part(text)}e\n"  # py4j's form of a call
+        return self._gateway_client.begin(command)  # type: ignore[no-any-return]
 
     def abandon(self) -> None:
         """For a forked child: forget the parent's connections, which stay open for the parent."""
