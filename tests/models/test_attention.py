@@ -13,7 +13,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 import tiny
 from decoders import ARCHITECTURES
 from grue.errors import ModelError
-from grue.models.attention import CHUNK, attention, own_attention
+from grue.models.attention import attention, own_attention
+from grue.models.causal import CHUNK
 from grue.policy.engine import Engine
 
 

@@ -193,15 +193,6 @@ def ours_side(config: Config, games: list[Game]) -> Ours:
     """A fresh model of the configuration, ready for rounds."""
     model, encoder = load(config)
     cfg, actor = config.ppo, Actor(model, config.model.dtype)
-    learner = Learner(
-        model,
-        learning_rate=cfg.learning_rate,
-        weight_decay=cfg.weight_decay,
-        max_grad_norm=cfg.max_grad_norm,
-        micro_tokens=cfg.micro_tokens,
-        dtype=config.model.dtype,
-        optimizer=config.model.optimizer,
-        attention=config.model.attention,
-    )
+    learner = Learner.of(model, config.model, cfg)
     policy = ChoosePolicy(actor.model, encoder)
     return Ours(policy, actor, Updater(config, learner, 0.0), Reference(model), games, config.model.context)

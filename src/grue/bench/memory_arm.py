@@ -45,19 +45,8 @@ def items_of(segments: int, tokens: int) -> list[Sample]:
 
 
 def learner_of(model: PolicyModel, config: Config, value_learning_rate: float) -> Learner:
-    cfg = config.ppo
-    return Learner(
-        model,
-        learning_rate=cfg.learning_rate,
-        value_learning_rate=value_learning_rate,
-        weight_decay=cfg.weight_decay,
-        max_grad_norm=cfg.max_grad_norm,
-        micro_tokens=1,  # one segment a pass
-        dtype=config.model.dtype,
-        optimizer=config.model.optimizer,
-        attention=config.model.attention,
-        recompute=config.model.gradient_checkpointing,
-    )
+    pass_of = {"micro_tokens": 1}  # one segment
+    return Learner.of(model, config.model, config.ppo, value_learning_rate=value_learning_rate, **pass_of)
 
 
 def loss_with(cfg: PPOConfig, items: list[Sample], *, policy: bool) -> LossFunction:

@@ -88,15 +88,7 @@ class Ours:
 
     def __init__(self, model: PolicyModel, config: Config, cfg: PPOConfig) -> None:
         self.cfg, self.steps = cfg, 0
-        self.learner = Learner(
-            model,
-            learning_rate=cfg.learning_rate,
-            value_learning_rate=cfg.value_learning_rate,
-            weight_decay=cfg.weight_decay,
-            max_grad_norm=cfg.max_grad_norm,
-            micro_tokens=cfg.micro_tokens,
-            dtype=config.model.dtype,
-        )
+        self.learner = Learner.of(model, config.model, cfg, value_learning_rate=cfg.value_learning_rate)
 
     def learn(self, items: Sequence[Sample]) -> int:
         """One pass over the samples; the number of turns."""

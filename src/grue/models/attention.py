@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,12 +17,14 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from grue.models.architecture import sliding_window
+from grue.models.causal import CausalRows, RowGroup, row_groups
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME = "grue"  # of `attention` among transformers' attention functions
-LONGEST = 768  # tokens; beyond, torch's kernel is as fast and keeps no probabilities
-CHUNK = 64  # queries of a block: what lies above its diagonal is never computed
+LONGEST = 768  # tokens; beyond, torch's kernel is as fast
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Group:
 
 
 _GROUPS: ContextVar[Sequence[Group]] = ContextVar("groups of the packed pass", default=())
+_ROWS: ContextVar[Sequence[RowGroup]] = ContextVar("rows of the pass in training", default=())
 
 
 def takes_own_attention(model: PreTrainedModel) -> bool:
@@ -84,6 +86,38 @@ def packed_attention(
         _GROUPS.reset(token)
 
 
+def takes_rows(model: PreTrainedModel, ids_BL: torch.Tensor) -> bool:
+    """Can `model` read these rows without their padding, and is that faster?
+
+    Not where layers look at a window (no such masks here), nor where activations are computed again, which happens
+    after the pass.
+    """
+    config = model.config
+    return (
+        ids_BL.device.type == "cpu"
+        and takes_own_attention(model)
+        and 1 < ids_BL.shape[1] <= LONGEST
+        and sliding_window(config).size is None
+        and not (model.training and bool(getattr(config, "attention_dropout", 0)))
+        and not getattr(config, "attn_logit_softcapping", None)
+        and not any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+    )
+
+
+@contextmanager
+def rows_attention(model: PreTrainedModel, rows: Sequence[RowGroup]) -> Iterator[torch.Tensor]:
+    """Within, `model` reads a pass (1, N) of rows that do not see each other; yields the mask to give it.
+
+    The mask says nothing; it keeps the model from making one of N times N.
+    """
+    token = _ROWS.set(rows)
+    try:
+        with own_attention(model):
+            yield torch.ones(1, 1, 1, 1, dtype=torch.bool)
+    finally:
+        _ROWS.reset(token)
+
+
 def attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -96,6 +130,8 @@ def attention(
 
     query is (batch, heads, n, dim), key and value are (batch, key heads, length, dim).
     """
+    if rows := _ROWS.get():
+        return _rows(query, key, value, rows, options.get("scaling")), None
     if groups := _GROUPS.get():
         assert attention_mask is not None
         return _of_groups(groups, query, key, value, attention_mask, options.get("scaling")), None
@@ -106,11 +142,20 @@ def attention(
     causal = attention_mask is None and getattr(module, "is_causal", True) and query.shape[2] == key.shape[2]
     short = 1 < query.shape[2] <= LONGEST
     if plain and causal and short and query.device.type == "cpu" and _dtype_of(query) is torch.bfloat16:
-        scale = options.get("scaling") or query.shape[-1] ** -0.5
-        query, key, value = (states.to(torch.bfloat16) for states in (query, key, value))
-        key, value = (states.repeat_interleave(shared, dim=1) if shared > 1 else states for states in (key, value))
-        return _CausalCPU.apply(query, key, value, scale).transpose(1, 2).contiguous(), None
+        batch, _, length, _ = query.shape
+        return _rows(query, key, value, row_groups([length] * batch), options.get("scaling")), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+
+
+def _rows(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: Sequence[RowGroup], scale: float | None
+) -> torch.Tensor:
+    """(batch, n, heads, dim) of whole rows: `rows` are of the tokens of the batch, one row behind another."""
+    batch, heads, n, dim = query.shape
+    dtype = _dtype_of(query)
+    flat = (states.to(dtype).transpose(1, 2).reshape(batch * n, -1, states.shape[-1]) for states in (query, key, value))
+    out_NHD: torch.Tensor = CausalRows.apply(*flat, scale or dim**-0.5, rows)
+    return out_NHD.view(batch, n, heads, -1)
 
 
 def _dtype_of(query: torch.Tensor) -> torch.dtype:
@@ -167,51 +212,6 @@ def _grouped_heads(
         scale=scale,
     )
     return packed.reshape(batch, heads, n, value.shape[-1]).transpose(1, 2).contiguous()
-
-
-class _CausalCPU(torch.autograd.Function):
-    """Causal attention in bfloat16 by blocks of queries, forward and backward.
-
-    torch's fused kernel takes up to twice as long on short sequences (`benchmarks/attention.py`). Scores and softmax
-    are float32, as there; the probabilities are kept for the backward pass, so memory grows with the square of the
-    length.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
-        length = query.shape[2]
-        query_BLD, key_BLD, value_BLD = (x.flatten(0, 1) for x in (query, key, value))
-        scaled, keys = query_BLD.float().mul_(scale), key_BLD.float().transpose(1, 2)
-        out_BLD, kept = torch.empty_like(value_BLD, memory_format=torch.contiguous_format), []
-        for start in range(0, length, CHUNK):
-            end = min(length, start + CHUNK)
-            scores = torch.bmm(scaled[:, start:end], keys[:, :, :end])
-            scores[:, :, start:].add_(torch.full((end - start, end - start), -math.inf).triu_(1))
-            probabilities = torch.softmax(scores, -1).to(query.dtype)
-            out_BLD[:, start:end] = torch.bmm(probabilities, value_BLD[:, :end])
-            kept.append(probabilities)
-        ctx.save_for_backward(query_BLD, key_BLD, value_BLD, *kept)
-        ctx.scale = scale
-        return out_BLD.view(*query.shape[:3], value.shape[-1])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
-        query_BLD, key_BLD, value_BLD, *kept = ctx.saved_tensors
-        shape, length = grads[0].shape, query_BLD.shape[1]
-        grad_BLD = grads[0].flatten(0, 1).to(query_BLD.dtype)
-        d_query = torch.empty_like(query_BLD)
-        d_key, d_value = torch.zeros_like(key_BLD), torch.zeros_like(value_BLD)
-        for start, probabilities in zip(range(0, length, CHUNK), kept, strict=True):
-            end = min(length, start + CHUNK)
-            grad = grad_BLD[:, start:end]
-            d_value[:, :end] += torch.bmm(probabilities.transpose(1, 2), grad)
-            d_scores = torch._softmax_backward_data(
-                torch.bmm(grad, value_BLD[:, :end].transpose(1, 2)), probabilities, -1, probabilities.dtype
-            )
-            d_query[:, start:end] = torch.bmm(d_scores, key_BLD[:, :end])
-            d_key[:, :end] += torch.bmm(d_scores.transpose(1, 2), query_BLD[:, start:end])
-        heads = (*shape[:3], -1)
-        return d_query.mul_(ctx.scale).view(heads), d_key.mul_(ctx.scale).view(heads), d_value.view(heads), None
 
 
 AttentionInterface.register(NAME, attention)

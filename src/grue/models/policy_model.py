@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,12 +10,15 @@ import torch
 from torch import nn
 
 from grue.models.architecture import layer_masks, sliding_window
-from grue.models.attention import own_attention
+from grue.models.attention import own_attention, rows_attention, takes_rows
+from grue.models.causal import row_groups
 from grue.models.scores import Trees, candidate_scores, log_normalisers
 from grue.models.value import ValueHead
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+HiddenAt = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # rows (n,), columns (n,) -> states (n, hidden)
 
 
 def child_logits(head: nn.Module, hidden_NH: torch.Tensor, children_NC: torch.Tensor) -> torch.Tensor:
@@ -118,30 +122,55 @@ class PolicyModel(nn.Module):
         turn_position_T: torch.Tensor,
         trees: Trees | None = None,
         whole: bool = False,
+        sizes: Sequence[int] | None = None,
         reference: bool = False,
     ) -> Reading:
         """Right padding needs no attention mask: attention is causal, and padded positions are never read.
 
         With `trees`, children_NC stands for whole actions and the logits are their scores. reference=True reads the
-        model with its adapter off.
+        model with its adapter off. With the `sizes` of the rows, padding is left out where this can be done.
         """
         decoder = self.base_lm().get_decoder()
         adapter = self.lm.disable_adapter() if reference and self.has_adapter else nullcontext()  # type: ignore[operator]
-        seeing = (
-            {} if trees is None else _tree_masks(decoder.config, trees, hidden_dtype=next(decoder.parameters()).dtype)
-        )
-        with adapter, own_attention(decoder):
-            hidden_BLH = decoder(input_ids=ids_BL, use_cache=False, **seeing).last_hidden_state
+        with adapter:
+            if sizes is not None and takes_rows(decoder, ids_BL):
+                hidden_at = _read_rows(decoder, ids_BL, sizes, trees)
+            else:
+                hidden_at = _read_padded(decoder, ids_BL, trees)
         if trees is None:
-            hidden_NH = hidden_BLH[node_row_N, node_position_N]
+            hidden_NH = hidden_at(node_row_N, node_position_N)
             logits_NC = self.logits(hidden_NH, children_NC)
             if whole:
                 logits_NC = logits_NC - log_normalisers(self.vocabulary_logits, hidden_NH)[:, None]
         else:
-            logits_NC = candidate_scores(self.vocabulary_logits, hidden_BLH, trees, tuple(children_NC.shape))
-        before_TH = hidden_BLH[turn_row_T, turn_position_T]
+            hidden_RH = hidden_at(trees.read_row_R, trees.read_column_R)
+            logits_NC = candidate_scores(self.vocabulary_logits, hidden_RH, trees, tuple(children_NC.shape))
+        before_TH = hidden_at(turn_row_T, turn_position_T)
         values_T = self.value_head(before_TH if self.value_shares_trunk else before_TH.detach())
         return Reading(logits_NC, values_T, before_TH)
+
+
+def _read_padded(decoder: Any, ids_BL: torch.Tensor, trees: Trees | None) -> HiddenAt:
+    seeing = {} if trees is None else _tree_masks(decoder.config, trees, hidden_dtype=next(decoder.parameters()).dtype)
+    with own_attention(decoder):
+        hidden_BLH = decoder(input_ids=ids_BL, use_cache=False, **seeing).last_hidden_state
+    return lambda row, column: hidden_BLH[row, column]
+
+
+def _read_rows(decoder: Any, ids_BL: torch.Tensor, sizes: Sequence[int], trees: Trees | None) -> HiddenAt:
+    """All rows, without their padding, as one text whose rows do not see each other."""
+    columns = torch.arange(ids_BL.shape[1])
+    real_BL = columns < torch.tensor(sizes)[:, None]
+    places_BL = columns.expand_as(ids_BL) if trees is None else trees.places_BL
+    starts_B = torch.tensor([0, *sizes[:-1]]).cumsum(0)
+    with rows_attention(decoder, row_groups(sizes, None if trees is None else trees.seen_BLL)) as mask:
+        hidden_NH = decoder(
+            input_ids=ids_BL[real_BL][None],
+            position_ids=places_BL[real_BL][None],
+            attention_mask=mask,
+            use_cache=False,
+        ).last_hidden_state[0]
+    return lambda row, column: hidden_NH[starts_B[row] + column]
 
 
 def _tree_masks(config: Any, trees: Trees, hidden_dtype: torch.dtype) -> dict[str, Any]:

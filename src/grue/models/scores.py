@@ -77,10 +77,9 @@ def log_normalisers(logits_of: Callable[[torch.Tensor], torch.Tensor], hidden_NH
 
 
 def candidate_scores(
-    logits_of: Callable[[torch.Tensor], torch.Tensor], hidden_BLH: torch.Tensor, trees: Trees, shape: tuple[int, ...]
+    logits_of: Callable[[torch.Tensor], torch.Tensor], hidden_RH: torch.Tensor, trees: Trees, shape: tuple[int, ...]
 ) -> torch.Tensor:
     """Scores (N, C) of the candidates of N turns, -inf where a turn has fewer: what a softmax over actions takes."""
-    hidden_RH = hidden_BLH[trees.read_row_R, trees.read_column_R]
     log_probs_P = token_log_probs(logits_of, hidden_RH, trees.path_read_P, trees.path_token_P)
     scores_K = log_probs_P.new_zeros(len(trees.divisor_K)).index_add(0, trees.path_candidate_P, log_probs_P)
     scores_NC = log_probs_P.new_full(shape, float("-inf"))

@@ -53,6 +53,7 @@ class Batch:
     """
 
     ids_BL: torch.Tensor
+    sizes: tuple[int, ...]  # of the B rows; what comes after is padding
     node_row_N: torch.Tensor
     node_position_N: torch.Tensor
     node_turn_N: torch.Tensor
@@ -76,7 +77,7 @@ class Batch:
         return replace(self, **moved)
 
     @property
-    def inputs(self) -> tuple[torch.Tensor | Trees | bool | None, ...]:
+    def inputs(self) -> tuple[Any, ...]:
         """What PolicyModel.forward takes."""
         return (
             self.ids_BL,
@@ -87,6 +88,7 @@ class Batch:
             self.turn_position_T,
             self.trees,
             self.whole,
+            self.sizes,
         )
 
 
@@ -210,6 +212,7 @@ def collate(items: Sequence[Sample]) -> Batch:
     turns = [turn for item in items for turn in item.turns]
     return Batch(
         ids_BL=torch.from_numpy(ids),
+        sizes=tuple(item.size for item in items),
         node_row_N=node_NX[:, 0],
         node_position_N=node_NX[:, 1],
         node_turn_N=node_NX[:, 2],

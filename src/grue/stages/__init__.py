@@ -207,24 +207,8 @@ def _eval(session: Session) -> dict[str, Any]:
     return {}
 
 
-def _learner(
-    session: Session, cfg: SFTConfig | PPOConfig, *, value_learning_rate: float = 0.0, dropout: bool = False
-) -> Learner:
-    model = session.config.model
-    return Learner(
-        session.model,
-        learning_rate=cfg.learning_rate,
-        value_learning_rate=value_learning_rate,
-        weight_decay=cfg.weight_decay,
-        max_grad_norm=cfg.max_grad_norm,
-        micro_tokens=cfg.micro_tokens,
-        dtype=model.dtype,
-        dropout=dropout,
-        optimizer=model.optimizer,
-        attention=model.attention,
-        recompute=model.gradient_checkpointing,
-        processes=session.processes,
-    )
+def _learner(session: Session, cfg: SFTConfig | PPOConfig, **changes: Any) -> Learner:
+    return Learner.of(session.model, session.config.model, cfg, processes=session.processes, **changes)
 
 
 def _show(session: Session, policy: str, title: str) -> None:

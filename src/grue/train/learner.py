@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from grue.config.stages import ModelConfig, PPOConfig, SFTConfig
 from grue.errors import CheckpointError, TrainingError
 from grue.models.checkpointing import training
 from grue.models.load import compute_dtype
@@ -80,6 +81,24 @@ class Learner:
         evaluated = processes.count > 1
         self.model = model if self.sharded else self.accelerator.prepare_model(model, evaluation_mode=evaluated)
         self.optimizer = self.accelerator.prepare_optimizer(chosen)
+
+    @classmethod
+    def of(cls, model: PolicyModel, settings: ModelConfig, cfg: SFTConfig | PPOConfig, **changes: Any) -> Learner:
+        """The learner that a stage's settings ask for; `changes` are keyword arguments of the constructor.
+
+        The value head gets no learning rate of its own accord: whether it is learned here is the caller's choice.
+        """
+        asked: dict[str, Any] = {
+            "learning_rate": cfg.learning_rate,
+            "weight_decay": cfg.weight_decay,
+            "max_grad_norm": cfg.max_grad_norm,
+            "micro_tokens": cfg.micro_tokens,
+            "dtype": settings.dtype,
+            "optimizer": settings.optimizer,
+            "attention": settings.attention,
+            "recompute": settings.gradient_checkpointing,
+        }
+        return cls(model, **asked | changes)
 
     @property
     def policy_model(self) -> PolicyModel:

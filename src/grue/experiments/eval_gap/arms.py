@@ -50,15 +50,7 @@ def train_sft_arm(
     policy, rng = ChoosePolicy(model, session.encoder), random.Random(f"{seed}/sft/names")
     renamed = (renamed_episode(e, rng) if rng.random() < cfg.rename else e for e in demonstrations)
     items = samples([tokenise(episode, policy, session.config.model.context) for episode in renamed])
-    learner = Learner(
-        model,
-        learning_rate=cfg.learning_rate,
-        weight_decay=cfg.weight_decay,
-        max_grad_norm=cfg.max_grad_norm,
-        micro_tokens=cfg.micro_tokens,
-        dtype=session.config.model.dtype,
-        dropout=True,
-    )
+    learner = Learner.of(model, session.config.model, cfg, dropout=True)
     steps = max(1, len(items) // size.sft_batch)
     torch.manual_seed(hash_seed(f"{seed}/sft/dropout"))
     for part in minibatches(items, steps, random.Random(f"{seed}/sft")):
@@ -105,15 +97,7 @@ class PPOArm:
         session, size = self.session, self.size
         cfg = arm_config(session.config.ppo, size, self.arm)
         model = adapted_model(session, self.start, size, self.seed) if self.arm.adapter else self._full_model()
-        learner = Learner(
-            model,
-            learning_rate=cfg.learning_rate,
-            weight_decay=cfg.weight_decay,
-            max_grad_norm=cfg.max_grad_norm,
-            micro_tokens=cfg.micro_tokens,
-            dtype=session.config.model.dtype,
-            dropout=self.arm.dropout,
-        )
+        learner = Learner.of(model, session.config.model, cfg, dropout=self.arm.dropout)
         critic = Critic(model.value_head, cfg.value_learning_rate, cfg.value_passes, cfg.value_memory, str(self.seed))
         reference, actor = Reference(model), Actor(model, session.config.model.dtype)
         greedy = ChoosePolicy(actor.model, session.encoder)
