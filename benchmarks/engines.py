@@ -1,12 +1,13 @@
 """Our adapters of the other engines against the engines' own Python interfaces: steps and resets per second, memory.
 
-    python benchmarks/engines.py [textworld jericho scienceworld babyai alfworld] [steps=200] [resets=5]
+    python benchmarks/engines.py [textworld jericho scienceworld babyai alfworld] [steps=200] [resets=5] [games=64]
 
 Prints one JSON object an engine. Each side plays one seat in the same run of this program, another game at each reset:
 ours draws valid actions at random, the engine then gets the very same actions and is asked for what ours shows (valid
 actions too, except where it knows none). Ours is in a process of its own (but for babyai), so each step crosses a pipe.
-`memory_mb` is, for ours, the process that hosts the game with what it has started, for the engine what this process and
-what it has started grew by; name one engine at a time to compare it. No downloads: games are generated, or made here.
+`memory` is of `games` that are open at once, each one reset: what this process and all that it has started grew by,
+shared pages divided among those who share them; name one engine at a time, as a second finds modules loaded. No
+downloads: games are generated, or made here.
 """
 
 from __future__ import annotations
@@ -118,14 +119,34 @@ STOCK: dict[str, Callable[[Task], Side]] = {
 }
 
 
-def memory_mb(*, above: bool) -> float:
-    """Resident memory of all processes below this one; with `above` of this one too."""
+def held_mb() -> float:
+    """Memory of this process and of all below it."""
     here = psutil.Process()
-    processes = [here] * above + here.children(recursive=True)
-    return sum(process.memory_info().rss for process in processes) / 1e6
+    return sum(process.memory_full_info().pss for process in [here, *here.children(recursive=True)]) / 1e6
 
 
-AT_START = memory_mb(above=True)
+def memory(engine: str, chosen: list[Task]) -> dict[str, float]:
+    """Of one open game for each task, on either side."""
+    before = held_mb()
+    games = [make(task.game, task.params, read_timeout=600.0) for task in chosen]
+    for game, task in zip(games, chosen, strict=True):
+        game.reset(task)
+    ours = held_mb() - before
+    for game in games:
+        game.close()
+    before = held_mb()
+    sides = [STOCK[engine](task) for task in chosen]
+    for (reset, _, _), task in zip(sides, chosen, strict=True):
+        reset(task)
+    stock = held_mb() - before
+    for _, _, close in sides:
+        close()
+    return {
+        "games": len(chosen),
+        "ours_mb": round(ours),
+        "baseline_mb": round(stock),
+        "ratio": round(stock / ours, 2),
+    }
 
 
 def play_ours(chosen: list[Task], steps: int) -> tuple[dict[str, float], list[list[str]]]:
@@ -148,9 +169,8 @@ def play_ours(chosen: list[Task], steps: int) -> tuple[dict[str, float], list[li
             observation, _, outcome = game.step(action)
             step_s += time.perf_counter() - start
             played[-1].append(action)
-    held = memory_mb(above=False) or memory_mb(above=True) - AT_START
     game.close()
-    return facts(start_s, reset_s, step_s, played, held), played
+    return facts(start_s, reset_s, step_s, played), played
 
 
 def play_stock(engine: str, chosen: list[Task], played: list[list[str]]) -> dict[str, float]:
@@ -166,45 +186,45 @@ def play_stock(engine: str, chosen: list[Task], played: list[list[str]]) -> dict
         for action in actions:
             step(action)
         step_s += time.perf_counter() - start
-    held = memory_mb(above=True) - AT_START
     close()
-    return facts(start_s, reset_s, step_s, played, held)
+    return facts(start_s, reset_s, step_s, played)
 
 
-def facts(start_s: float, reset_s: float, step_s: float, played: list[list[str]], held: float) -> dict[str, float]:
+def facts(start_s: float, reset_s: float, step_s: float, played: list[list[str]]) -> dict[str, float]:
     count = sum(len(actions) for actions in played)
     return {
         "steps": count,
         "start_s": round(start_s, 2),
         "steps_per_s": round(count / step_s, 1),
         "resets_per_s": round(len(played) / reset_s, 2),
-        "memory_mb": round(held),
     }
 
 
-def measure(engine: str, steps: int, resets: int) -> dict[str, Any]:
+def measure(engine: str, steps: int, resets: int, games: int) -> dict[str, Any]:
     game, params = ENGINES[engine]
     if engine == "jericho":  # any Z-machine file will do: one that TextWorld makes
         from grue.games.textworld_make import game_file
 
         game = f"jericho:{game_file(tasks(*ENGINES['textworld'], 'dev', 10**6, 1)[0])}"
-    chosen = tasks(game, params, "train", 10**6, resets)
+    chosen = tasks(game, params, "train", 10**6, max(resets, games))
     if engine == "textworld":
         from grue.games.textworld_make import game_file
 
         for task in chosen:  # generating games is not what is measured
             game_file(task)
+    held = memory(engine, chosen[:games])
+    chosen = chosen[:resets]
     ours, played = play_ours(chosen, steps)
     stock = play_stock(engine, chosen, played)
     ratio = {key: round(ours[key] / stock[key], 2) for key in ("steps_per_s", "resets_per_s")}
-    return {"bench": "engines", "engine": engine, "ratio": ratio, "ours": ours, "baseline": stock}
+    return {"bench": "engines", "engine": engine, "ratio": ratio, "ours": ours, "baseline": stock, "memory": held}
 
 
 def main(arguments: list[str]) -> None:
-    sizes = {"steps": 200, "resets": 5}
+    sizes = {"steps": 200, "resets": 5, "games": 64}
     sizes |= {key: int(value) for key, value in (argument.split("=") for argument in arguments if "=" in argument)}
     for engine in [argument for argument in arguments if "=" not in argument] or list(ENGINES):
-        print(json.dumps(measure(engine, sizes["steps"], sizes["resets"])), flush=True)
+        print(json.dumps(measure(engine, **sizes)), flush=True)
 
 
 if __name__ == "__main__":

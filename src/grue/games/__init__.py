@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grue.games.base import FOLDS, Game, begin_step, check_seed
+from grue.games.base import FOLDS, Game, begin_reset, begin_step, check_seed
 from grue.games.jvm import JvmSettings
 from grue.games.native import NATIVE, is_native, make_native
 from grue.games.params import FAMILIES, Params
@@ -28,4 +28,15 @@ def make(game: str, params: Params = "", java: str | None = None, *, read_timeou
     return TwxGame(game, params, settings=JvmSettings(java=java, read_timeout=read_timeout))
 
 
-__all__ = ["FAMILIES", "FOLDS", "NATIVE", "Game", "begin_step", "canonical_params", "check_seed", "make", "tasks"]
+__all__ = [
+    "FAMILIES",
+    "FOLDS",
+    "NATIVE",
+    "Game",
+    "begin_reset",
+    "begin_step",
+    "canonical_params",
+    "check_seed",
+    "make",
+    "tasks",
+]

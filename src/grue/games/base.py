@@ -48,6 +48,13 @@ def begin_step(game: Game, action: str) -> None:
         start(action)
 
 
+def begin_reset(game: Game, task: Task) -> None:
+    """Let `game` start on the task that its next call will `reset`, if it knows how to, as `begin_step`."""
+    start = getattr(game, "begin_reset", None)
+    if start is not None:
+        start(task)
+
+
 def fold_range(fold: str) -> range:
     """The seeds of `fold`; ConfigError when there is no such fold."""
     if fold not in FOLDS:

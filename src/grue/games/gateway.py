@@ -97,9 +97,10 @@ class Gateway(JavaGateway):  # type: ignore[misc]
     def _create_gateway_client(self) -> _Client:
         return _Client(gateway_parameters=self.gateway_parameters)
 
-    def begin(self, target: JavaObject, method: str, text: str) -> Pending:
-        """Start target.method(text), which Java carries out while Python does something else."""
-        command = f"c\n{target._target_id}\n{method}\n{get_command_part(text)}e\n"  # py4j's form of a call
+    def begin(self, target: JavaObject, method: str, *arguments: str | int) -> Pending:
+        """Start target.method(*arguments), which Java carries out while Python does something else."""
+        parts = "".join(get_command_part(argument) for argument in arguments)
+        command = f"c\n{target._target_id}\n{method}\n{parts}e\n"  # py4j's form of a call
         return self._gateway_client.begin(command)  # type: ignore[no-any-return]
 
     def abandon(self) -> None:

@@ -62,9 +62,9 @@ class Jvm:
         """Have Java forget an interface when the next one is made. Does no input or output: a finalizer may call it."""
         self._retired.append(interface)
 
-    def begin_step(self, interface: Any, action: str) -> Pending:
-        """Start a step of an interface's game; its answer is to be fetched later."""
-        return self._gateway.begin(interface, "stepJSON", action)
+    def begin(self, interface: Any, method: str, *arguments: str | int) -> Pending:
+        """Start a call of an interface's method; its answer is to be fetched later."""
+        return self._gateway.begin(interface, method, *arguments)
 
     def join(self, java_list: Any) -> list[str]:
         """A Java list of one-line strings as a Python list, in one call; the Java list is released."""

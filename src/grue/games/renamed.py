@@ -27,6 +27,9 @@ class Renamed:
         self._there: dict[str, str] = {}
         self._back: dict[str, str] = {}
 
+    def begin_reset(self, task: Task) -> None:
+        self._game.begin_reset(task)
+
     def reset(self, task: Task) -> Observation:
         rng = random.Random(f"{self._salt}/{task.seed}")
         self._there = {}

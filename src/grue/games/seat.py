@@ -42,7 +42,7 @@ class Seat:
         self._loaded: tuple[str, str] | None = None  # (game, params) that the interface holds
         self._task: Task | None = None
         self._actions: list[str] = []
-        self._begun: tuple[str, Pending] | None = None  # a step whose answer has not been read
+        self._begun: tuple[str | Task, Pending] | None = None  # a step or start whose answer has not been read
         self._token = object()  # stands for this seat in Jvm.owners
 
     @property
@@ -50,14 +50,19 @@ class Seat:
         """What has been done since the start of the task."""
         return tuple(self._actions)
 
+    def begin_start(self, task: Task) -> None:
+        """Have the engine start on the task's game and return at once, for the next call to be `start` with that task.
+
+        Where that cannot be done nothing happens: `start` then does it all.
+        """
+        if self._loaded == (task.game, task.params) and task.game not in SHARED_PROBLEMS:
+            self._begin(task, "generateNewGameJSON", *_generation(task))
+
     def start(self, task: Task, *, gold: bool = False) -> dict[str, Any]:
         """Generate the task's game; the engine's answer. `gold` also generates the gold path (5 times slower)."""
+        begun = None if gold else self._take_begun(task)
         self._task, self._actions = None, []
-
-        def generate(jvm: Jvm, interface: Any) -> dict[str, Any]:
-            return self._parse(self._generate(jvm, interface, task, gold=gold))
-
-        answer = self.ask(generate, task)
+        answer = self._do(begun, lambda jvm, interface: self._generate(jvm, interface, task, gold=gold), task)
         self._task = task
         return answer
 
@@ -66,35 +71,48 @@ class Seat:
 
         Where that cannot be done nothing happens: `step` then does it all.
         """
+        if self._task is not None and self._task.game not in SHARED_PROBLEMS:
+            self._begin(action, "stepJSON", action)
+
+    def step(self, action: str) -> dict[str, Any]:
+        """Do one action; the engine's answer."""
+        answer = self._do(self._take_begun(action), lambda _, interface: str(interface.stepJSON(action)))
+        self._actions.append(action)
+        return answer
+
+    def _begin(self, what: str | Task, method: str, *arguments: str | int) -> None:
         self._forget_begun()
-        if self._jvm is None or self._task is None or self._task.game in SHARED_PROBLEMS:
+        if self._jvm is None:
             return
         try:
-            self._begun = action, self._jvm.begin_step(self._interface, action)
+            self._begun = what, self._jvm.begin(self._interface, method, *arguments)
         except BaseException as error:  # the command may have arrived, so the state is in doubt
             self._drop_interface()
             if not is_connection_error(error):
                 raise
 
-    def step(self, action: str) -> dict[str, Any]:
-        """Do one action; the engine's answer."""
-        begun = self._begun if self._begun is not None and self._begun[0] == action else None
-        if begun is None:
+    def _take_begun(self, what: str | Task) -> Pending | None:
+        """The call that was begun for `what`; one that was begun for something else is forgotten."""
+        if self._begun is None or self._begun[0] != what:
             self._forget_begun()
-        self._begun, here = None, self._interface
+            return None
+        (_, begun), self._begun = self._begun, None
+        return begun
+
+    def _do(self, begun: Pending | None, call: Callable[[Jvm, Any], str], task: Task | None = None) -> dict[str, Any]:
+        """The answer to `call`, which is made only where it has not been `begun` already."""
+        here = self._interface
 
         def do(jvm: Jvm, interface: Any) -> dict[str, Any]:
             nonlocal begun
             waiting, begun = begun, None
             if waiting is not None and interface is here:
-                return self._parse(waiting[1].finish())
+                return self._parse(waiting.finish())
             if waiting is not None:  # Java was restarted in between, and the new one has been told nothing yet
-                waiting[1].drop()
-            return self._parse(interface.stepJSON(action))
+                waiting.drop()
+            return self._parse(call(jvm, interface))
 
-        answer = self.ask(do)
-        self._actions.append(action)
-        return answer
+        return self.ask(do, task)
 
     def ask(self, question: Callable[[Jvm, Any], Answer], task: Task | None = None) -> Answer:
         """`question` put to the engine in the current state, again after a restart and replay if Java fails.
@@ -167,7 +185,7 @@ class Seat:
             self._loaded = (task.game, task.params)
         if task.game in SHARED_PROBLEMS:
             jvm.owners[_problem(task)] = self._token
-        return str(interface.generateNewGameJSON(task.seed, ENGINE_FOLDS[task.fold], gold))
+        return str(interface.generateNewGameJSON(*_generation(task, gold=gold)))
 
     def _parse(self, text: str) -> dict[str, Any]:
         answer: dict[str, Any] = orjson.loads(text)
@@ -179,6 +197,11 @@ class Seat:
     def _where(self) -> str:
         task = self._task
         return f"{task.game} {task.fold} seed {task.seed} step {len(self._actions)}" if task else "the start of a game"
+
+
+def _generation(task: Task, *, gold: bool = False) -> tuple[int, str, bool]:
+    """What the engine makes a game from: seed, fold, whether with its gold path."""
+    return task.seed, ENGINE_FOLDS[task.fold], gold
 
 
 def _problem(task: Task) -> tuple[str, str, int]:

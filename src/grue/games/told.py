@@ -40,6 +40,9 @@ class Told:
         self._progress: Progress | None = None
         self._actions: tuple[str, ...] = ()
 
+    def begin_reset(self, task: Task) -> None:
+        self._game.begin_reset(task)
+
     def reset(self, task: Task) -> Observation:
         observation = self._game.reset(task)
         if task not in self._starts:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from grue.errors import GameError
+from grue.errors import ConfigError, GameError
 from grue.games.base import check_seed
 from grue.games.guard import clean_action
 from grue.games.jvm import JvmSettings
@@ -22,6 +22,7 @@ from grue.types import Observation, Outcome, Task
 
 # Families whose gold path the engine draws anew at each generation, from a generator without a seed; and its solvers.
 _SOLVERS = {"coin": "CoinGoldAgent", "twc": "TWCGoldAgent"}
+_GOALS_DIFFER = {"mapreader"}  # families whose goal depends on the seed
 _SOLVER_ATTEMPTS = 50  # as in the engine: a solver that walks at random gives up now and then
 
 
@@ -37,6 +38,7 @@ class TwxGame:
         self._task: Task | None = None
         self._gold: list[str] | None = None
         self._goal = ""
+        self._goals: dict[tuple[str, str], str] = {}
         self._score = 0.0
         self._steps = 0
         self._outcome: Outcome | None = None
@@ -55,12 +57,20 @@ class TwxGame:
         self._task = self._gold = None
         gold = gold and task.game not in _SOLVERS
         answer = self._seat.start(task, gold=gold)
-        self._goal = str(self._seat.ask(lambda _, interface: interface.getTaskDescription())).strip()
+        self._goal = self._goal_of(task)
         if gold:
             self._gold = _gold_of(self._seat)
         self._task, self._steps, self._outcome = task, 0, None
         self._score = float(answer["score"])
         return self._observation(answer)
+
+    def begin_reset(self, task: Task) -> None:
+        """Have the engine start on `task`, which the next call must `reset`: many games are then made at once."""
+        if not self._closed:
+            self._task = None
+            with suppress(GameError, ConfigError):  # what is wrong with the task, `reset` will say
+                check_seed(task)
+                self._seat.begin_start(task)
 
     def begin_step(self, action: str) -> None:
         """Have the engine start on `action`, which the next call must `step`: many games then think at once."""
@@ -141,6 +151,13 @@ class TwxGame:
             if seat is not None and not self._closed:
                 seat.close()
         self._closed, self._task = True, None
+
+    def _goal_of(self, task: Task) -> str:
+        """Asked once for all tasks that share it: a round trip takes as long as a step."""
+        shared = (task.game, task.params)
+        if task.game in _GOALS_DIFFER or shared not in self._goals:
+            self._goals[shared] = str(self._seat.ask(lambda _, interface: interface.getTaskDescription())).strip()
+        return self._goals[shared]
 
     def _check_open(self) -> None:
         if self._closed:

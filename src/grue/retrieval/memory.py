@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from grue.errors import needs
-from grue.games.base import Game, begin_step
+from grue.games.base import Game, begin_reset, begin_step
 from grue.types import Episode, Observation, Outcome, Task
 
 _WORD = re.compile(r"[a-z0-9]+")
@@ -81,6 +81,9 @@ class Remembering:
     def __init__(self, game: Game, memory: Memory, count: int = 1, *, own: bool = True) -> None:
         self._game, self._memory, self._count, self._own = game, memory, count, own
         self._goal = ""
+
+    def begin_reset(self, task: Task) -> None:
+        begin_reset(self._game, task)
 
     def reset(self, task: Task) -> Observation:
         observation = self._game.reset(task)

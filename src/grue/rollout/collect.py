@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from grue.games import Game
+from grue.games import Game, begin_reset
 from grue.parallel import ALONE, Processes
 from grue.policy.choose import Decoding
 from grue.policy.engine import Engine
@@ -60,22 +60,26 @@ def _collect_here(
         if on_episode is not None:
             on_episode(episode)
 
-    def refill(seat: Seat) -> bool:
-        """Start the next task in an empty seat; False when there is none left."""
-        for index, task in queue:
-            index_of[seat.row] = index
-            failed = seat.start(task, random.Random(f"{seed}/{places[index]}"))
-            if failed is None:
-                return True
-            finish(seat, failed)
-        return False
+    def refill(empty: Sequence[Seat]) -> None:
+        """Start the next tasks in empty seats, as long as there are any."""
+        while begun := [(seat, index, task) for seat, (index, task) in zip(empty, queue, strict=False)]:
+            for seat, _, task in begun:
+                begin_reset(seat.game, task)
+            empty = []  # those whose task cannot be played
+            for seat, index, task in begun:
+                index_of[seat.row] = index
+                failed = seat.start(task, random.Random(f"{seed}/{places[index]}"))
+                if failed is not None:
+                    finish(seat, failed)
+                    empty.append(seat)
 
     slots = min(len(games), len(tasks))
     if not slots:
         return []
     engine = policy.engine(slots, columns)
     seats = [Seat(row, game, policy, player, columns) for row, game in enumerate(games[:slots])]
-    playing = [seat for seat in seats if refill(seat)]
+    refill(seats)
+    playing = [seat for seat in seats if seat.task is not None]
     while playing:
         _decide(policy, engine, playing, decoding)
         for seat in playing:
@@ -84,7 +88,8 @@ def _collect_here(
             episode = seat.play()
             if episode is not None:
                 finish(seat, episode)
-        playing = [seat for seat in playing if seat.task is not None or refill(seat)]
+        refill([seat for seat in playing if seat.task is None])
+        playing = [seat for seat in playing if seat.task is not None]
     return [episodes[index] for index in range(len(tasks))]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from grue.games import Game, begin_step
+from grue.games import Game, begin_reset, begin_step
 from grue.models.policy_model import PolicyModel
 from grue.policy.choose import ChoosePolicy, Decision, Decoding
 from grue.prompts.tokens import Encoder
@@ -57,6 +57,9 @@ class ExtraStep:
 
     def __init__(self, game: Game) -> None:
         self._game = game
+
+    def begin_reset(self, task: Task) -> None:
+        begin_reset(self._game, replace(task, limit=task.limit + 1))
 
     def reset(self, task: Task) -> Observation:
         return self._game.reset(replace(task, limit=task.limit + 1))
