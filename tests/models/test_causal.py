@@ -113,6 +113,17 @@ def test_rows_that_look_where_they_may_are_softmax_attention_with_its_gradients(
         assert float(error) <= near * float(largest)
 
 
+@pytest.mark.parametrize("make", [decoders.llama, decoders.gpt2])
+def test_where_attention_has_dropout_rows_stay_padded_in_training(make: Callable[[], PreTrainedModel]) -> None:
+    model = make()
+    decoder, ids = model.get_decoder(), torch.zeros(2, 5, dtype=torch.long)
+    for name in ("attention_dropout", "attn_pdrop"):
+        if hasattr(decoder.config, name):
+            setattr(decoder.config, name, 0.1)
+    assert takes_rows(decoder.eval(), ids)
+    assert not takes_rows(decoder.train(), ids)
+
+
 def test_where_activations_are_computed_again_rows_stay_padded() -> None:
     model = tiny.llama()
     ids = torch.zeros(2, 5, dtype=torch.long)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME = "grue"  # of `attention` among transformers' attention functions
+DROPOUTS = ("attention_dropout", "attn_pdrop")  # of attention, as configurations name it
 LONGEST = 768  # tokens; beyond, torch's kernel is as fast
 
 
@@ -98,7 +99,7 @@ def takes_rows(model: PreTrainedModel, ids_BL: torch.Tensor) -> bool:
         and takes_own_attention(model)
         and 1 < ids_BL.shape[1] <= LONGEST
         and sliding_window(config).size is None
-        and not (model.training and bool(getattr(config, "attention_dropout", 0)))
+        and not (model.training and any(getattr(config, name, 0.0) for name in DROPOUTS))
         and not getattr(config, "attn_logit_softcapping", None)
         and not any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
     )
@@ -131,6 +132,7 @@ def attention(
     query is (batch, heads, n, dim), key and value are (batch, key heads, length, dim).
     """
     if rows := _ROWS.get():
+        assert not options.get("dropout")  # see `takes_rows`
         return _rows(query, key, value, rows, options.get("scaling")), None
     if groups := _GROUPS.get():
         assert attention_mask is not None
