@@ -475,9 +475,9 @@ check(1, check_1(aligned_probability))
 # To train a model takes a multiple of the memory of its weights: gradients and the two moments of Adam come on top, in 32
 # bits. Two ideas bring large models to a small GPU; the table below says how much they save.
 #
-# **LoRA** (Hu et al. 2022) freezes a weight matrix $W \in \mathbb{R}^{m \times n}$ and learns a low-rank change, $W +
-# \frac{\alpha}{r} B A$ with $B \in \mathbb{R}^{m \times r}$ and $A \in \mathbb{R}^{r \times n}$. $B$ starts at zero,
-# so nothing changes at first. Gradients and moments are needed for $r(m+n)$ numbers instead of $mn$.
+# **LoRA** (Hu et al. 2022) freezes a weight matrix $W \in \mathbb{R}^{m \times n}$ and learns a low-rank change,
+# $W + \frac{\alpha}{r} B A$ with $B \in \mathbb{R}^{m \times r}$ and $A \in \mathbb{R}^{r \times n}$. $B$ starts at
+# zero, so nothing changes at first. Gradients and moments are needed for $r(m+n)$ numbers instead of $mn$.
 #
 # **Quantization** (QLoRA; Dettmers et al. 2023) stores the frozen weights in 4 bits: blocks of 64 share one scale,
 # and each weight becomes one of 16 levels that fit a normal distribution (NF4). Products are still computed in 16
@@ -830,9 +830,9 @@ def check_3(answer) -> bool | None:
 check(3, check_3(my_gae))
 
 # %% [markdown]
-# Two famous ways to get it wrong, both found in real notebooks: never setting $V(s_{t+1})$ (then $\delta_t = r_t -
-# V(s_t)$, and every step without reward looks like a mistake), and not resetting the running sum between episodes
-# (then luck leaks into the game before). The figure shows what they do to one game of the teacher. Its values are made up:
+# Two famous ways to get it wrong, both found in real notebooks: never setting $V(s_{t+1})$ (then
+# $\delta_t = r_t - V(s_t)$, and every step without reward looks like a mistake), and not resetting the running sum between
+# episodes (then luck leaks into the game before). The figure shows what they do to one game of the teacher. Its values are made up:
 # our critic still says 0.
 
 # %%
@@ -855,8 +855,8 @@ plt.show()
 # %% [markdown]
 # ### 11.2 The clipped surrogate
 #
-# With the ratio of **whole actions** $\rho_t = \exp(\log \pi_\theta(a_t \mid s_t) - \log \pi_\text{old}(a_t \mid
-# s_t))$,
+# With the ratio of **whole actions**
+# $\rho_t = \exp(\log \pi_\theta(a_t \mid s_t) - \log \pi_\text{old}(a_t \mid s_t))$,
 #
 # $$L_\text{clip} = -\frac{1}{T} \sum_t \min\big(\rho_t \hat A_t,\ \mathrm{clip}(\rho_t, 1-\varepsilon, 1+\varepsilon)\, \hat A_t\big)$$
 #
