@@ -43,7 +43,8 @@ class _Client(GatewayClient):  # type: ignore[misc]
         try:
             connection.start()
         except BaseException:
-            connection.socket.close()
+            with suppress(OSError):  # py4j has closed the connection of a wrong token itself
+                connection.close(True)  # the stream too: it keeps a socket open that only looks closed
             raise
         return connection
 

@@ -147,6 +147,7 @@ class Seat:
 
     def close(self) -> None:
         """Forget the task and give the interface back. The Java process stays for other seats."""
+        self._forget_begun()
         self._task = None
         self._drop_interface()
 

@@ -151,7 +151,7 @@ class Measure:
     def _ppo_made(self, arm: Arm, seed: int) -> dict[str, Any]:
         sizes = self.size.model_dump(include={"iterations", "episodes", "minibatches", "kl_coef", "curve_every"})
         if arm.adapter:
-            sizes |= self.size.model_dump(include={"lora_rank", "lora_alpha", "dropout"})
+            sizes |= self.size.model_dump(include={"lora_rank", "lora_alpha", "lora_rate", "dropout"})
         if arm.top_k:
             sizes["top_k"] = self.size.top_k
         return {

@@ -32,6 +32,7 @@ class Settings(Stage):
     kl_coef: float = Field(0.05, gt=0, description="weight of the KL term where arms differ in what it is taken to")
     lora_rank: int = Field(4, ge=1, description="rank of the adapters in the dropout arms")
     lora_alpha: int = Field(32, ge=1, description="scale of the adapters in the dropout arms")
+    lora_rate: float = Field(10.0, gt=0, description="learning rate of the adapters, as a multiple of the run's own")
     dropout: float = Field(0.25, gt=0, lt=1, description="dropout of the adapters while PPO updates")
     bootstrap: int = Field(2000, ge=100, description="resamples behind an interval")
 
