@@ -43,8 +43,9 @@ class _Client(GatewayClient):  # type: ignore[misc]
         try:
             connection.start()
         except BaseException:
-            with suppress(OSError):  # py4j has closed the connection of a wrong token itself
-                connection.close(True)  # the stream too: it keeps a socket open that only looks closed
+            if getattr(connection, "stream", None) is not None:
+                connection.stream.close()  # it would keep a socket open that looks closed
+            connection.socket.close()
             raise
         return connection
 
