@@ -1,5 +1,6 @@
 # make demo   installs into .venv and does the main job: demonstrations, SFT, PPO, evaluation, report
 # make test   the default test suite        make lint   ruff and mypy        make bench   ratios against a baseline
+# make tutorial   runs the notebook in its fast mode
 #
 # PYTHON=python3.12 chooses the interpreter, TORCH=... another build of torch, ARGS=... goes to `grue run`.
 
@@ -12,7 +13,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test slow lint format bench clean
+.PHONY: demo test slow tutorial lint format bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/grue run $(ARGS)
@@ -27,6 +28,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+tutorial: $(VENV)/.notebooks
+	$(BIN)/python -m pytest -m slow tests/tutorials $(ARGS)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -49,4 +53,8 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: $(VENV)/.core
 	$(PIP) -e ".[dev]"
+	touch $@
+
+$(VENV)/.notebooks: $(VENV)/.dev
+	$(PIP) -e ".[notebooks]"
 	touch $@
