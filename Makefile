@@ -30,7 +30,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 tutorial: $(VENV)/.notebooks
-	$(BIN)/python -m pytest -m slow tests/tutorials $(ARGS)
+	$(BIN)/python -m pytest -m slow tests/tutorials/test_notebook.py $(ARGS)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
