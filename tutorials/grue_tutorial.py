@@ -1311,7 +1311,7 @@ print(
 # Measured so on one training and 500 dev games, the answer is: in a repaired pipeline the policy is *not* worse in evaluation. Sampled train
 # games were won 70 %, greedy held-out ones 75 %. All prompt and sampling defects at once left 28 %. Alone, the costliest were
 # free writing by a policy that had learnt to choose (30 points), prompts that lose their right end (29), sampling (10) and a
-# history window (9). New games cost 3 to 5 points, re-tokenising nothing, and 20 games are off by up to 20 points either way.
+# history window (9). New games cost 3 to 5 points, re-tokenising nothing, and 20 games are off by up to 17.5 points either way.
 # The whole table, with intervals, is in [eval-gap](../docs/eval-gap.md).
 
 # %% [markdown]
