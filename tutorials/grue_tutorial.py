@@ -1305,7 +1305,9 @@ print(
 # measured.
 #
 # ```sh
-# grue run policy.kind=choose --out runs/choose && grue experiment eval-gap runs/choose
+# grue run policy.kind=choose threads=1 --out runs/choose
+# grue experiment eval-gap runs/choose games=500 --no-training          # without it: short trainings too, three seeds each
+# grue experiment eval-gap runs/choose games=1000 --only few-games
 # ```
 #
 # Measured so on one training and 500 dev games, the answer is: in a repaired pipeline the policy is *not* worse in evaluation. Sampled train
