@@ -45,8 +45,8 @@ def items_of(segments: int, tokens: int) -> list[Sample]:
 
 
 def learner_of(model: PolicyModel, config: Config, value_learning_rate: float) -> Learner:
-    pass_of = {"micro_tokens": 1}  # one segment
-    return Learner.of(model, config.model, config.ppo, value_learning_rate=value_learning_rate, **pass_of)
+    """A learner whose passes read one segment each."""
+    return Learner.of(model, config.model, config.ppo, value_learning_rate=value_learning_rate, micro_tokens=1)
 
 
 def loss_with(cfg: PPOConfig, items: list[Sample], *, policy: bool) -> LossFunction:

@@ -1,7 +1,8 @@
-"""Attention where torch's own kernel is slow: grouped query heads over a long cache, and training in bfloat16 on a CPU.
+"""Attention where torch's own kernel is slow: grouped query heads over a long cache, and training on a CPU.
 
 `own_attention` puts it in place of "sdpa" for one forward pass; whatever it has no answer for goes to "sdpa".
-`packed_attention` does so for a pass whose tokens, of many sequences, stand behind one another as one text.
+`packed_attention` does so for a pass whose tokens, of many sequences, stand behind one another as one text;
+`rows_attention` for such a pass in training, where sequences are whole and there is no cache (`causal.py`).
 """
 
 from __future__ import annotations

@@ -62,6 +62,7 @@ def _collect_here(
 
     def refill(empty: Sequence[Seat]) -> None:
         """Start the next tasks in empty seats, as long as there are any."""
+        # seats come first in the zip: when they are used up, no task has been taken from the queue in vain
         while begun := [(seat, index, task) for seat, (index, task) in zip(empty, queue, strict=False)]:
             for seat, _, task in begun:
                 begin_reset(seat.game, task)
