@@ -97,8 +97,9 @@ class PPOArm:
         session, size = self.session, self.size
         cfg = arm_config(session.config.ppo, size, self.arm)
         model = adapted_model(session, self.start, size, self.seed) if self.arm.adapter else self._full_model()
-        # the few weights of adapters have a longer way to go
-        peak = cfg.learning_rate * (size.lora_rate if self.arm.adapter else 1.0)
+        # the few weights of adapters have a longer way to go; a run that trains some has its own rate for them
+        added = self.arm.adapter and session.config.model.adapter == "none"
+        peak = cfg.learning_rate * (size.lora_rate if added else 1.0)
         learner = Learner.of(model, session.config.model, cfg, learning_rate=peak, dropout=self.arm.dropout)
         critic = Critic(model.value_head, cfg.value_learning_rate, cfg.value_passes, cfg.value_memory, str(self.seed))
         reference, actor = Reference(model), Actor(model, session.config.model.dtype)
