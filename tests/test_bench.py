@@ -50,7 +50,9 @@ def test_rollout_by_name_with_settings_on_the_real_game(tiny_folder: Path) -> No
     assert (found["ours"]["games"], found["baseline"]["games"]) == (6, 2)
     assert found["ours"]["steps"] == 12 and found["baseline"]["steps"] == 4
     assert found["ours"]["tokens_read_per_step"] < found["baseline"]["tokens_read_per_step"]
-    assert found["baseline"]["passes_per_step"] > 1
+    assert found["baseline"]["passes_per_step"] > 2
+    assert found["baseline"]["playing_only"]["steps_per_s"] > found["baseline"]["steps_per_s"]
+    assert found["baseline"]["playing_only"]["ratio"] < found["ratio"]
     assert len(heard) > 4
 
 
@@ -275,6 +277,8 @@ def test_both_sides_play_the_same_tasks(tiny_folder: Path) -> None:
     # the seed of an episode fixes it
     again = PromptPlayer(tiny.policy_model(), tiny.encoder()).play(seats[0], sets[1][1], random.Random("bench/1/1"))
     assert again == baseline[1]
+    # the games are timed apart from the pass for what PPO needs
+    assert [timed.count for timed in sides.playing][1] == sum(episode.steps for episode in baseline)
 
 
 def test_without_a_cache_the_model_chooses_as_it_does_with_one() -> None:
@@ -291,6 +295,27 @@ def test_without_a_cache_the_model_chooses_as_it_does_with_one() -> None:
             count = len(encoder.action(turn.action))  # a pass for each token, each over everything before it
             assert player.passes - before[0] == count
             assert player.tokens - before[1] == count * len(prefix) + count * (count - 1) // 2
+
+
+@torch.no_grad()
+def test_the_baseline_reads_prompt_and_answer_once_more_for_what_ppo_needs() -> None:
+    model, encoder = tiny.policy_model(), tiny.encoder()
+    player = PromptPlayer(model, encoder)
+    episode = player.play(games.make("toy"), tiny.tasks(1)[0], random.Random(0))
+    player.passes = player.tokens = 0
+    weighed = player.weigh(episode.turns)
+    rows = [
+        (*encoder.tokenizer(prompt).input_ids, *encoder.action(turn.action))
+        for prompt, turn in zip(prompts_of(episode.turns), episode.turns, strict=True)
+    ]
+    assert (player.passes, player.tokens) == (len(rows), sum(map(len, rows)))
+    for row, turn, (log_prob, value) in zip(rows, episode.turns, weighed, strict=True):
+        answer = len(encoder.action(turn.action))
+        full_LV = torch.log_softmax(model.lm(torch.tensor([row])).logits[0].double(), -1)
+        expected = sum(float(full_LV[place - 1, row[place]]) for place in range(len(row) - answer, len(row)))
+        hidden_1LH = model.base_lm().get_decoder()(torch.tensor([row])).last_hidden_state
+        assert log_prob == pytest.approx(expected, abs=1e-3)
+        assert value == pytest.approx(float(model.value_head(hidden_1LH[0, -answer - 1])), abs=1e-4)
 
 
 def test_a_prompt_holds_the_task_the_last_steps_and_what_is_valid_now() -> None:

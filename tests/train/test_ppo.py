@@ -35,8 +35,10 @@ def test_where_there_are_too_few_games_all_are_played_again() -> None:
     assert sorted(counts.values()) == [2, 3, 3]
 
 
-def test_only_games_with_foods_can_have_them_renamed() -> None:
+def test_only_games_that_can_are_renamed_or_tell_of_a_plan() -> None:
     seats = [games.make("toy")]
     assert training_games(seats, 0.0, "x") is seats
-    with pytest.raises(ConfigError, match="no foods"):
+    with pytest.raises(ConfigError, match=r"ppo\.rename is for cookingworld, simonsays"):
         training_games(seats, 0.5, "x")
+    with pytest.raises(ConfigError, match=r"ppo\.hidden_state is for cookingworld"):
+        training_games(seats, 0.0, "x", {})

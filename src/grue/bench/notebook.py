@@ -33,11 +33,11 @@ def render_prompt(
     return "\n".join([f"# TASK: {goal}", "Choose exactly one valid action.", *steps, now])
 
 
-def prompts_of(turns: Sequence[Turn]) -> list[str]:
+def prompts_of(turns: Sequence[Turn], window: int = WINDOW) -> list[str]:
     """The prompt before each turn of an episode."""
     past = [(turn.observation.text, turn.action) for turn in turns]
     return [
-        render_prompt(t.observation.goal, past[:n], t.observation.text, t.observation.actions or ())
+        render_prompt(t.observation.goal, past[:n], t.observation.text, t.observation.actions or (), window)
         for n, t in enumerate(turns)
     ]
 
@@ -97,6 +97,22 @@ class PromptPlayer:
             ids.append(node.tokens[pick])
             node = node.child(pick)
         return node.action
+
+    @torch.inference_mode()
+    def weigh(self, turns: Sequence[Turn]) -> list[tuple[float, float]]:
+        """(log-probability of the action, value of its prompt) for each turn: what PPO learns from.
+
+        As in the notebook a pass of its own over prompt and answer, after the game.
+        """
+        agent, device = PromptActorCritic(self.model), next(self.model.parameters()).device
+        found = []
+        for prompt, turn in zip(prompts_of(turns, self.window), turns, strict=True):
+            answer = self.encoder.action(turn.action)
+            ids_L = torch.tensor([*self.encoder.tokenizer(prompt).input_ids, *answer], device=device)
+            log_prob, value, _ = agent(ids_L, len(answer))
+            self.passes, self.tokens = self.passes + 1, self.tokens + len(ids_L)
+            found.append((float(log_prob), float(value)))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+import statistics
+import time
+from dataclasses import dataclass, field
 from typing import Any
 
 from grue.bench import Say
-from grue.bench.common import alternate, facts, load, open_games, result, task_sets, threads
+from grue.bench.common import Timed, alternate, facts, load, open_games, result, task_sets, threads
 from grue.bench.notebook import PromptPlayer
 from grue.config import Config
 from grue.games import Game
@@ -19,8 +21,10 @@ from grue.types import Episode, Task
 SAME = (
     "the same model, number format, threads and games (the baseline plays the first ones of each repetition), through "
     "the same adapter of the game: the ratio is about the model's side. Both sample at temperature 1 from the valid "
-    "actions; the baseline reads its whole prompt again for each token of an action, as generation without a cache "
-    "does. Ours also records log-probabilities and values, for which the baseline would need further passes"
+    "actions, and both give what PPO learns from: the log-probability of each action and the value before it. The "
+    "baseline reads its whole prompt again for each token of an action, as generation without a cache does, and, as "
+    "the notebook does, prompt and action once more for log-probability and value. The baseline's `playing_only` "
+    "leaves that last pass out, and nothing of ours"
 )
 
 
@@ -33,6 +37,7 @@ class Sides:
     games: list[Game]
     task_sets: list[list[Task]]
     columns: int
+    playing: list[Timed] = field(default_factory=list)  # the baseline's games without the pass for what PPO needs
 
     def ours(self, repetition: int) -> list[Episode]:
         tasks = self.task_sets[repetition]
@@ -40,10 +45,15 @@ class Sides:
 
     def baseline(self, repetition: int, count: int) -> list[Episode]:
         tasks = self.task_sets[repetition][:count]
-        return [
+        start = time.perf_counter()
+        played = [
             self.player.play(self.games[0], task, random.Random(f"bench/{repetition}/{index}"))
             for index, task in enumerate(tasks)
         ]
+        self.playing.append(Timed(_steps(played), time.perf_counter() - start))
+        for episode in played:
+            self.player.weigh(episode.turns)
+        return played
 
 
 def run(
@@ -63,6 +73,7 @@ def run(
         sides.baseline(-1, 1)
         sides.ours(-1)
         sides.player.passes = sides.player.tokens = 0
+        sides.playing.clear()
         fed = 0
 
         def ours(repetition: int) -> int:
@@ -76,7 +87,7 @@ def run(
         )
     common = facts(config, actor, thread_count)
     steps = [sum(timed.count for timed in side) for side in measured]
-    return result(
+    found = result(
         "rollout",
         "steps",
         measured,
@@ -95,6 +106,12 @@ def run(
         },
         SAME,
     )
+    rate = statistics.median(timed.rate for timed in sides.playing)
+    found["baseline"]["playing_only"] = {
+        "steps_per_s": round(rate, 2),
+        "ratio": round(found["ours"]["steps_per_s"] / rate, 2),
+    }
+    return found
 
 
 def _steps(episodes: list[Episode]) -> int:

@@ -38,15 +38,16 @@ def _family(name: str) -> Config:
     """As cooking16, shorter, and without replays: the teacher nearly always wins within the limit."""
     game, params, limit = _FAMILIES[name]
     kitchen = game == "cookingworld"
+    rename = 0.0 if game in ("coin", "mapreader") else 0.8  # their folds have the same names
     # the base has seen kitchens only: elsewhere it has a language to learn, which its tokenizer cuts into many pieces,
     # so games are fewer. What a random walker does next cannot be learnt twice.
-    elsewhere = SFTConfig(epochs=1 if name == "coin" else 2, episodes_per_batch=16, learning_rate=1e-3)
+    elsewhere = SFTConfig(epochs=1 if name == "coin" else 4, episodes_per_batch=16, learning_rate=1e-3, rename=rename)
     return Config(
         preset=name,
         game=GameConfig(name=game, params=params, limit=limit),
         policy=PolicyConfig(kind="aligned", min_p=0.01),
         demos=DemosConfig(teacher="gold", games=900 if kitchen else 600),
-        sft=SFTConfig(rename=0.8) if kitchen else elsewhere,
+        sft=SFTConfig(rename=rename) if kitchen else elsewhere,
         ppo=PPOConfig(
             iterations=20 if kitchen else 15,
             episodes_per_iteration=128 if kitchen else 64,
@@ -55,7 +56,7 @@ def _family(name: str) -> Config:
             minibatches=6 if kitchen else 3,
             warmup_iterations=2,
             dev_every=5,
-            rename=0.8 if kitchen else 0.0,
+            rename=rename,
             gamma=0.96,
             lam=0.8,
             game_baseline=True,

@@ -143,7 +143,7 @@ class SFTConfig(Stage):
         "linear", description="learning rate after the warm-up"
     )
     smoothing: float = Field(0.02, ge=0, lt=1, description="label smoothing over the trie's children")
-    rename: float = Field(0.0, ge=0, le=1, description="share of episodes with foods renamed; cookingworld only")
+    rename: float = Field(0.0, ge=0, le=1, description="share of episodes with things renamed, anew in each epoch")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     micro_tokens: int = Field(8192, ge=64, description="tokens per forward pass; gradients are accumulated")
     save_every_s: float = Field(
@@ -201,7 +201,7 @@ class PPOConfig(Stage):
     )
     plays_kept: int = Field(0, ge=0, description="plays of each game to learn from, the best and worst ones; 0 = all")
     imitation_coef: float = Field(0.0, ge=0, description="weight of imitating the shortest wins so far")
-    rename: float = Field(0.0, ge=0, le=1, description="share of training games with foods renamed; cookingworld only")
+    rename: float = Field(0.0, ge=0, le=1, description="share of training games with things renamed")
     win_bonus: float = Field(0.0, ge=0, description="added to the reward of the turn that wins a game")
     lost_penalty: float = Field(0.0, ge=0, description="taken from the reward of the turn that loses a game")
 

@@ -1,63 +1,74 @@
-"""A game in which the foods have other names: data augmentation by a symmetry that the cookbook makes exact.
+"""A game in which things have other names: data augmentation by a symmetry that makes remembering names useless.
 
-Only CookingWorld has such names. A policy trained on a few hundred recipes learns them by heart; with the names
-exchanged at every play, reading the cookbook is the only thing that pays. A renaming that would make a recipe
-of a dev or test game is never used.
+In CookingWorld foods exchange their names. A policy trained on a few hundred recipes learns them by heart; with the
+names exchanged at every play, reading the cookbook is the only thing that pays. A renaming that would make a recipe
+of a dev or test game is never used. In the other families whose folds differ in names, things get made-up words.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
+from grue.games import words
 from grue.games.names import draw_renaming, recipe_pairs, rename
 from grue.games.recipes import COOKING, CUTTING
 from grue.games.told import Told
 from grue.games.twx import TwxGame
 from grue.types import Episode, Observation, Outcome, Task
 
+Rename = Callable[[str, dict[str, str]], str]
+
+GAMES = ("cookingworld", *words.FAMILIES)
 _VERB = {adjective: verb for verb, adjective in (COOKING | CUTTING).items()}
 
 
 class Renamed:
-    """`game` with foods renamed in a `share` of its episodes. `salt` and the task's seed fix the names."""
+    """`game` with things renamed in a `share` of its episodes. `salt` and the task's seed fix the names."""
 
     def __init__(self, game: TwxGame | Told, salt: str, share: float = 0.5) -> None:
         self._game, self._salt, self._share = game, salt, share
         self._there: dict[str, str] = {}
         self._back: dict[str, str] = {}
+        self._rename: Rename = rename
 
     def begin_reset(self, task: Task) -> None:
         self._game.begin_reset(task)
 
     def reset(self, task: Task) -> Observation:
         rng = random.Random(f"{self._salt}/{task.seed}")
-        self._there = {}
-        if rng.random() < self._share:
-            recipe = self._game.recipe(task).items()
-            pairs = frozenset(
-                (food, _VERB.get(cutting, ""), _VERB.get(cooking, "")) for food, (cooking, cutting) in recipe
-            )
-            self._there = draw_renaming(pairs, 0.0, rng, lines_apart=False)
+        chosen, cooking = rng.random() < self._share, task.game == "cookingworld"
+        self._rename = rename if cooking else words.reword
+        # the recipe is asked for before the game begins: looking it up plays
+        self._there = self._foods(task, rng) if chosen and cooking else {}
+        observation = self._game.reset(task)
+        if chosen and not cooking:
+            self._there = words.draw_words(task.game, observation, rng)
         self._back = {new: old for old, new in self._there.items()}
-        return self._shown(self._game.reset(task))
+        return self._shown(observation)
 
     def begin_step(self, action: str) -> None:
-        self._game.begin_step(rename(action, self._back))
+        self._game.begin_step(self._rename(action, self._back))
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
-        observation, reward, outcome = self._game.step(rename(action, self._back))
+        observation, reward, outcome = self._game.step(self._rename(action, self._back))
         return self._shown(observation), reward, outcome
 
     def close(self) -> None:
         self._game.close()
 
+    def _foods(self, task: Task, rng: random.Random) -> dict[str, str]:
+        recipe = self._game.recipe(task).items()
+        pairs = frozenset((food, _VERB.get(cutting, ""), _VERB.get(cooking, "")) for food, (cooking, cutting) in recipe)
+        return draw_renaming(pairs, 0.0, rng, lines_apart=False)
+
     def _shown(self, observation: Observation) -> Observation:
-        return renamed_observation(observation, self._there) if self._there else observation
+        return renamed_observation(observation, self._there, self._rename) if self._there else observation
 
 
-def renamed_observation(observation: Observation, names: dict[str, str]) -> Observation:
-    """The observation with foods renamed; valid actions stay sorted."""
+def renamed_observation(observation: Observation, names: dict[str, str], rename: Rename = rename) -> Observation:
+    """The observation with things renamed; valid actions stay sorted."""
     actions = observation.actions
     return replace(
         observation,
@@ -68,15 +79,26 @@ def renamed_observation(observation: Observation, names: dict[str, str]) -> Obse
 
 
 def renamed_episode(episode: Episode, rng: random.Random) -> Episode:
-    """A played episode with its foods renamed throughout, as a game with other names would have shown it.
+    """A played episode with its things renamed throughout, as a game with other names would have shown it.
 
-    An episode in which nobody read the cookbook keeps its names: its recipe is not known.
+    A cookingworld episode in which nobody read the cookbook keeps its names: its recipe is not known.
     """
-    pairs = next((found for turn in episode.turns if (found := recipe_pairs(turn.observation.text))), None)
-    if pairs is None or not (names := draw_renaming(pairs, 0.0, rng, lines_apart=False)):
+    game, turns = episode.task.game, episode.turns
+    if game == "cookingworld":
+        pairs = next((found for turn in turns if (found := recipe_pairs(turn.observation.text))), None)
+        names = {} if pairs is None else draw_renaming(pairs, 0.0, rng, lines_apart=False)
+        change: Rename = rename
+    else:
+        names = words.draw_words(game, turns[0].observation, rng) if turns else {}
+        change = words.reword
+    if not names:
         return episode
-    turns = tuple(
-        replace(turn, observation=renamed_observation(turn.observation, names), action=rename(turn.action, names))
-        for turn in episode.turns
+    renamed = tuple(
+        replace(
+            turn,
+            observation=renamed_observation(turn.observation, names, change),
+            action=change(turn.action, names),
+        )
+        for turn in turns
     )
-    return replace(episode, turns=turns)
+    return replace(episode, turns=renamed)

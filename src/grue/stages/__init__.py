@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from grue.policy.policy import make_policy
 from grue.progress import Progress
 from grue.report import html
 from grue.report.shown import append_shown
-from grue.rollout.pack import samples, tokenise
+from grue.rollout.pack import Sample, samples, tokenise
 from grue.stages.final import final_results, measure
 from grue.stages.session import Session, open_session
 from grue.stages.show import play_and_show, print_episode, shown_episode
@@ -159,21 +160,33 @@ def _sft(session: Session) -> dict[str, Any]:
     _show(session, "base", "before training")
     policy = make_policy(session.model, session.encoder)
     recorded = [file, *([replays] if (replays := session.run.episodes("replays")).exists() else [])]
-    rng = random.Random(f"{config.seed}/sft/names")
-    played = (
-        renamed_episode(episode, rng) if rng.random() < cfg.rename else episode
-        for part in recorded
-        for episode in episodes.read(part)
-    )
-    items = [
-        sample.without_texts()
-        for episode in played
-        for sample in samples([tokenise(episode, policy, session.model.positions)])
-    ]
+
+    @lru_cache(maxsize=1)
+    def items_of(reading: int) -> list[Sample]:
+        rng = random.Random(f"{config.seed}/sft/names" + (f"/{reading}" if reading else ""))
+        played = (
+            renamed_episode(episode, rng) if rng.random() < cfg.rename else episode
+            for part in recorded
+            for episode in episodes.read(part)
+        )
+        return [
+            sample.without_texts()
+            for episode in played
+            for sample in samples([tokenise(episode, policy, session.model.positions)])
+        ]
+
     learner = _learner(session, cfg, dropout=True)
-    train_sft(session.run, config, learner, items, session.say, session.interrupt)
+    # names are drawn anew for each epoch; without renaming all epochs read the same
+    count = train_sft(
+        session.run,
+        config,
+        learner,
+        lambda epoch: items_of(epoch if cfg.rename else 0),
+        session.say,
+        session.interrupt,
+    )
     _show(session, "sft", "after SFT")
-    return {"samples": len(items), "optimiser_steps": learner.step_count}
+    return {"samples": count, "optimiser_steps": learner.step_count}
 
 
 def _ppo(session: Session) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from grue.errors import ConfigError, TrainingError
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import summarise
 from grue.games import Game
+from grue.games.renamed import GAMES as RENAMED
 from grue.games.renamed import Renamed
 from grue.games.told import Starts, Told
 from grue.games.twx import TwxGame
@@ -125,17 +126,19 @@ def _updater(config: Config, learner: Learner, demo_steps: Mapping[int, int]) ->
 
 
 def training_games(games: Sequence[Game], rename: float, salt: str, starts: Starts | None = None) -> Sequence[Game]:
-    """The games to train on: as they are, or with foods renamed in a share of the episodes.
+    """The games to train on: as they are, or with things renamed in a share of the episodes.
 
     With `starts`, what is known of earlier games, they also tell how many steps a win still takes.
     """
     if rename == 0 and starts is None:
         return games
-    cooking = [game for game in games if isinstance(game, TwxGame) and game.game == "cookingworld"]
-    if len(cooking) < len(games):
-        name, value = ("rename", "0") if rename else ("hidden_state", "false")
-        raise ConfigError(f"ppo.{name} is for cookingworld: this game has no foods", hint=f"set ppo.{name}={value}")
-    telling: Sequence[TwxGame | Told] = cooking if starts is None else [Told(game, starts) for game in cooking]
+    known = {game.game if isinstance(game, TwxGame) else "" for game in games}
+    if rename and not known <= set(RENAMED):
+        raise ConfigError(f"ppo.rename is for {', '.join(RENAMED)}", hint="set ppo.rename=0")
+    if starts is not None and known != {"cookingworld"}:
+        raise ConfigError("ppo.hidden_state is for cookingworld", hint="set ppo.hidden_state=false")
+    express = [game for game in games if isinstance(game, TwxGame)]
+    telling: Sequence[TwxGame | Told] = express if starts is None else [Told(game, starts) for game in express]
     return [Renamed(game, salt, rename) for game in telling] if rename else telling
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -39,10 +39,19 @@ def sft_loss(
 
 
 def train_sft(
-    run: Run, config: Config, learner: Learner, items: Sequence[Sample], say: Progress, interrupt: Interrupt
-) -> None:
-    """`config.sft.epochs` passes over `items`, from the last checkpoint on if there is one. Saves as it goes."""
+    run: Run,
+    config: Config,
+    learner: Learner,
+    items_of: Callable[[int], Sequence[Sample]],
+    say: Progress,
+    interrupt: Interrupt,
+) -> int:
+    """`config.sft.epochs` passes, from the last checkpoint on if there is one. Saves as it goes.
+
+    `items_of` makes the samples of an epoch from its number alone, as many each time. Returns how many.
+    """
     cfg, folder = config.sft, run.checkpoints("sft")
+    items, made = items_of(0), 0
     if not items:
         raise TrainingError("there are no demonstrations to learn from", hint="record some with: grue demos")
     per_epoch = max(1, len(items) // cfg.episodes_per_batch)
@@ -57,6 +66,8 @@ def train_sft(
     with say.bar("SFT", total, done=learner.step_count, unit="steps") as bar:
         while learner.step_count < total:
             epoch, place = divmod(learner.step_count, per_epoch)
+            if epoch != made:
+                items, made = items_of(epoch), epoch
             # the order of an epoch comes from its number alone, so a resumed run goes on in the same order
             parts = list(minibatches(items, per_epoch, random.Random(f"{config.seed}/sft/{epoch}")))
             for part in parts[place:]:
@@ -75,3 +86,4 @@ def train_sft(
                     saved = time.monotonic()
                     interrupt.check()
     run.save("sft", learner.step_count, *learner.state(), keep=1)
+    return len(items)

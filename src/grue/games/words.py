@@ -1,0 +1,59 @@
+"""Made-up words for the things of a game, where the folds of a family have different things.
+
+In simonsays, sorting, arithmetic, peckingorder and partly twc, dev and test games hold foods, materials, clothes or
+gestures that no train game has. What is said of a thing has to be copied from the game's text, whatever it is called:
+with made-up words in train games that is the only thing that pays. No list of the other folds' names is used.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from grue.types import Observation
+
+FAMILIES = ("simonsays", "sorting", "arithmetic", "peckingorder", "twc")
+
+_WORD = re.compile(r"(?<![\w-])([A-Za-z]+(?:-[A-Za-z]+)*)(?![\w-])")
+# what a game's rules name and its goal speaks of, and the small words between
+_KEPT = frozenset(("math", "problem", "instructions", "book", "box", "take", "of", "in", "on", "a", "an", "the"))
+_ONSETS: tuple[str, ...] = ("b", "br", "c", "ch", "d", "f", "fl", "g", "gr", "h", "j", "k", "l", "m", "n", "p")
+_ONSETS += ("pl", "r", "s", "sh", "sp", "st", "t", "tr", "v", "w", "z")
+_VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "ee", "oo", "ou")
+_CODAS = ("", "", "", "n", "r", "l", "t", "s", "m", "ck", "nd", "st", "rd", "p", "x")
+
+
+def things(game: str, actions: Sequence[str]) -> list[str]:
+    """The words of `actions` that may be called something else, sorted: what can be taken; in simonsays all."""
+    named = actions if game == "simonsays" else [action for action in actions if action.startswith("take ")]
+    return sorted({word for action in named for word in _WORD.findall(action)} - _KEPT)
+
+
+def draw_words(game: str, first: Observation, rng: random.Random) -> dict[str, str]:
+    """Made-up words for a part of the things in the first observation; how large a part is drawn as well, mean 2/3."""
+    share = rng.random() ** 0.5
+    known = set(_WORD.findall(" ".join((first.text, *(first.actions or ())))))
+    names: dict[str, str] = {}
+    for word in things(game, first.actions or ()):
+        if rng.random() < share:
+            names[word] = next(new for new in iter(lambda: _invented(rng), None) if new not in known)
+            known.add(names[word])
+    return names
+
+
+def reword(text: str, names: dict[str, str]) -> str:
+    """`text` with every word of the mapping replaced."""
+    return "".join([names.get(part, part) if place % 2 else part for place, part in enumerate(_parts(text))])
+
+
+def _invented(rng: random.Random) -> str:
+    syllables = rng.choice((1, 2, 2, 3))
+    return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
+
+
+@lru_cache(maxsize=20_000)
+def _parts(text: str) -> tuple[str, ...]:
+    """`text` cut at its words, which stand at the odd places."""
+    return tuple(_WORD.split(text))

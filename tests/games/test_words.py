@@ -1,0 +1,77 @@
+"""Made-up words for the things of a game: on real games and demonstrations."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+
+from grue.games import tasks
+from grue.games.play import play
+from grue.games.renamed import Renamed, renamed_episode
+from grue.games.teachers import teacher
+from grue.games.twx import TwxGame
+from grue.games.words import FAMILIES, draw_words, reword, things
+from grue.types import Observation, Outcome
+
+PARAMS = {"twc": {"numLocations": 1, "numItemsToPutAway": 2}}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_renamed_game_is_won_by_the_renamed_gold_path(family: str) -> None:
+    game, changed = TwxGame(family, PARAMS.get(family, {})), 0
+    try:
+        for task in tasks(family, PARAMS.get(family, {}), "train", 50, 4):
+            plain = game.reset(task, gold=True)
+            gold = game.gold()
+            renamed = Renamed(game, "salt", share=1.0)
+            observation, outcome = renamed.reset(task), None
+            names = draw_words(family, plain, _after_the_share(f"salt/{task.seed}"))
+            changed += observation.text != plain.text
+            for action in gold:
+                there = reword(action, names)
+                if there in (observation.actions or ()):
+                    observation, _, outcome = renamed.step(there)
+            assert outcome is Outcome.WON
+            assert list(observation.actions or ()) == sorted(observation.actions or ())
+    finally:
+        game.close()
+    assert changed
+
+
+def _after_the_share(salt: str) -> random.Random:
+    rng = random.Random(salt)
+    rng.random()
+    return rng
+
+
+def test_a_demonstration_is_renamed_throughout_and_its_rules_are_not() -> None:
+    game = TwxGame("sorting", {})
+    try:
+        (task,) = tasks("sorting", {}, "train", 15, 1)
+        episode = play(game, task, teacher("gold", game))
+    finally:
+        game.close()
+    old = set(things("sorting", episode.turns[0].observation.actions or ()))
+    renamed = [renamed_episode(episode, random.Random(seed)) for seed in range(20)]
+    assert len({turn.action for one in renamed for turn in one.turns}) > 20
+    for one in renamed:
+        assert [turn.reward for turn in one.turns] == [turn.reward for turn in episode.turns]
+        gone = old - set(things("sorting", one.turns[0].observation.actions or ()))
+        for turn, before in zip(one.turns, episode.turns, strict=True):
+            assert turn.action in (turn.observation.actions or ())
+            said = turn.observation.text + turn.action
+            assert not gone & set(re.findall(r"[A-Za-z]+", said))
+            # quantities, the box and everything around stand where they stood
+            assert re.findall(r"\d+\w*", said) == re.findall(r"\d+\w*", before.observation.text + before.action)
+            assert said.count("box") == (before.observation.text + before.action).count("box")
+
+
+def test_what_is_renamed() -> None:
+    assert things("sorting", ("inventory", "take 25g of oak", "put 3kg of red clay in box")) == ["oak"]
+    assert things("simonsays", ("clap your hands", "eat mango")) == ["clap", "eat", "hands", "mango", "your"]
+    first = Observation("There is 25g of oak.", "", "", ("take 25g of oak", "take 3kg of wood-chips"), 0.0)
+    drawn = [draw_words("sorting", first, random.Random(seed)) for seed in range(50)]
+    assert {frozenset(names) for names in drawn} >= {frozenset({"oak", "wood-chips"}), frozenset({"oak"})}
+    assert reword("soak the oak, oaken 5oak", {"oak": "x"}) == "soak the x, oaken 5oak"
