@@ -81,16 +81,16 @@ def renamed_observation(observation: Observation, names: dict[str, str], rename:
 def renamed_episode(episode: Episode, rng: random.Random) -> Episode:
     """A played episode with its things renamed throughout, as a game with other names would have shown it.
 
-    A cookingworld episode in which nobody read the cookbook keeps its names: its recipe is not known.
+    Where foods are exchanged, an episode in which nobody read the cookbook keeps its names: its recipe is not known.
     """
-    game, turns = episode.task.game, episode.turns
-    if game == "cookingworld":
+    turns = episode.turns
+    change: Rename = rename
+    if episode.task.game in words.FAMILIES:
+        names = words.draw_words(episode.task.game, turns[0].observation, rng) if turns else {}
+        change = words.reword
+    else:
         pairs = next((found for turn in turns if (found := recipe_pairs(turn.observation.text))), None)
         names = {} if pairs is None else draw_renaming(pairs, 0.0, rng, lines_apart=False)
-        change: Rename = rename
-    else:
-        names = words.draw_words(game, turns[0].observation, rng) if turns else {}
-        change = words.reword
     if not names:
         return episode
     renamed = tuple(
