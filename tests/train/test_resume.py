@@ -107,6 +107,20 @@ def test_a_run_killed_again_and_again_equals_an_unbroken_one(
     assert_equal_runs(whole, broken)
 
 
+def test_names_drawn_for_an_epoch_are_the_same_after_a_kill(tmp_path: Path) -> None:
+    changes = ["threads=1", "model.dtype=float32", "demos.games=6", "sft.epochs=3", "sft.episodes_per_batch=3"]
+    config = load_config("sorting", changes, None, 0)
+    assert config.sft.rename
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert work(config, whole, "sft") == 0
+    assert len(read_metrics(whole, "sft")) == 6
+    # killed in the second epoch
+    assert work(often(config), broken, "sft", End("SFT", 4, signal.SIGKILL)) == KILLED
+    assert _newest(broken, "sft") == 3
+    assert work(config, broken, "sft") == 0
+    assert_equal_runs(whole, broken)
+
+
 # the main preset with all its switches, in one room: 3 iterations of 12 games with the embedded base
 COOKING = (
     "threads=1",

@@ -4,8 +4,8 @@ In simonsays, sorting, arithmetic, peckingorder and partly twc, dev and test gam
 gestures that no train game has. What is said of a thing has to be copied from the game's text, whatever it is called:
 with made-up words in train games that is the only thing that pays. No list of the other folds' names is used.
 
-In mapreader all folds have the same rooms, which stand for nothing but themselves: exchanged, one map is many. 900 games of
-sorting have 90 sets of things between them, and only the order of their quantities matters.
+In mapreader all folds have the same rooms, which stand for nothing but themselves: exchanged, one map is many. 900
+games of sorting have 90 sets of things between them, and only the order of their quantities matters.
 """
 
 from __future__ import annotations
