@@ -63,30 +63,9 @@ def test_a_demonstration_is_renamed_throughout_and_its_rules_are_not() -> None:
             assert turn.action in (turn.observation.actions or ())
             said = turn.observation.text + turn.action
             assert not gone & set(re.findall(r"[A-Za-z]+", said))
-            # the box and everything around stands where it stood
+            # quantities, the box and everything around stand where they stood
+            assert re.findall(r"\d+\w*", said) == re.findall(r"\d+\w*", before.observation.text + before.action)
             assert said.count("box") == (before.observation.text + before.action).count("box")
-
-
-def test_quantities_change_and_their_order_stays() -> None:
-    actions = ("look around", "take 1kg of oak", "take 25g of brick", "take 47g of oak", "take 9mg of sand")
-    first = Observation("", "", "", actions, 0.0)
-    seen = set()
-    for seed in range(30):
-        names = draw_words("sorting", first, random.Random(seed))
-        new = [names[old] for old in ("9mg", "25g", "47g", "1kg")]
-        sizes = [
-            int(re.sub(r"\D", "", text)) * {"mg": 1, "g": 10**3, "kg": 10**6}[text.strip("0123456789")] for text in new
-        ]
-        assert sizes == sorted(set(sizes))
-        assert reword("take 25g of brick", {"25g": names["25g"]}) == f"take {names['25g']} of brick"
-        seen.add(tuple(new))
-    assert len(seen) == 30
-    counted = draw_words("sorting", Observation("", "", "", ("take 6 limes", "take 10 limes"), 0.0), random.Random(0))
-    assert int(counted["6"]) < int(counted["10"])
-    mixed = draw_words(
-        "sorting", Observation("", "", "", ("take 6ml of ink", "take 10g of ink"), 0.0), random.Random(0)
-    )
-    assert not {"6ml", "10g"} & set(mixed)
 
 
 def test_the_rooms_of_a_map_are_exchanged_and_the_map_stays_the_same() -> None:

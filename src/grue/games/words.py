@@ -1,11 +1,10 @@
-"""Other words for what a game speaks of: made-up ones for its things, exchanged rooms, other quantities.
+"""Other words for what a game speaks of: made-up ones for its things, exchanged ones for its rooms.
 
 In simonsays, sorting, arithmetic, peckingorder and partly twc, dev and test games hold foods, materials, clothes or
 gestures that no train game has. What is said of a thing has to be copied from the game's text, whatever it is called:
 with made-up words in train games that is the only thing that pays. No list of the other folds' names is used.
 
-In mapreader all folds have the same rooms, which stand for nothing but themselves: exchanged, one map is many. 900
-games of sorting have 90 sets of things between them, and only the order of their quantities matters.
+In mapreader all folds have the same rooms, which stand for nothing but themselves: exchanged, one map is many.
 """
 
 from __future__ import annotations
@@ -31,11 +30,9 @@ ROOMS = (
 
 _LETTERS = r"[A-Za-z]+(?:-[A-Za-z]+)*"
 _WORD = re.compile(rf"(?<![\w-])({_LETTERS})(?![\w-])")
-_NAME = re.compile(rf"(?<![\w-])({'|'.join(room for room in ROOMS if ' ' in room)}|{_LETTERS}|\d+[a-z]*)(?![\w-])")
+_NAME = re.compile(rf"(?<![\w-])({'|'.join(room for room in ROOMS if ' ' in room)}|{_LETTERS})(?![\w-])")
 # what a game's rules name and its goal speaks of, and the small words between
 _KEPT = frozenset(("math", "problem", "instructions", "book", "box", "take", "of", "in", "on", "a", "an", "the"))
-_QUANTITY = re.compile(r"take (\d+)([a-z]*) ")
-_SCALES = ({"": 1}, {"mg": 1, "g": 10**3, "kg": 10**6}, {"ml": 1, "l": 10**3}, {"mm": 1, "cm": 10, "m": 10**3})
 _ONSETS: tuple[str, ...] = ("b", "br", "c", "ch", "d", "f", "fl", "g", "gr", "h", "j", "k", "l", "m", "n", "p")
 _ONSETS += ("pl", "r", "s", "sh", "sp", "st", "t", "tr", "v", "w", "z")
 _VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "ee", "oo", "ou")
@@ -59,25 +56,11 @@ def draw_words(game: str, first: Observation, rng: random.Random) -> dict[str, s
         if rng.random() < share:
             names[word] = next(new for new in iter(lambda: _invented(rng), None) if new not in known)
             known.add(names[word])
-    return names | (_quantities(first.actions or (), rng) if game == "sorting" else {})
-
-
-def _quantities(actions: Sequence[str], rng: random.Random) -> dict[str, str]:
-    """Other quantities of the same kind in the same order for what can be taken; none where kinds are mixed."""
-    found = {match[1] + match[2]: match.groups() for action in actions if (match := _QUANTITY.match(action))}
-    scale = next((scale for scale in _SCALES if {unit for _, unit in found.values()} <= set(scale)), None)
-    if scale is None:
-        return {}
-    old = sorted(found, key=lambda name: int(found[name][0]) * scale[found[name][1]])
-    drawn: dict[int, str] = {}  # by size: no two are equal
-    while len(drawn) < len(old):
-        number, unit = rng.randint(2, 50), rng.choice(list(scale))
-        drawn[number * scale[unit]] = f"{number}{unit}"
-    return dict(zip(old, (drawn[size] for size in sorted(drawn)), strict=True))
+    return names
 
 
 def reword(text: str, names: dict[str, str]) -> str:
-    """`text` with every word, room or quantity of the mapping replaced."""
+    """`text` with every word or room of the mapping replaced."""
     return "".join([names.get(part, part) if place % 2 else part for place, part in enumerate(_parts(text))])
 
 
@@ -88,5 +71,5 @@ def _invented(rng: random.Random) -> str:
 
 @lru_cache(maxsize=20_000)
 def _parts(text: str) -> tuple[str, ...]:
-    """`text` cut at its words, rooms and quantities, which stand at the odd places."""
+    """`text` cut at its words and rooms, which stand at the odd places."""
     return tuple(_NAME.split(text))
