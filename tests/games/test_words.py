@@ -12,10 +12,10 @@ from grue.games.play import play
 from grue.games.renamed import Renamed, renamed_episode
 from grue.games.teachers import teacher
 from grue.games.twx import TwxGame
-from grue.games.words import FAMILIES, ROOMS, draw_words, reword, things
+from grue.games.words import FAMILIES, draw_words, reword, things
 from grue.types import Observation, Outcome
 
-PARAMS = {"twc": {"numLocations": 1, "numItemsToPutAway": 2}, "mapreader": {"numLocations": 8, "maxDistanceApart": 3}}
+PARAMS = {"twc": {"numLocations": 1, "numItemsToPutAway": 2}}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -66,27 +66,6 @@ def test_a_demonstration_is_renamed_throughout_and_its_rules_are_not() -> None:
             # quantities, the box and everything around stand where they stood
             assert re.findall(r"\d+\w*", said) == re.findall(r"\d+\w*", before.observation.text + before.action)
             assert said.count("box") == (before.observation.text + before.action).count("box")
-
-
-def test_the_rooms_of_a_map_are_exchanged_and_the_map_stays_the_same() -> None:
-    game = TwxGame("mapreader", PARAMS["mapreader"])
-    try:
-        for task in tasks("mapreader", PARAMS["mapreader"], "train", 16, 3):
-            seats = (game, Renamed(game, "salt", share=1.0))
-            told = [(seat.reset(task), seat.step("read map")[0].text) for seat in seats]
-            (plain, old), (renamed, new) = told
-            assert renamed.goal != plain.goal
-            there = dict(zip(_rooms(old), _rooms(new), strict=True))
-            assert set(there) <= set(ROOMS) and len(set(there.values())) == len(there) == 8
-            assert reword(old, there) == new
-            assert reword(plain.goal, there) == renamed.goal
-            assert reword(plain.text, there) == renamed.text
-    finally:
-        game.close()
-
-
-def _rooms(text: str) -> list[str]:
-    return re.findall(r"The ([a-z ]+) connects to", text)
 
 
 def test_what_is_renamed() -> None:

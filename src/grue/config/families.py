@@ -38,7 +38,7 @@ def _family(name: str) -> Config:
     """As cooking16, shorter, and without replays: the teacher nearly always wins within the limit."""
     game, params, limit = _FAMILIES[name]
     kitchen = game == "cookingworld"
-    rename = 0.0 if game == "coin" else 0.8  # five rooms, and no other name
+    rename = 0.0 if game in ("coin", "mapreader") else 0.8  # their folds have the same names
     # the base has seen kitchens only: elsewhere it has a language to learn, which its tokenizer cuts into many pieces,
     # so games are fewer. What a random walker does next cannot be learnt twice.
     elsewhere = SFTConfig(epochs=1 if name == "coin" else 4, episodes_per_batch=16, learning_rate=1e-3, rename=rename)

@@ -2,7 +2,7 @@
 
 In CookingWorld foods exchange their names. A policy trained on a few hundred recipes learns them by heart; with the
 names exchanged at every play, reading the cookbook is the only thing that pays. A renaming that would make a recipe
-of a dev or test game is never used. In other families things get made-up words, or rooms are exchanged.
+of a dev or test game is never used. In the other families whose folds differ in names, things get made-up words.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ def renamed_observation(observation: Observation, names: dict[str, str], rename:
     return replace(
         observation,
         text=rename(observation.text, names),
-        goal=rename(observation.goal, names),
         inventory=rename(observation.inventory, names),
         actions=None if actions is None else tuple(sorted(rename(action, names) for action in actions)),
     )

@@ -1,10 +1,8 @@
-"""Other words for what a game speaks of: made-up ones for its things, exchanged ones for its rooms.
+"""Made-up words for the things of a game, where the folds of a family have different things.
 
 In simonsays, sorting, arithmetic, peckingorder and partly twc, dev and test games hold foods, materials, clothes or
 gestures that no train game has. What is said of a thing has to be copied from the game's text, whatever it is called:
 with made-up words in train games that is the only thing that pays. No list of the other folds' names is used.
-
-In mapreader all folds have the same rooms, which stand for nothing but themselves: exchanged, one map is many.
 """
 
 from __future__ import annotations
@@ -16,21 +14,9 @@ from functools import lru_cache
 
 from grue.types import Observation
 
-THINGS = ("simonsays", "sorting", "arithmetic", "peckingorder", "twc")
-FAMILIES = (*THINGS, "mapreader")
-# all that 900 train games of mapreader name
-ROOMS = (
-    *("alley", "attic", "backyard", "bar", "basement", "bathroom", "bedchamber", "bedroom", "canteen", "cellar"),
-    *("chamber", "closet", "cookery", "cookhouse", "cubicle", "cupboard", "driveway", "garage", "greenhouse"),
-    *("kitchen", "kitchenette", "launderette", "laundromat", "laundry place", "library", "living room", "lounge"),
-    *("office", "outside", "pantry", "parlor", "playroom", "recreation zone", "salon", "sauna", "scullery", "shower"),
-    *("side yard", "spare room", "steam room", "storage room", "street", "studio", "study", "supermarket", "vault"),
-    *("washroom", "workshop"),
-)
+FAMILIES = ("simonsays", "sorting", "arithmetic", "peckingorder", "twc")
 
-_LETTERS = r"[A-Za-z]+(?:-[A-Za-z]+)*"
-_WORD = re.compile(rf"(?<![\w-])({_LETTERS})(?![\w-])")
-_NAME = re.compile(rf"(?<![\w-])({'|'.join(room for room in ROOMS if ' ' in room)}|{_LETTERS})(?![\w-])")
+_WORD = re.compile(r"(?<![\w-])([A-Za-z]+(?:-[A-Za-z]+)*)(?![\w-])")
 # what a game's rules name and its goal speaks of, and the small words between
 _KEPT = frozenset(("math", "problem", "instructions", "book", "box", "take", "of", "in", "on", "a", "an", "the"))
 _ONSETS: tuple[str, ...] = ("b", "br", "c", "ch", "d", "f", "fl", "g", "gr", "h", "j", "k", "l", "m", "n", "p")
@@ -46,9 +32,7 @@ def things(game: str, actions: Sequence[str]) -> list[str]:
 
 
 def draw_words(game: str, first: Observation, rng: random.Random) -> dict[str, str]:
-    """Old -> new. Rooms are exchanged; of the things in the first observation a part, drawn too, gets made-up words."""
-    if game == "mapreader":
-        return dict(zip(ROOMS, rng.sample(ROOMS, len(ROOMS)), strict=True))
+    """Made-up words for a part of the things in the first observation; how large a part is drawn too, mean 2/3."""
     share = rng.random() ** 0.5
     known = set(_WORD.findall(" ".join((first.text, *(first.actions or ())))))
     names: dict[str, str] = {}
@@ -60,7 +44,7 @@ def draw_words(game: str, first: Observation, rng: random.Random) -> dict[str, s
 
 
 def reword(text: str, names: dict[str, str]) -> str:
-    """`text` with every word or room of the mapping replaced."""
+    """`text` with every word of the mapping replaced."""
     return "".join([names.get(part, part) if place % 2 else part for place, part in enumerate(_parts(text))])
 
 
@@ -71,5 +55,5 @@ def _invented(rng: random.Random) -> str:
 
 @lru_cache(maxsize=20_000)
 def _parts(text: str) -> tuple[str, ...]:
-    """`text` cut at its words and rooms, which stand at the odd places."""
-    return tuple(_NAME.split(text))
+    """`text` cut at its words, which stand at the odd places."""
+    return tuple(_WORD.split(text))
