@@ -3,65 +3,107 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Literal
 
 from grue.config.stages import Config, DemosConfig, EvalConfig, GameConfig, PolicyConfig, PPOConfig, SFTConfig
 
-# preset: (game, parameters, step limit). Limits leave room above the teacher's usual length. In simonsays, arithmetic,
-# sorting and peckingorder one mistake loses, so their solutions have no spare step.
-_FAMILIES: dict[str, tuple[str, dict[str, int], int]] = {
-    "cooking1": (
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What a preset has of its own. Limits leave room above the teacher's usual length, not where a mistake loses."""
+
+    game: str
+    params: dict[str, int]
+    limit: int
+    policy: Literal["aligned", "choose"] = "aligned"
+    demos: int = 900
+    sft: SFTConfig = field(default_factory=lambda: _elsewhere(4))
+    iterations: int = 15
+    episodes: int = 64
+    minibatches: int = 3
+    learning_rate: float = 2e-4
+    dev_every: int = 5
+    win_bonus: float = 1.0
+
+
+def _elsewhere(epochs: int, rename: float = 0.0) -> SFTConfig:
+    """SFT where the base has a language to learn: it has seen kitchens only."""
+    return SFTConfig(epochs=epochs, episodes_per_batch=16, learning_rate=1e-3, rename=rename)
+
+
+# `choose` where things have names of their own in each fold: it judges where actions part, and a quantity or a verb
+# parts them before the name. Where one mistake ends the game at -1, a win has to be worth more than stopping halfway.
+_NAMED = Family("", {}, 0, policy="choose", sft=_elsewhere(4, rename=0.8))
+_UNFORGIVING = replace(_NAMED, iterations=12, learning_rate=1e-4, dev_every=6, win_bonus=5.0)
+_FAMILIES: dict[str, Family] = {
+    "cooking1": Family(
         "cookingworld",
         {"numLocations": 1, "numIngredients": 2, "numDistractorItems": 2, "includeDoors": 0},
         16,
+        sft=SFTConfig(rename=0.8),
+        iterations=20,
+        episodes=128,
+        minibatches=6,
     ),
-    "coin": ("coin", {"numLocations": 5, "numDistractorItems": 0, "includeDoors": 1}, 25),
-    "twc": ("twc", {"numLocations": 1, "numItemsToPutAway": 2}, 12),
-    "mapreader": (
+    "coin": Family(
+        "coin",
+        {"numLocations": 5, "numDistractorItems": 0, "includeDoors": 1},
+        25,
+        sft=_elsewhere(1),  # what a random walker does next cannot be learnt twice
+        iterations=40,
+        episodes=128,
+        minibatches=6,
+        dev_every=10,
+    ),
+    "twc": replace(_NAMED, game="twc", params={"numLocations": 1, "numItemsToPutAway": 1}, limit=16, iterations=30),
+    "mapreader": Family(
         "mapreader",
         {"numLocations": 8, "maxDistanceApart": 3, "maxDistractorItemsPerLocation": 1},
         16,
+        iterations=30,
+        episodes=96,
+        dev_every=10,
     ),
-    "arithmetic": ("arithmetic", {}, 8),
-    "sorting": ("sorting", {}, 15),
-    "simonsays": ("simonsays", {"gameLength": 5, "numDistractors": 3}, 8),
-    "simonsays-memory": (
-        "simonsays",
-        {"gameLength": 5, "numDistractors": 3, "memorization": 1, "verbose": 0},
-        8,
+    "arithmetic": replace(_UNFORGIVING, game="arithmetic", limit=8),
+    "sorting": replace(
+        _UNFORGIVING, game="sorting", limit=15, sft=_elsewhere(5, rename=0.8), iterations=20, episodes=96, dev_every=5
     ),
-    "peckingorder": ("peckingorder", {}, 12),
+    "simonsays": replace(_UNFORGIVING, game="simonsays", params={"gameLength": 5, "numDistractors": 3}, limit=8),
+    "simonsays-memory": replace(
+        _UNFORGIVING,
+        game="simonsays",
+        params={"gameLength": 5, "numDistractors": 3, "memorization": 1, "verbose": 0},
+        limit=8,
+    ),
+    "peckingorder": replace(_UNFORGIVING, game="peckingorder", limit=12, sft=_elsewhere(2, rename=0.8)),
 }
 
 
 def _family(name: str) -> Config:
     """As cooking16, shorter, and without replays: the teacher nearly always wins within the limit."""
-    game, params, limit = _FAMILIES[name]
-    kitchen = game == "cookingworld"
-    rename = 0.0 if game in ("coin", "mapreader") else 0.8  # their folds have the same names
-    # the base has seen kitchens only: elsewhere it has a language to learn, which its tokenizer cuts into many pieces,
-    # so games are fewer. What a random walker does next cannot be learnt twice.
-    elsewhere = SFTConfig(epochs=1 if name == "coin" else 4, episodes_per_batch=16, learning_rate=1e-3, rename=rename)
+    own = _FAMILIES[name]
     return Config(
         preset=name,
-        game=GameConfig(name=game, params=params, limit=limit),
-        policy=PolicyConfig(kind="aligned", min_p=0.01),
-        demos=DemosConfig(teacher="gold", games=900 if kitchen else 600),
-        sft=SFTConfig(rename=rename) if kitchen else elsewhere,
+        game=GameConfig(name=own.game, params=own.params, limit=own.limit),
+        policy=PolicyConfig(kind=own.policy, min_p=0.01),
+        demos=DemosConfig(teacher="gold", games=own.demos),
+        sft=own.sft,
         ppo=PPOConfig(
-            iterations=20 if kitchen else 15,
-            episodes_per_iteration=128 if kitchen else 64,
-            learning_rate=2e-4,
+            iterations=own.iterations,
+            episodes_per_iteration=own.episodes,
+            learning_rate=own.learning_rate,
             epochs=1,
-            minibatches=6 if kitchen else 3,
+            minibatches=own.minibatches,
             warmup_iterations=2,
-            dev_every=5,
-            rename=rename,
+            dev_every=own.dev_every,
+            rename=own.sft.rename,
             gamma=0.96,
             lam=0.8,
             game_baseline=True,
-            hidden_state=kitchen,
-            win_bonus=1.0,
+            hidden_state=own.game == "cookingworld",
+            win_bonus=own.win_bonus,
             entropy_coef=0.02,
             kl_coef=0.0,
             target_kl=0.1,
