@@ -37,6 +37,15 @@ def _elsewhere(epochs: int, rename: float = 0.0) -> SFTConfig:
 # parts them before the name. Where one mistake ends the game at -1, a win has to be worth more than stopping halfway.
 _NAMED = Family("", {}, 0, policy="choose", sft=_elsewhere(4, rename=0.8))
 _UNFORGIVING = replace(_NAMED, iterations=12, learning_rate=1e-4, dev_every=6, win_bonus=5.0)
+_SIMON = replace(
+    _UNFORGIVING,
+    game="simonsays",
+    params={"gameLength": 5, "numDistractors": 3},
+    limit=8,
+    sft=_elsewhere(8, rename=0.8),
+    iterations=60,
+    dev_every=10,
+)
 _FAMILIES: dict[str, Family] = {
     "cooking1": Family(
         "cookingworld",
@@ -70,13 +79,8 @@ _FAMILIES: dict[str, Family] = {
     "sorting": replace(
         _UNFORGIVING, game="sorting", limit=15, sft=_elsewhere(5, rename=0.8), iterations=20, episodes=96, dev_every=5
     ),
-    "simonsays": replace(_UNFORGIVING, game="simonsays", params={"gameLength": 5, "numDistractors": 3}, limit=8),
-    "simonsays-memory": replace(
-        _UNFORGIVING,
-        game="simonsays",
-        params={"gameLength": 5, "numDistractors": 3, "memorization": 1, "verbose": 0},
-        limit=8,
-    ),
+    "simonsays": _SIMON,
+    "simonsays-memory": replace(_SIMON, params={**_SIMON.params, "memorization": 1, "verbose": 0}),
     "peckingorder": replace(_UNFORGIVING, game="peckingorder", limit=12, sft=_elsewhere(2, rename=0.8)),
 }
 
