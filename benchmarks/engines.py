@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,8 @@ def stock_scienceworld(task: Task) -> Side:
     env.load(name, 0, "easy")
 
     def reset(task: Task) -> None:
-        env.load(name, env.get_variations_train()[task.seed], "easy")
+        variations = env.get_variations_train()
+        env.load(name, variations[task.seed % len(variations)], "easy")
         env.reset()
 
     return reset, lambda action: bool(env.step(action)[2]), env.close
@@ -122,7 +124,11 @@ STOCK: dict[str, Callable[[Task], Side]] = {
 def held_mb() -> float:
     """Memory of this process and of all below it."""
     here = psutil.Process()
-    return sum(process.memory_full_info().pss for process in [here, *here.children(recursive=True)]) / 1e6
+    held = 0
+    for process in [here, *here.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):  # a child of the games before may just have ended
+            held += process.memory_full_info().pss
+    return held / 1e6
 
 
 def memory(engine: str, chosen: list[Task]) -> dict[str, float]:
