@@ -10,15 +10,16 @@ from typing import Literal
 from grue.config.stages import Config, DemosConfig, EvalConfig, GameConfig, PolicyConfig, PPOConfig, SFTConfig
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """What a preset has of its own. Limits leave room above the teacher's usual length, not where a mistake loses."""
+def _elsewhere(epochs: int, rename: float = 0.0) -> SFTConfig:
+    """SFT where the base has a language to learn: it has seen kitchens only."""
+    return SFTConfig(epochs=epochs, episodes_per_batch=16, learning_rate=1e-3, rename=rename)
 
-    game: str
-    params: dict[str, int]
-    limit: int
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What was found for a family on its dev games."""
+
     policy: Literal["aligned", "choose"] = "aligned"
-    demos: int = 900
     sft: SFTConfig = field(default_factory=lambda: _elsewhere(4))
     iterations: int = 15
     episodes: int = 64
@@ -28,71 +29,61 @@ class Family:
     win_bonus: float = 1.0
 
 
-def _elsewhere(epochs: int, rename: float = 0.0) -> SFTConfig:
-    """SFT where the base has a language to learn: it has seen kitchens only."""
-    return SFTConfig(epochs=epochs, episodes_per_batch=16, learning_rate=1e-3, rename=rename)
-
-
 # `choose` where things have names of their own in each fold: it judges where actions part, and a quantity or a verb
 # parts them before the name. Where one mistake ends the game at -1, a win has to be worth more than stopping halfway.
-_NAMED = Family("", {}, 0, policy="choose", sft=_elsewhere(4, rename=0.8))
+_NAMED = Training(policy="choose", sft=_elsewhere(4, rename=0.8))
 _UNFORGIVING = replace(_NAMED, iterations=12, learning_rate=1e-4, dev_every=6, win_bonus=5.0)
-_SIMON = replace(
-    _UNFORGIVING,
-    game="simonsays",
-    params={"gameLength": 5, "numDistractors": 3},
-    limit=8,
-    sft=_elsewhere(8, rename=0.8),
-    iterations=60,
-    dev_every=10,
-)
-_FAMILIES: dict[str, Family] = {
-    "cooking1": Family(
+_SIMON = replace(_UNFORGIVING, sft=_elsewhere(8, rename=0.8), iterations=60, dev_every=10)
+
+# preset: (game, parameters, step limit, training). Limits leave room above the teacher's usual length, but for games
+# in which one mistake loses: their solutions have no spare step.
+_FAMILIES: dict[str, tuple[str, dict[str, int], int, Training]] = {
+    "cooking1": (
         "cookingworld",
         {"numLocations": 1, "numIngredients": 2, "numDistractorItems": 2, "includeDoors": 0},
         16,
-        sft=SFTConfig(rename=0.8),
-        iterations=20,
-        episodes=128,
-        minibatches=6,
+        Training(sft=SFTConfig(rename=0.8), iterations=20, episodes=128, minibatches=6),
     ),
-    "coin": Family(
+    "coin": (
         "coin",
         {"numLocations": 5, "numDistractorItems": 0, "includeDoors": 1},
         25,
-        sft=_elsewhere(1),  # what a random walker does next cannot be learnt twice
-        iterations=40,
-        episodes=128,
-        minibatches=6,
-        dev_every=10,
+        # what a random walker does next cannot be learnt twice
+        Training(sft=_elsewhere(1), iterations=40, episodes=128, minibatches=6, dev_every=10),
     ),
-    "twc": replace(_NAMED, game="twc", params={"numLocations": 1, "numItemsToPutAway": 1}, limit=16, iterations=30),
-    "mapreader": Family(
+    "twc": ("twc", {"numLocations": 1, "numItemsToPutAway": 1}, 16, replace(_NAMED, iterations=30)),
+    "mapreader": (
         "mapreader",
         {"numLocations": 8, "maxDistanceApart": 3, "maxDistractorItemsPerLocation": 1},
         16,
-        iterations=30,
-        episodes=96,
-        dev_every=10,
+        Training(iterations=30, episodes=96, dev_every=10),
     ),
-    "arithmetic": replace(_UNFORGIVING, game="arithmetic", limit=8),
-    "sorting": replace(
-        _UNFORGIVING, game="sorting", limit=15, sft=_elsewhere(5, rename=0.8), iterations=20, episodes=96, dev_every=5
+    "arithmetic": ("arithmetic", {}, 8, _UNFORGIVING),
+    "sorting": (
+        "sorting",
+        {},
+        15,
+        replace(_UNFORGIVING, sft=_elsewhere(5, rename=0.8), iterations=20, episodes=96, dev_every=5),
     ),
-    "simonsays": _SIMON,
-    "simonsays-memory": replace(_SIMON, params={**_SIMON.params, "memorization": 1, "verbose": 0}),
-    "peckingorder": replace(_UNFORGIVING, game="peckingorder", limit=12, sft=_elsewhere(2, rename=0.8)),
+    "simonsays": ("simonsays", {"gameLength": 5, "numDistractors": 3}, 8, _SIMON),
+    "simonsays-memory": (
+        "simonsays",
+        {"gameLength": 5, "numDistractors": 3, "memorization": 1, "verbose": 0},
+        8,
+        _SIMON,
+    ),
+    "peckingorder": ("peckingorder", {}, 12, replace(_UNFORGIVING, sft=_elsewhere(2, rename=0.8))),
 }
 
 
 def _family(name: str) -> Config:
     """As cooking16, shorter, and without replays: the teacher nearly always wins within the limit."""
-    own = _FAMILIES[name]
+    game, params, limit, own = _FAMILIES[name]
     return Config(
         preset=name,
-        game=GameConfig(name=own.game, params=own.params, limit=own.limit),
+        game=GameConfig(name=game, params=params, limit=limit),
         policy=PolicyConfig(kind=own.policy, min_p=0.01),
-        demos=DemosConfig(teacher="gold", games=own.demos),
+        demos=DemosConfig(teacher="gold", games=900),
         sft=own.sft,
         ppo=PPOConfig(
             iterations=own.iterations,
@@ -106,7 +97,7 @@ def _family(name: str) -> Config:
             gamma=0.96,
             lam=0.8,
             game_baseline=True,
-            hidden_state=own.game == "cookingworld",
+            hidden_state=game == "cookingworld",
             win_bonus=own.win_bonus,
             entropy_coef=0.02,
             kl_coef=0.0,

@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Callable
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import product
 from typing import Any
 
+Rename = Callable[[str, dict[str, str]], str]
 Pair = tuple[str, str, str]  # food, cut, cook ("" where the recipe asks for none)
 
 _CUT = {"chopped": "chop", "sliced": "slice", "diced": "dice", "uncut": ""}
@@ -81,16 +83,20 @@ def _pattern() -> re.Pattern[str]:
     return re.compile(r"\b(" + "|".join(sorted(map(re.escape, game_foods()), key=len, reverse=True)) + r")\b")
 
 
-def rename(text: str, names: dict[str, str]) -> str:
-    """`text` with every food name replaced; names that are not in the mapping stay."""
-    parts = _parts(text)
-    return "".join([names.get(part, part) if place % 2 else part for place, part in enumerate(parts)])
+def replacing(pattern: Callable[[], re.Pattern[str]]) -> Rename:
+    """The function that replaces what `pattern` matches (its one group) and a mapping holds; the rest stays."""
+
+    @lru_cache(maxsize=20_000)  # games say the same things again and again
+    def parts(text: str) -> tuple[str, ...]:  # matches stand at the odd places
+        return tuple(pattern().split(text))
+
+    def replaced(text: str, names: dict[str, str]) -> str:
+        return "".join([names.get(part, part) if place % 2 else part for place, part in enumerate(parts(text))])
+
+    return replaced
 
 
-@lru_cache(maxsize=20_000)
-def _parts(text: str) -> tuple[str, ...]:
-    """`text` cut at its food names, which stand at the odd places. Games say the same things again and again."""
-    return tuple(_pattern().split(text))
+rename = replacing(_pattern)  # (text, names) -> the text with foods replaced
 
 
 def draw_renaming(

@@ -8,17 +8,14 @@ of a dev or test game is never used. In the other families whose folds differ in
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 from grue.games import words
-from grue.games.names import draw_renaming, recipe_pairs, rename
+from grue.games.names import Rename, draw_renaming, recipe_pairs, rename
 from grue.games.recipes import COOKING, CUTTING
 from grue.games.told import Told
 from grue.games.twx import TwxGame
 from grue.types import Episode, Observation, Outcome, Task
-
-Rename = Callable[[str, dict[str, str]], str]
 
 GAMES = ("cookingworld", *words.FAMILIES)
 _VERB = {adjective: verb for verb, adjective in (COOKING | CUTTING).items()}

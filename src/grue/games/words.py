@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 
+from grue.games.names import replacing
 from grue.types import Observation
 
 FAMILIES = ("simonsays", "sorting", "arithmetic", "peckingorder", "twc")
@@ -38,22 +38,16 @@ def draw_words(game: str, first: Observation, rng: random.Random) -> dict[str, s
     names: dict[str, str] = {}
     for word in things(game, first.actions or ()):
         if rng.random() < share:
-            names[word] = next(new for new in iter(lambda: _invented(rng), None) if new not in known)
-            known.add(names[word])
+            while (new := _invented(rng)) in known:
+                pass
+            names[word] = new
+            known.add(new)
     return names
 
 
-def reword(text: str, names: dict[str, str]) -> str:
-    """`text` with every word of the mapping replaced."""
-    return "".join([names.get(part, part) if place % 2 else part for place, part in enumerate(_parts(text))])
+reword = replacing(lambda: _WORD)  # (text, names) -> the text with words replaced
 
 
 def _invented(rng: random.Random) -> str:
     syllables = rng.choice((1, 2, 2, 3))
     return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
-
-
-@lru_cache(maxsize=20_000)
-def _parts(text: str) -> tuple[str, ...]:
-    """`text` cut at its words, which stand at the odd places."""
-    return tuple(_WORD.split(text))
