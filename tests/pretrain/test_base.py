@@ -19,9 +19,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 import tiny
 from grue.errors import DataError
 from grue.games import FOLDS, tasks
+from grue.games.params import FAMILIES as ALL_FAMILIES
 from grue.games.names import game_foods, recipe_pairs
 from grue.games.twx import TwxGame
-from grue.pretrain.corpus import Transcript, read_corpus, record, write_corpus
+from grue.pretrain.corpus import Transcript, augment, read_corpus, record, write_corpus
+from grue.pretrain.families import FAMILIES, NUMBERS, record_families
 from grue.pretrain.main import GAME, PARAMS, RECORD_LIMIT, record_corpus, tokenizer_texts
 from grue.pretrain.shuffled import record_shuffled
 from grue.pretrain.tokenizer import train_tokenizer
@@ -106,12 +108,34 @@ def digest(transcripts: Iterable[Transcript]) -> str:
 
 
 def test_the_same_seeds_give_the_same_games_in_every_version_of_grue() -> None:
-    """The first twelve of both corpora. Another version of TextWorldExpress, which is pinned, may make others."""
+    """The first games of the three corpora. Another version of TextWorldExpress, which is pinned, may make others."""
     first, second = list(record_corpus(12, print)), list(record_shuffled(12, PARAMS, print))
     assert {transcript.player for transcript in first} == {"random", "gold", "noisy"}
     assert any(not all(transcript.valid) for transcript in second)  # a noisy one
-    assert digest(first) == "36f36027977618b9193e37bc4ee524c57ca9342b09a44653416147d7976ae392"
-    assert digest(second) == "e6317dc2a6c74453d9d91e224abdb63827750b20ae167fedbc47d2310a357b90"
+    assert digest(first) == "0111bc19e43090284617ad110dba22d4000f8e69daeda141ebe2e715ca92319d"
+    assert digest(second) == "e66b86c4ab6b415236c5a1e6186c0d44145c611a6dcea03dd17b0fe554d3263e"
+    assert digest(record_families(14, print)) == "5ef902880475edc06ad69780d9923cdc2dc305893050813f171bc562613b7c87"
+
+
+def test_the_other_families_are_played_by_gold_on_layouts_of_their_own() -> None:
+    transcripts = list(record_families(30, print))
+    assert {transcript.game for transcript in transcripts} == set(FAMILIES) == set(ALL_FAMILIES) - {"cookingworld"}
+    for transcript in transcripts:
+        assert transcript.won or transcript.game == "coin"  # its gold walks at random
+        assert transcript.player == "gold"
+        assert transcript.seed in FOLDS["pretrain"]
+        assert transcript.listed
+    quantities = {tuple(t.actions) for t in transcripts if t.game == "sorting"}
+    for original in (t for t in transcripts if t.game == "sorting"):
+        other = augment(original, random.Random(7), original=0.0)
+        assert tuple(other.actions) not in quantities
+        assert len(other.actions) == len(original.actions)
+
+
+def test_a_number_is_one_token(tokenizer: PreTrainedTokenizerFast) -> None:
+    numbered = train_tokenizer(["take 5kg of oak", "a 50 b"], 400, NUMBERS)
+    assert numbered.tokenize("take 25kg of 5 oak and 500 bananas")[1] == " 25"
+    assert " 5" in numbered.tokenize("take 25kg of 5 oak")
 
 
 def test_shuffled_gold_does_all_that_gold_does_and_still_wins(game: TwxGame) -> None:

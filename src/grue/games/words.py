@@ -3,6 +3,9 @@
 In simonsays, sorting, arithmetic, peckingorder and partly twc, dev and test games hold foods, materials, clothes or
 gestures that no train game has. What is said of a thing has to be copied from the game's text, whatever it is called:
 with made-up words in train games that is the only thing that pays. No list of the other folds' names is used.
+
+In sorting the quantities are drawn anew as well, in the same order: the train fold has 100 sets of them, which are
+sooner learned by heart than compared.
 """
 
 from __future__ import annotations
@@ -17,6 +20,16 @@ from grue.types import Observation
 FAMILIES = ("simonsays", "sorting", "arithmetic", "peckingorder", "twc")
 
 _WORD = re.compile(r"(?<![\w-])([A-Za-z]+(?:-[A-Za-z]+)*)(?![\w-])")
+_QUANTITY = re.compile(r"(?<![\w-])([0-9]+)(kg|g|mg|l|ml|m|cm|mm)?(?![\w-])")
+_TERM = re.compile(r"(?<![\w-])([A-Za-z]+(?:-[A-Za-z]+)*|[0-9]+(?:kg|g|mg|l|ml|m|cm|mm)?)(?![\w-])")
+# sizes of the units that can stand in one game, in the smallest of them
+_SCALES: tuple[dict[str, int], ...] = (
+    {"": 1},
+    {"mg": 1, "g": 1_000, "kg": 1_000_000},
+    {"ml": 1, "l": 1_000},
+    {"mm": 1, "cm": 10, "m": 1_000},
+)
+_LARGEST = 50  # the game's own quantities go up to it
 # what a game's rules name and its goal speaks of, and the small words between
 _KEPT = frozenset(("math", "problem", "instructions", "book", "box", "take", "of", "in", "on", "a", "an", "the"))
 _ONSETS: tuple[str, ...] = ("b", "br", "c", "ch", "d", "f", "fl", "g", "gr", "h", "j", "k", "l", "m", "n", "p")
@@ -32,7 +45,10 @@ def things(game: str, actions: Sequence[str]) -> list[str]:
 
 
 def draw_words(game: str, first: Observation, rng: random.Random) -> dict[str, str]:
-    """Made-up words for a part of the things in the first observation; how large a part is drawn too, mean 2/3."""
+    """Made-up words for a part of the things in the first observation; how large a part is drawn too, mean 2/3.
+
+    In sorting other quantities too, for all of them.
+    """
     share = rng.random() ** 0.5
     known = set(_WORD.findall(" ".join((first.text, *(first.actions or ())))))
     names: dict[str, str] = {}
@@ -42,10 +58,27 @@ def draw_words(game: str, first: Observation, rng: random.Random) -> dict[str, s
                 pass
             names[word] = new
             known.add(new)
+    if game == "sorting":
+        names |= _draw_quantities(first.actions or (), rng)
     return names
 
 
-reword = replacing(lambda: _WORD)  # (text, names) -> the text with words replaced
+reword = replacing(lambda: _TERM)  # (text, names) -> the text with words and quantities replaced
+
+
+def _draw_quantities(actions: Sequence[str], rng: random.Random) -> dict[str, str]:
+    """Other quantities for those that can be taken, in the same order; none where they cannot be compared."""
+    found = {match[0]: match.groups("") for action in actions for match in _QUANTITY.finditer(action)}
+    units = {unit for _, unit in found.values()}
+    scale = next((scale for scale in _SCALES if units <= scale.keys()), None)
+    if scale is None or not found:
+        return {}
+    old = sorted(found, key=lambda quantity: int(found[quantity][0]) * scale[found[quantity][1]])
+    new: dict[int, str] = {}  # by size: as many as there are, no two of one size
+    while len(new) < len(old):
+        number, unit = rng.randint(1, _LARGEST), rng.choice(list(scale))
+        new[number * scale[unit]] = f"{number}{unit}"
+    return dict(zip(old, (new[size] for size in sorted(new)), strict=True))
 
 
 def _invented(rng: random.Random) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from grue.errors import DataError
-from grue.games.names import draw_renaming, recipe_pairs, rename
+from grue.games import words
+from grue.games.names import Rename, draw_renaming, recipe_pairs, rename
 from grue.games.twx import TwxGame
 from grue.types import Observation, Outcome, Task
 
@@ -26,6 +27,8 @@ class Transcript:
     actions: tuple[str, ...]
     valid: tuple[bool, ...]  # False: the game did not list the action; such steps are not learned
     won: bool
+    game: str = "cookingworld"
+    listed: tuple[str, ...] = ()  # the valid actions at the start, where things are told by them
 
 
 def read_corpus(path: Path) -> list[Transcript]:
@@ -124,18 +127,26 @@ def _any(seen: Observation, rng: random.Random) -> str:
 
 
 def augment(transcript: Transcript, rng: random.Random, *, original: float = 0.2, invented: float = 0.3) -> Transcript:
-    """The transcript with other food names: `original` and `invented` are the shares left alone and partly invented."""
+    """The transcript with other names for its things; a share `original` is left alone.
+
+    Foods of CookingWorld are exchanged, in a share `invented` partly for invented ones. In the other families whose
+    folds differ in names things get made-up words, and quantities are drawn anew.
+    """
     draw = rng.random()
-    recipe = next((pairs for text in transcript.observations if (pairs := recipe_pairs(text))), frozenset())
-    if draw < original or not recipe:
+    if draw < original:
         return transcript
-    names = draw_renaming(recipe, 0.7 if draw < original + invented else 0.0, rng)
-    return Transcript(
-        transcript.seed,
-        transcript.player,
-        transcript.goal,
-        tuple(rename(text, names) for text in transcript.observations),
-        tuple(rename(action, names) for action in transcript.actions),
-        transcript.valid,
-        transcript.won,
+    if transcript.game in words.FAMILIES:
+        first = Observation(transcript.observations[0], "", transcript.goal, transcript.listed, 0.0)
+        return _renamed(transcript, words.draw_words(transcript.game, first, rng), words.reword)
+    recipe = next((pairs for text in transcript.observations if (pairs := recipe_pairs(text))), frozenset())
+    if not recipe:
+        return transcript
+    return _renamed(transcript, draw_renaming(recipe, 0.7 if draw < original + invented else 0.0, rng), rename)
+
+
+def _renamed(transcript: Transcript, names: dict[str, str], change: Rename) -> Transcript:
+    return replace(
+        transcript,
+        observations=tuple(change(text, names) for text in transcript.observations),
+        actions=tuple(change(action, names) for action in transcript.actions),
     )

@@ -13,6 +13,7 @@ from grue.games import tasks
 from grue.games.names import game_foods
 from grue.games.twx import TwxGame
 from grue.pretrain.corpus import Transcript, augment, read_corpus, record, write_corpus
+from grue.pretrain.families import NUMBERS, record_families
 from grue.pretrain.shuffled import record_shuffled
 from grue.prompts.transcript import render_action, render_observation, render_task
 
@@ -57,14 +58,16 @@ def main(
     *,
     games: int = 40_000,
     shuffled_games: int = 32_000,
+    family_games: int = 14_000,
     passes: float = 2.0,
-    vocabulary: int = 1280,
+    vocabulary: int = 1536,
     threads: int = 0,
     say: Callable[[str], None] = print,
 ) -> Path:
-    """Make a base under `out`/base; the two corpora are recorded once. Returns the folder of the base.
+    """Make a base under `out`/base; the three corpora are recorded once. Returns the folder of the base.
 
-    First gold, noisy gold and random play of the main size, then one pass over shuffled gold of many sizes.
+    First gold, noisy gold and random play of the main size, then one pass over shuffled gold of many sizes; gold play
+    of the other families is mixed into both.
     """
     import torch
 
@@ -75,16 +78,19 @@ def main(
         torch.set_num_threads(threads)
     out.mkdir(parents=True, exist_ok=True)
     transcripts = _corpus(out / "corpus.jsonl", lambda: record_corpus(games, say))[:games]
-    tokenizer = train_tokenizer(tokenizer_texts(transcripts[:2000]), vocabulary, game_foods())
+    others = _corpus(out / "families.jsonl", lambda: record_families(family_games, say))
+    samples = transcripts[:2000] + others[:: max(1, len(others) // 1000)]
+    tokenizer = train_tokenizer(tokenizer_texts(samples), vocabulary, (*game_foods(), *NUMBERS))
     recipe = Recipe(passes=passes)
     start = time.monotonic()
-    model = train(transcripts, tokenizer, recipe, out / "base", say=say)
+    model = train(transcripts + others, tokenizer, recipe, out / "base", say=say)
     reordered = _corpus(out / "shuffled.jsonl", lambda: record_shuffled(shuffled_games, PARAMS, say))
     second = replace(recipe, passes=1.0, learning_rate=1e-3, warmup_steps=50, seed=1)
-    train(reordered, tokenizer, second, out / "base", start=model, say=say)
+    train(reordered + others, tokenizer, second, out / "base", start=model, say=say)
     made = {
         "games": len(transcripts),
         "shuffled_games": len(reordered),
+        "family_games": len(others),
         "vocabulary": len(tokenizer),
         "seconds": round(time.monotonic() - start),
         **asdict(recipe),

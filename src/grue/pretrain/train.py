@@ -38,6 +38,7 @@ class Recipe:
     intermediate: int = 704
     max_length: int = 4096
     limits: tuple[int, ...] = (16, 16, 16, 20, 25, 30, 50)  # drawn for the header
+    family_limits: tuple[int, ...] = (8, 12, 15, 16, 25)  # likewise, in the other families
     seed: int = 0
 
 
@@ -90,7 +91,8 @@ def batches(
         rows = []
         for index in order[start : start + pool]:
             renamed = augment(transcripts[index], rng)
-            rows.append(encode(renamed, encoder, rng.choice(recipe.limits), recipe.observation_weight))
+            limits = recipe.limits if renamed.game == "cookingworld" else recipe.family_limits
+            rows.append(encode(renamed, encoder, rng.choice(limits), recipe.observation_weight))
         rows.sort(key=lambda row: len(row[0]))
         groups = [rows[i : i + recipe.episodes_per_batch] for i in range(0, len(rows), recipe.episodes_per_batch)]
         rng.shuffle(groups)

@@ -1,0 +1,58 @@
+"""Gold play of the other families of TextWorldExpress, so that the base knows how each is written and what is done.
+
+Sorting has the largest part: numbers are compared nowhere else, and it takes thousands of games to see that they are.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from grue.errors import GameError
+from grue.games import tasks
+from grue.games.twx import TwxGame
+from grue.pretrain.corpus import Transcript, follow, transcribe
+
+LIMIT = 40
+NUMBERS = tuple(str(number) for number in range(1, 51))  # the quantities of sorting: a token each
+
+# family: (share of the games, its sizes)
+FAMILIES: dict[str, tuple[float, tuple[str, ...]]] = {
+    "sorting": (0.4, ("",)),
+    "arithmetic": (0.1, ("",)),
+    "peckingorder": (0.1, ("",)),
+    "simonsays": (
+        0.12,
+        ("gameLength=5,numDistractors=3", "gameLength=5,numDistractors=3,memorization=1,verbose=0"),
+    ),
+    "coin": (0.08, tuple(f"numLocations={rooms},numDistractorItems=0,includeDoors=1" for rooms in (3, 5, 7))),
+    "mapreader": (
+        0.1,
+        tuple(f"numLocations={rooms},maxDistanceApart=3,maxDistractorItemsPerLocation=1" for rooms in (6, 8, 10)),
+    ),
+    "twc": (0.1, ("numLocations=1,numItemsToPutAway=1", "numLocations=1,numItemsToPutAway=2")),
+}
+
+
+def record_families(games: int, say: Callable[[str], None]) -> Iterator[Transcript]:
+    """About `games` transcripts of the pretrain fold; each depends on its family, size and seed alone."""
+    for family, (share, sizes) in FAMILIES.items():
+        for params in sizes:
+            yield from _record(family, params, max(1, round(games * share / len(sizes))))
+        say(f"recorded {family}")
+
+
+def _record(family: str, params: str, games: int) -> Iterator[Transcript]:
+    game = TwxGame(family, params)
+    try:
+        for task in tasks(family, params, "pretrain", LIMIT, games):
+            try:
+                first = game.reset(task, gold=True)
+            except GameError:  # the engine has no solution for a few layouts
+                continue
+            gold = game.gold()
+            played = transcribe(game, task, "gold", game.reset(task), follow(gold))
+            yield replace(played, game=family, listed=first.actions or ())
+    finally:
+        game.close()
