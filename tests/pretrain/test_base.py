@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 import tiny
 from grue.errors import DataError
 from grue.games import FOLDS, tasks
-from grue.games.params import FAMILIES as ALL_FAMILIES
 from grue.games.names import game_foods, recipe_pairs
+from grue.games.params import FAMILIES as ALL_FAMILIES
 from grue.games.twx import TwxGame
 from grue.pretrain.corpus import Transcript, augment, read_corpus, record, write_corpus
 from grue.pretrain.families import FAMILIES, NUMBERS, record_families

@@ -5,7 +5,6 @@ Sorting has the largest part: numbers are compared nowhere else, and it takes th
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
