@@ -59,7 +59,7 @@ def main(
     games: int = 40_000,
     shuffled_games: int = 32_000,
     family_games: int = 14_000,
-    passes: float = 2.0,
+    passes: float = 1.0,
     vocabulary: int = 1536,
     threads: int = 0,
     say: Callable[[str], None] = print,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Recipe:
     """The settings of one pretraining run."""
 
-    passes: float = 2.0  # over the corpus, each with fresh names
+    passes: float = 1.0  # over the corpus, each with fresh names
     episodes_per_batch: int = 32
     learning_rate: float = 2e-3
     weight_decay: float = 0.05
