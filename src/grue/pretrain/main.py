@@ -57,7 +57,7 @@ def main(
     out: Path,
     *,
     games: int = 40_000,
-    shuffled_games: int = 32_000,
+    shuffled_games: int = 24_000,
     family_games: int = 14_000,
     passes: float = 1.0,
     vocabulary: int = 1536,
@@ -84,7 +84,7 @@ def main(
     recipe = Recipe(passes=passes)
     start = time.monotonic()
     model = train(transcripts + others, tokenizer, recipe, out / "base", say=say)
-    reordered = _corpus(out / "shuffled.jsonl", lambda: record_shuffled(shuffled_games, PARAMS, say))
+    reordered = _corpus(out / "shuffled.jsonl", lambda: record_shuffled(shuffled_games, PARAMS, say))[:shuffled_games]
     second = replace(recipe, passes=1.0, learning_rate=1e-3, warmup_steps=50, seed=1)
     train(reordered + others, tokenizer, second, out / "base", start=model, say=say)
     made = {

@@ -31,6 +31,7 @@ class Recipe:
     weight_decay: float = 0.05
     warmup_steps: int = 100
     observation_weight: float = 0.2  # loss weight of observation tokens; action tokens have 1
+    observation_share: float = 0.5  # of the observation tokens of a batch are scored, with twice the weight
     hidden: int = 256
     layers: int = 4
     heads: int = 8
@@ -111,11 +112,19 @@ def loss_of(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Weighted mean loss, and plain mean loss on action tokens (nats). Attention is causal: padding needs no mask."""
     with own_attention(model.get_decoder()):
-        logits = model(input_ids=ids_BT, use_cache=False).logits[:, :-1]
-    targets, weights = ids_BT[:, 1:].reshape(-1), weights_BT[:, 1:].reshape(-1)
-    loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), targets, reduction="none")
+        hidden_BTH = model.get_decoder()(input_ids=ids_BT, use_cache=False).last_hidden_state[:, :-1]
+    scored_BT = weights_BT[:, 1:] > 0  # logits of the others are not worth their time
+    targets, weights = ids_BT[:, 1:][scored_BT], weights_BT[:, 1:][scored_BT]
+    logits = model.get_output_embeddings()(hidden_BTH[scored_BT])
+    loss = F.cross_entropy(logits.float(), targets, reduction="none")
     action = weights == 1.0
     return (loss * weights).sum() / weights.sum(), loss.detach()[action].mean()
+
+
+def thinned(weights_BT: torch.Tensor, share: float, generator: torch.Generator) -> torch.Tensor:
+    """Weights with only a random `share` of the observation tokens left, whose weights make up for the others."""
+    kept_BT = torch.rand(weights_BT.shape, generator=generator) < share
+    return torch.where(weights_BT == 1.0, weights_BT, weights_BT * kept_BT / share)
 
 
 def train(
@@ -133,6 +142,7 @@ def train(
     """
     model = build_model(tokenizer, recipe) if start is None else start
     encoder, rng = Encoder(tokenizer), random.Random(recipe.seed)
+    thinning = torch.Generator().manual_seed(recipe.seed)
     decay = [p for p in model.parameters() if p.ndim > 1]
     plain = [p for p in model.parameters() if p.ndim <= 1]
     groups = [{"params": decay, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}]
@@ -147,7 +157,7 @@ def train(
             for group in optimiser.param_groups:
                 group["lr"] = recipe.learning_rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss, action_loss = loss_of(model, ids_BT, weights_BT)
+                loss, action_loss = loss_of(model, ids_BT, thinned(weights_BT, recipe.observation_share, thinning))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
