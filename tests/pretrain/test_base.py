@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import random
+import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,22 +15,25 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 import tiny
-from grue.errors import DataError
+from grue.errors import CheckpointError, DataError, TrainingError
 from grue.games import FOLDS, tasks
 from grue.games.names import game_foods, recipe_pairs
 from grue.games.params import FAMILIES as ALL_FAMILIES
 from grue.games.twx import TwxGame
-from grue.pretrain.corpus import Transcript, augment, read_corpus, record, write_corpus
+from grue.interrupt import Interrupt, Interrupted
+from grue.pretrain.corpus import Recording, Transcript, augment, read_corpus, record
 from grue.pretrain.families import FAMILIES, NUMBERS, record_families
 from grue.pretrain.main import GAME, PARAMS, RECORD_LIMIT, record_corpus, tokenizer_texts
 from grue.pretrain.shuffled import record_shuffled
 from grue.pretrain.tokenizer import train_tokenizer
-from grue.pretrain.train import Recipe, batches, encode, loss_of, train
+from grue.pretrain.train import Recipe, batches, encode, loss_of, thinned, train
+from grue.progress import Progress
 from grue.prompts.tokens import Encoder
 
+QUIET = Progress(quiet=True)
 TINY = Recipe(
     passes=1.0,
     episodes_per_batch=4,
@@ -97,10 +101,9 @@ def test_noise_only_ever_adds_steps_to_gold(game: TwxGame, recorded: dict[str, T
 
 
 def test_a_transcript_depends_on_its_seed_alone() -> None:
-    said: list[str] = []
-    two, three = list(record_corpus(2, said.append)), list(record_corpus(3, said.append))
+    two, three = list(record_corpus(2)), list(record_corpus(3))
     assert three[:2] == two
-    assert said[-1].startswith("recorded 3/3 games")
+    assert list(record_corpus(3, two[-1].seed)) == three[2:]
 
 
 def digest(transcripts: Iterable[Transcript]) -> str:
@@ -109,16 +112,16 @@ def digest(transcripts: Iterable[Transcript]) -> str:
 
 def test_the_same_seeds_give_the_same_games_in_every_version_of_grue() -> None:
     """The first games of the three corpora. Another version of TextWorldExpress, which is pinned, may make others."""
-    first, second = list(record_corpus(12, print)), list(record_shuffled(12, PARAMS, print))
+    first, second = list(record_corpus(12)), list(record_shuffled(12, PARAMS))
     assert {transcript.player for transcript in first} == {"random", "gold", "noisy"}
     assert any(not all(transcript.valid) for transcript in second)  # a noisy one
     assert digest(first) == "0111bc19e43090284617ad110dba22d4000f8e69daeda141ebe2e715ca92319d"
     assert digest(second) == "e66b86c4ab6b415236c5a1e6186c0d44145c611a6dcea03dd17b0fe554d3263e"
-    assert digest(record_families(14, print)) == "5ef902880475edc06ad69780d9923cdc2dc305893050813f171bc562613b7c87"
+    assert digest(record_families(14)) == "5ef902880475edc06ad69780d9923cdc2dc305893050813f171bc562613b7c87"
 
 
 def test_the_other_families_are_played_by_gold_on_layouts_of_their_own() -> None:
-    transcripts = list(record_families(30, print))
+    transcripts = list(record_families(30))
     assert {transcript.game for transcript in transcripts} == set(FAMILIES) == set(ALL_FAMILIES) - {"cookingworld"}
     for transcript in transcripts:
         assert transcript.won or transcript.game == "coin"  # its gold walks at random
@@ -140,7 +143,7 @@ def test_a_number_is_one_token(tokenizer: PreTrainedTokenizerFast) -> None:
 
 def test_shuffled_gold_does_all_that_gold_does_and_still_wins(game: TwxGame) -> None:
     changed = learnt = 0
-    for transcript in record_shuffled(12, PARAMS, lambda text: None):
+    for transcript in record_shuffled(12, PARAMS):
         assert transcript.won
         assert transcript.seed in FOLDS["pretrain"]
         assert len(transcript.observations) == len(transcript.actions) + 1 == len(transcript.valid) + 1
@@ -158,13 +161,30 @@ def test_shuffled_gold_does_all_that_gold_does_and_still_wins(game: TwxGame) -> 
     assert learnt > 150
 
 
-def test_a_corpus_is_written_and_read(recorded: dict[str, Transcript], tmp_path: Path) -> None:
+def test_a_corpus_is_recorded_once_and_a_stopped_recording_goes_on(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def recorded(after: int) -> Iterator[Transcript]:
+        asked.append(after)
+        return record_corpus(60, after)
+
+    stop = Interrupt()
+    stop.adopt(signal.SIGINT)  # as if somebody had pressed Ctrl-C: ends at the first safe point, which is game 50
+    with pytest.raises(Interrupted):
+        Recording(tmp_path, QUIET, stop).of("corpus", 60, recorded)
+    begun = read_corpus(tmp_path / "corpus.partial")
+    assert len(begun) == 50
+    with (tmp_path / "corpus.partial").open("a") as file:
+        file.write('{"seed": 1000')  # a kill tears the line that is being written
+    whole = Recording(tmp_path, QUIET, Interrupt()).of("corpus", 60, recorded)
+    assert whole[:50] == begun
+    assert [t.seed for t in whole] == [t.seed for t in tasks(GAME, PARAMS, "pretrain", RECORD_LIMIT, 60)]
+    assert Recording(tmp_path, QUIET, Interrupt()).of("corpus", 10, recorded) == whole[:10]
+    assert asked == [0, begun[-1].seed]
     file = tmp_path / "corpus.jsonl"
-    assert write_corpus(file, iter(recorded.values())) == 3
-    assert read_corpus(file) == list(recorded.values())
     with file.open("a") as opened:
         opened.write('{"seed": 1}\n')
-    with pytest.raises(DataError, match=r"corpus.jsonl:4 is no transcript"):
+    with pytest.raises(DataError, match=r"corpus.jsonl:61 is no transcript"):
         read_corpus(file)
 
 
@@ -224,6 +244,17 @@ def test_weights_of_the_loss_by_hand(tokenizer: PreTrainedTokenizerFast) -> None
     assert weights == [weight for piece, weight in pieces for _ in piece]
 
 
+def test_half_of_the_observation_tokens_are_scored_with_twice_the_weight() -> None:
+    weights_BT = torch.tensor([0.0, 0.2, 1.0]).repeat_interleave(2000)[None]
+    thin = thinned(weights_BT, 0.5, torch.Generator().manual_seed(3))
+    header, observed, acted = thin[0].split(2000)
+    assert (header == 0).all()
+    assert (acted == 1).all()
+    assert sorted(set(observed.tolist())) == pytest.approx([0.0, 0.4])
+    assert float(observed.mean()) == pytest.approx(0.2, rel=0.1)
+    assert torch.equal(thinned(weights_BT, 1.0, torch.Generator()), weights_BT)
+
+
 def test_batches_hold_every_transcript_once(
     tokenizer: PreTrainedTokenizerFast, recorded: dict[str, Transcript]
 ) -> None:
@@ -239,22 +270,41 @@ def test_batches_hold_every_transcript_once(
 def test_a_few_steps_reduce_the_loss_and_leave_a_base_that_loads(
     tokenizer: PreTrainedTokenizerFast, recorded: dict[str, Transcript], tmp_path: Path
 ) -> None:
-    said: list[str] = []
     corpus = list(recorded.values()) * 4  # 12 transcripts, 4 a batch: 20 steps are 20 / 3 passes
     recipe = replace(TINY, passes=20 / 3)
-    model = train(corpus, tokenizer, recipe, tmp_path / "base", say=said.append)
-    assert said[-1].startswith("pretrain 20/20 ")
+
+    def trained(name: str, recipe: Recipe, stop: Interrupt) -> PreTrainedModel:
+        places = {"out": tmp_path / name, "checkpoints": tmp_path / f"{name}-checkpoints"}
+        return train(corpus, tokenizer, recipe, **places, say=QUIET, interrupt=stop)
+
+    model = trained("base", recipe, Interrupt())
     encoder = Encoder(tokenizer)
     (ids_BT, weights_BT), *_ = batches(corpus[:4], encoder, recipe, random.Random(1))
-    untrained = train(corpus, tokenizer, replace(recipe, passes=0.0), tmp_path / "none", say=said.append)
+    untrained = trained("none", replace(recipe, passes=0.0), Interrupt())
     with torch.no_grad():
         before, after = (float(loss_of(m.float(), ids_BT, weights_BT)[0]) for m in (untrained, model))
     assert before == pytest.approx(math.log(len(tokenizer)), rel=0.1)  # it knew nothing
     assert after < before - 1
+
+    for step in (1, 2):  # stopped twice, each time after one step more
+        stop = Interrupt()
+        stop.adopt(signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            trained("stopped", recipe, stop)
+        assert [path.name for path in (tmp_path / "stopped-checkpoints").iterdir()] == [f"step-0000000{step}"]
+    again = trained("stopped", recipe, Interrupt())
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, again.get_parameter(name)), name
+    assert (tmp_path / "base/model.safetensors").read_bytes() == (tmp_path / "stopped/model.safetensors").read_bytes()
+    with pytest.raises(CheckpointError, match=r"was made with learning_rate=0.005, not 0.1"):
+        trained("stopped", replace(recipe, learning_rate=0.1), Interrupt())
+    with pytest.raises(TrainingError, match=r"the loss of pretraining step 3 is nan"):
+        trained("diverged", replace(recipe, learning_rate=1e30), Interrupt())
+
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
-    again = AutoTokenizer.from_pretrained(tmp_path / "base")
+    stored = AutoTokenizer.from_pretrained(tmp_path / "base")
     with torch.no_grad():
         # what is stored is rounded to bfloat16
         assert float(loss_of(loaded, ids_BT, weights_BT)[0]) == pytest.approx(after, rel=0.02)
     text = "You see a raw red apple. <eos>"
-    assert Encoder(again).observation(text) == encoder.observation(text)
+    assert Encoder(stored).observation(text) == encoder.observation(text)

@@ -13,15 +13,22 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from string import ascii_lowercase, digits
 
 from grue.games.names import replacing
 from grue.types import Observation
 
 FAMILIES = ("simonsays", "sorting", "arithmetic", "peckingorder", "twc")
 
-_WORD = re.compile(r"(?<![\w-])([A-Za-z]+(?:-[A-Za-z]+)*)(?![\w-])")
-_QUANTITY = re.compile(r"(?<![\w-])([0-9]+)(kg|g|mg|l|ml|m|cm|mm)?(?![\w-])")
-_TERM = re.compile(r"(?<![\w-])([A-Za-z]+(?:-[A-Za-z]+)*|[0-9]+(?:kg|g|mg|l|ml|m|cm|mm)?)(?![\w-])")
+_LETTERS = r"[A-Za-z]+(?:-[A-Za-z]+)*"
+_AMOUNT = r"[0-9]+(?:kg|g|mg|l|ml|m|cm|mm)?"
+
+
+def _whole(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w-])({pattern})(?![\w-])")
+
+
+_WORD, _QUANTITY, _TERM = _whole(_LETTERS), _whole(_AMOUNT), _whole(f"{_LETTERS}|{_AMOUNT}")
 # sizes of the units that can stand in one game, in the smallest of them
 _SCALES: tuple[dict[str, int], ...] = (
     {"": 1},
@@ -68,12 +75,13 @@ reword = replacing(lambda: _TERM)  # (text, names) -> the text with words and qu
 
 def _draw_quantities(actions: Sequence[str], rng: random.Random) -> dict[str, str]:
     """Other quantities for those that can be taken, in the same order; none where they cannot be compared."""
-    found = {match[0]: match.groups("") for action in actions for match in _QUANTITY.finditer(action)}
-    units = {unit for _, unit in found.values()}
-    scale = next((scale for scale in _SCALES if units <= scale.keys()), None)
+    found = {quantity for action in actions for quantity in _QUANTITY.findall(action)}
+    numbers = {quantity: int(quantity.rstrip(ascii_lowercase)) for quantity in found}
+    units = {quantity: quantity.lstrip(digits) for quantity in found}
+    scale = next((scale for scale in _SCALES if scale.keys() >= set(units.values())), None)
     if scale is None or not found:
         return {}
-    old = sorted(found, key=lambda quantity: int(found[quantity][0]) * scale[found[quantity][1]])
+    old = sorted(found, key=lambda quantity: (numbers[quantity] * scale[units[quantity]], quantity))
     new: dict[int, str] = {}  # by size: as many as there are, no two of one size
     while len(new) < len(old):
         number, unit = rng.randint(1, _LARGEST), rng.choice(list(scale))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,12 @@ from grue.errors import DataError
 from grue.games import words
 from grue.games.names import Rename, draw_renaming, recipe_pairs, rename
 from grue.games.twx import TwxGame
+from grue.interrupt import Interrupt
+from grue.progress import Progress
+from grue.storage import jsonl
 from grue.types import Observation, Outcome, Task
+
+TOGETHER = 50  # games that are written at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +37,49 @@ class Transcript:
 
 
 def read_corpus(path: Path) -> list[Transcript]:
-    """The transcripts of a JSONL file written by `record_corpus`."""
+    """The transcripts of a JSONL file written by `Recording`."""
     transcripts = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for where, fields in jsonl.read(path):
         try:
-            fields = json.loads(line).items()
-            row: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields}
+            row: dict[str, Any] = {
+                key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
+            }
             transcripts.append(Transcript(**row))
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{path}:{number} is no transcript: {error}", hint="record it again") from error
+        except TypeError as error:
+            raise DataError(f"{where} is no transcript: {error}", hint="record it again") from error
     return transcripts
 
 
-def write_corpus(path: Path, transcripts: Iterator[Transcript]) -> int:
-    """Write transcripts as JSONL; returns how many."""
-    count = 0
-    with path.open("w", encoding="utf-8") as file:
-        for transcript in transcripts:
-            file.write(json.dumps(asdict(transcript)) + "\n")
-            count += 1
-    return count
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Corpora of a folder, each recorded once."""
+
+    folder: Path
+    say: Progress
+    interrupt: Interrupt
+
+    def of(
+        self, name: str, games: int, recorded: Callable[[int], Iterator[Transcript]], *, again: bool = False
+    ) -> list[Transcript]:
+        """The first `games` transcripts of the folder's corpus `name`, which is written first if there is none.
+
+        `recorded` makes the transcripts behind a seed, in the order of their seeds: a recording that was stopped goes
+        on behind its last one. With `again` it begins anew.
+        """
+        path = self.folder / f"{name}.jsonl"
+        if not path.exists():
+            partial = path.with_suffix(".partial")
+            if again:
+                partial.unlink(missing_ok=True)
+            done = read_corpus(partial)
+            coming = recorded(done[-1].seed if done else 0)
+            with self.say.bar(f"recording {name}", games, done=len(done), unit="games") as bar:
+                while part := list(islice(coming, TOGETHER)):
+                    jsonl.append(partial, map(asdict, part))
+                    bar.advance(len(part))
+                    self.interrupt.check()
+            partial.rename(path)
+        return read_corpus(path)[:games]
 
 
 def _wins(game: TwxGame, task: Task, actions: list[str]) -> bool:

@@ -5,7 +5,7 @@ Sorting has the largest part: numbers are compared nowhere else, and it takes th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from grue.errors import GameError
@@ -34,12 +34,11 @@ FAMILIES: dict[str, tuple[float, tuple[str, ...]]] = {
 }
 
 
-def record_families(games: int, say: Callable[[str], None]) -> Iterator[Transcript]:
+def record_families(games: int) -> Iterator[Transcript]:
     """About `games` transcripts of the pretrain fold; each depends on its family, size and seed alone."""
     for family, (share, sizes) in FAMILIES.items():
         for params in sizes:
             yield from _record(family, params, max(1, round(games * share / len(sizes))))
-        say(f"recorded {family}")
 
 
 def _record(family: str, params: str, games: int) -> Iterator[Transcript]:

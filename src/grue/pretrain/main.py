@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from grue.games import tasks
 from grue.games.names import game_foods
 from grue.games.twx import TwxGame
-from grue.pretrain.corpus import Transcript, augment, read_corpus, record, write_corpus
+from grue.interrupt import Interrupt
+from grue.pretrain.corpus import Recording, Transcript, augment, record
 from grue.pretrain.families import NUMBERS, record_families
 from grue.pretrain.shuffled import record_shuffled
+from grue.progress import Progress
 from grue.prompts.transcript import render_action, render_observation, render_task
 
 GAME = "cookingworld"
@@ -29,16 +31,16 @@ def player_of(rng: random.Random) -> str:
     return "random" if draw < 0.05 else "gold" if draw < 0.4 else "noisy"
 
 
-def record_corpus(games: int, say: Callable[[str], None]) -> Iterator[Transcript]:
-    """`games` transcripts on layouts of the pretrain fold; each depends on its seed alone."""
+def record_corpus(games: int, after: int = 0) -> Iterator[Transcript]:
+    """`games` transcripts on layouts of the pretrain fold; each depends on its seed alone. Those up to seed `after`
+    are left out.
+    """
     game = TwxGame(GAME, PARAMS)
-    start = time.monotonic()
     try:
-        for number, task in enumerate(tasks(GAME, PARAMS, "pretrain", RECORD_LIMIT, games), 1):
-            rng = random.Random(task.seed)
-            yield record(game, task, player_of(rng), rng.choice(NOISE), rng)
-            if number % 2000 == 0 or number == games:
-                say(f"recorded {number}/{games} games, {number / (time.monotonic() - start):.0f} a second")
+        for task in tasks(GAME, PARAMS, "pretrain", RECORD_LIMIT, games):
+            if task.seed > after:
+                rng = random.Random(task.seed)
+                yield record(game, task, player_of(rng), rng.choice(NOISE), rng)
     finally:
         game.close()
 
@@ -62,12 +64,12 @@ def main(
     passes: float = 1.0,
     vocabulary: int = 1536,
     threads: int = 0,
-    say: Callable[[str], None] = print,
+    say: Progress,
 ) -> Path:
     """Make a base under `out`/base; the three corpora are recorded once. Returns the folder of the base.
 
     First gold, noisy gold and random play of the main size, then one pass over shuffled gold of many sizes; gold play
-    of the other families is mixed into both.
+    of the other families is mixed into both. Stopped and started again, it goes on where it was.
     """
     import torch
 
@@ -76,33 +78,21 @@ def main(
 
     if threads:
         torch.set_num_threads(threads)
-    out.mkdir(parents=True, exist_ok=True)
-    transcripts = _corpus(out / "corpus.jsonl", lambda: record_corpus(games, say))[:games]
-    others = _corpus(out / "families.jsonl", lambda: record_families(family_games, say))
-    samples = transcripts[:2000] + others[:: max(1, len(others) // 1000)]
-    tokenizer = train_tokenizer(tokenizer_texts(samples), vocabulary, (*game_foods(), *NUMBERS))
-    recipe = Recipe(passes=passes)
-    start = time.monotonic()
-    model = train(transcripts + others, tokenizer, recipe, out / "base", say=say)
-    reordered = _corpus(out / "shuffled.jsonl", lambda: record_shuffled(shuffled_games, PARAMS, say))[:shuffled_games]
-    second = replace(recipe, passes=1.0, learning_rate=1e-3, warmup_steps=50, seed=1)
-    train(reordered + others, tokenizer, second, out / "base", start=model, say=say)
-    made = {
-        "games": len(transcripts),
-        "shuffled_games": len(reordered),
-        "family_games": len(others),
-        "vocabulary": len(tokenizer),
-        "seconds": round(time.monotonic() - start),
-        **asdict(recipe),
-    }
+    with Interrupt() as interrupt:
+        recording = Recording(out, say, interrupt)
+        gold = recording.of("corpus", games, lambda after: record_corpus(games, after))
+        others = recording.of("families", family_games, lambda _: record_families(family_games), again=True)
+        samples = gold[:2000] + others[:: max(1, len(others) // 1000)]
+        tokenizer = train_tokenizer(tokenizer_texts(samples), vocabulary, (*game_foods(), *NUMBERS))
+        first = Recipe(passes=passes)
+        second = replace(first, passes=1.0, learning_rate=1e-3, warmup_steps=50, seed=1)
+        learn = partial(train, tokenizer=tokenizer, out=out / "base", say=say, interrupt=interrupt)
+        model = learn(gold + others, recipe=first, checkpoints=out / "first")
+        shuffled = recording.of(
+            "shuffled", shuffled_games, lambda after: record_shuffled(shuffled_games, PARAMS, after)
+        )
+        learn(shuffled + others, recipe=second, checkpoints=out / "second", start=model)
+    counts = {"games": len(gold), "shuffled_games": len(shuffled), "family_games": len(others)}
+    made = {**counts, "vocabulary": len(tokenizer), **asdict(first)}
     (out / "base" / "made.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     return out / "base"
-
-
-def _corpus(path: Path, recorded: Callable[[], Iterator[Transcript]]) -> list[Transcript]:
-    """The transcripts of a file, which is written first if there is none."""
-    if not path.exists():
-        partial = path.with_suffix(".partial")
-        write_corpus(partial, recorded())
-        partial.rename(path)
-    return read_corpus(path)

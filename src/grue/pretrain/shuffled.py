@@ -8,8 +8,9 @@ are still for RL to find; steps put in between are context and not learned.
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from grue.errors import GameError
@@ -24,6 +25,7 @@ DISTANCES = (-7, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 7)
 NOISE = (0.05, 0.12)  # chance of a random action before each step, one value a noisy game
 MAIN, SHUFFLED, NOISY = 0.65, 0.85, 0.15  # shares of games: of the main size, shuffled, with noise
 FIRST_GAME = 250_000  # layouts that the first phase has not seen
+_log = logging.getLogger(__name__)
 
 
 def sizes() -> list[str]:
@@ -36,11 +38,15 @@ def sizes() -> list[str]:
     ]
 
 
-def record_shuffled(games: int, main: str, say: Callable[[str], None]) -> Iterator[Transcript]:
-    """Up to `games` transcripts of the pretrain fold, all of them won; each depends on its seed alone."""
+def record_shuffled(games: int, main: str, after: int = 0) -> Iterator[Transcript]:
+    """Up to `games` transcripts of the pretrain fold, all of them won; each depends on its seed alone. Those up to
+    seed `after` are left out.
+    """
     seats: dict[str, TwxGame] = {}
     try:
-        for number, first in enumerate(tasks("cookingworld", main, "pretrain", LIMIT, games, start=FIRST_GAME), 1):
+        for first in tasks("cookingworld", main, "pretrain", LIMIT, games, start=FIRST_GAME):
+            if first.seed <= after:
+                continue
             rng = random.Random(first.seed)
             params = main if rng.random() < MAIN else rng.choice(sizes())
             if params not in seats:
@@ -49,12 +55,10 @@ def record_shuffled(games: int, main: str, say: Callable[[str], None]) -> Iterat
             try:
                 transcript = _record(game, replace(first, params=game.params), rng)
             except GameError as error:  # the engine has no solution for a few layouts
-                say(f"left out {first.seed}: {error.message}")
+                _log.info("left out %s: %s", first.seed, error.message)
                 continue
             if transcript.won:
                 yield transcript
-            if number % 2000 == 0 or number == games:
-                say(f"recorded {number}/{games} shuffled games")
     finally:
         for game in seats.values():
             game.close()

@@ -1,24 +1,36 @@
-"""Train the embedded base from scratch on transcripts: next-token loss, actions weighted above observations."""
+"""Train the embedded base from scratch on transcripts: next-token loss, actions weighted above observations.
+
+A training that was stopped goes on from its last checkpoint and ends with the weights of one that was not.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
+from grue.errors import CheckpointError, TrainingError
+from grue.interrupt import Interrupt
 from grue.models.attention import own_attention
 from grue.pretrain.corpus import Transcript, augment
+from grue.progress import Progress
 from grue.prompts.tokens import Encoder
+from grue.storage import checkpoint
+from grue.train.optimizers import flatten_state, unflatten_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+SAVE_EVERY_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,44 +146,105 @@ def train(
     out: Path,
     *,
     start: PreTrainedModel | None = None,
-    say: Callable[[str], None] = print,
+    checkpoints: Path,
+    say: Progress,
+    interrupt: Interrupt,
 ) -> PreTrainedModel:
-    """Train and save a base under `out` (safetensors + tokenizer), every 500 steps and at the end.
+    """Train on from the last checkpoint below `checkpoints`, if there is one, and save the base under `out`.
 
-    `start`: a model to go on from; None begins with random weights.
+    `start`: a model to begin with; None begins with random weights. Errors: CheckpointError where the checkpoint was
+    made with other settings, TrainingError for a loss that is no number, Interrupted when asked to stop.
     """
-    model = build_model(tokenizer, recipe) if start is None else start
-    encoder, rng = Encoder(tokenizer), random.Random(recipe.seed)
-    thinning = torch.Generator().manual_seed(recipe.seed)
-    decay = [p for p in model.parameters() if p.ndim > 1]
-    plain = [p for p in model.parameters() if p.ndim <= 1]
-    groups = [{"params": decay, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98), fused=True)
+    work = _Work(build_model(tokenizer, recipe) if start is None else start, recipe, len(transcripts))
+    work.resume(checkpoints)
     total = math.ceil(len(transcripts) * recipe.passes / recipe.episodes_per_batch)
-    step, tokens, began = 0, 0, time.monotonic()
-    model.train()
-    while step < total:
-        for ids_BT, weights_BT in batches(transcripts, encoder, recipe, rng):
-            progress = step / total
-            warm = min(1.0, (step + 1) / recipe.warmup_steps)
-            for group in optimiser.param_groups:
-                group["lr"] = recipe.learning_rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss, action_loss = loss_of(model, ids_BT, thinned(weights_BT, recipe.observation_share, thinning))
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
-            step += 1
-            tokens += ids_BT.numel()
-            if step % 50 == 0 or step == total:
-                rate = tokens / (time.monotonic() - began)
-                say(f"pretrain {step}/{total} loss {loss:.3f} actions {action_loss:.4f} {rate:,.0f} tokens/s")
-            if step % 500 == 0 or step == total:
-                save(model, tokenizer, out)
-            if step == total:
-                break
-    return model
+    coming = _all_batches(transcripts, Encoder(tokenizer), recipe)
+    saved = time.monotonic()
+    with say.bar(f"pretraining, {checkpoints.name} phase", total, done=work.step, unit="steps") as bar:
+        for ids_BT, weights_BT in islice(coming, work.step, total) if work.step < total else ():
+            loss, action_loss = work.learn(ids_BT, weights_BT, total)
+            bar.advance(note=f"loss {loss:.3f} actions {action_loss:.4f}")
+            if interrupt.requested or time.monotonic() - saved >= SAVE_EVERY_S:
+                work.save(checkpoints)
+                saved = time.monotonic()
+                interrupt.check()
+    work.save(checkpoints)
+    save(work.model, tokenizer, out)
+    return work.model
+
+
+class _Work:
+    """The model, its optimiser, and how far they are."""
+
+    def __init__(self, model: PreTrainedModel, recipe: Recipe, transcripts: int) -> None:
+        self.model, self.recipe, self.step = model, recipe, 0
+        model.train()
+        decay = [p for p in model.parameters() if p.ndim > 1]
+        plain = [p for p in model.parameters() if p.ndim <= 1]
+        groups = [{"params": decay, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98), fused=True)
+        self.thinning = torch.Generator().manual_seed(recipe.seed)
+        # as JSON gives it back
+        self.settings: dict[str, Any] = json.loads(json.dumps({"transcripts": transcripts, **asdict(recipe)}))
+
+    def learn(self, ids_BT: torch.Tensor, weights_BT: torch.Tensor, total: int) -> tuple[float, float]:
+        """One step; returns the loss and that of the action tokens."""
+        recipe = self.recipe
+        warm = min(1.0, (self.step + 1) / recipe.warmup_steps)
+        for group in self.optimizer.param_groups:
+            cosine = 0.5 * (1 + math.cos(math.pi * self.step / total))
+            group["lr"] = recipe.learning_rate * warm * (0.02 + 0.98 * cosine)
+        weights_BT = thinned(weights_BT, recipe.observation_share, self.thinning)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss, action_loss = loss_of(self.model, ids_BT, weights_BT)
+        if not math.isfinite(value := loss.item()):
+            raise TrainingError(
+                f"the loss of pretraining step {self.step + 1} is {value}",
+                hint="pretrain again with less learning rate",
+            )
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        return value, action_loss.item()
+
+    def save(self, folder: Path) -> None:
+        weights: dict[str, torch.Tensor] = dict(self.model.named_parameters())
+        moments, _ = flatten_state(self.optimizer.state_dict()["state"])
+        tensors = {"model": weights, "optimizer": moments, "thinning": {"state": self.thinning.get_state()}}
+        checkpoint.save(folder, self.step, tensors, self.settings, keep=1)
+
+    @torch.no_grad()
+    def resume(self, folder: Path) -> None:
+        """Take over the last checkpoint, if there is one."""
+        newest = checkpoint.latest_valid(folder)
+        if newest is None:
+            return
+        stored = checkpoint.load(newest)
+        odd = [key for key, value in self.settings.items() if stored.state.get(key) != value]
+        if odd:
+            was, now = stored.state.get(odd[0]), self.settings[odd[0]]
+            raise CheckpointError(
+                f"{newest} was made with {odd[0]}={was}, not {now}",
+                hint="give another --out, or the settings of before",
+            )
+        for name, parameter in self.model.named_parameters():
+            parameter.copy_(stored.tensors["model"][name])
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict(
+            {"state": unflatten_state(stored.tensors["optimizer"], {}), "param_groups": groups}
+        )
+        self.thinning.set_state(stored.tensors["thinning"]["state"])
+        self.step = stored.step
+
+
+def _all_batches(
+    transcripts: list[Transcript], encoder: Encoder, recipe: Recipe
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    rng = random.Random(recipe.seed)
+    while transcripts:
+        yield from batches(transcripts, encoder, recipe, rng)
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
