@@ -241,15 +241,15 @@ def check_game(
 def pretrain(
     out: Annotated[Path, typer.Option(metavar="DIR", help="where the base and its corpus go")] = Path("runs/pretrain"),
     games: Annotated[int, typer.Option(min=1, max=1_000_000, help="games to record")] = 40_000,
-    passes: Annotated[float, typer.Option(min=0.01, help="passes over the games of the first phase")] = 1.0,
-    shuffled_games: Annotated[int, typer.Option(min=1, help="games of the second phase")] = 24_000,
-    family_games: Annotated[int, typer.Option(min=7, help="games of the other families, in both phases")] = 14_000,
-    vocabulary: Annotated[int, typer.Option(min=400, max=65_000, help="size of the tokenizer's vocabulary")] = 1536,
+    passes: Annotated[float, typer.Option(min=0.01, help="passes over the games of the first phase")] = 2.0,
+    shuffled_games: Annotated[int, typer.Option(min=1, help="games of the second phase")] = 32_000,
+    family_games: Annotated[int, typer.Option(min=0, help="games of the other families, in both phases")] = 0,
+    vocabulary: Annotated[int, typer.Option(min=400, max=65_000, help="size of the tokenizer's vocabulary")] = 1280,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = as torch chooses")] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make the embedded base model anew. Takes about an hour; it ships with the package."""
+    """Make the embedded base model anew. Takes an hour and a half; it ships with the package."""
 
     def work(say: Progress) -> object:
         from grue.pretrain.main import main as make_base

@@ -59,17 +59,18 @@ def main(
     out: Path,
     *,
     games: int = 40_000,
-    shuffled_games: int = 24_000,
-    family_games: int = 14_000,
-    passes: float = 1.0,
-    vocabulary: int = 1536,
+    shuffled_games: int = 32_000,
+    family_games: int = 0,
+    passes: float = 2.0,
+    vocabulary: int = 1280,
     threads: int = 0,
     say: Progress,
 ) -> Path:
-    """Make a base under `out`/base; the three corpora are recorded once. Returns the folder of the base.
+    """Make a base under `out`/base; the corpora are recorded once. Returns the folder of the base.
 
-    First gold, noisy gold and random play of the main size, then one pass over shuffled gold of many sizes; gold play
-    of the other families is mixed into both. Stopped and started again, it goes on where it was.
+    First gold, noisy gold and random play of the main size, then one pass over shuffled gold of many sizes; with
+    `family_games`, gold play of the other families is mixed into both. Stopped and started again, it goes on where it
+    was.
     """
     import torch
 
@@ -81,9 +82,11 @@ def main(
     with Interrupt() as interrupt:
         recording = Recording(out, say, interrupt)
         gold = recording.of("corpus", games, lambda after: record_corpus(games, after))
-        others = recording.of("families", family_games, lambda _: record_families(family_games), again=True)
+        others = []
+        if family_games:
+            others = recording.of("families", family_games, lambda _: record_families(family_games), again=True)
         samples = gold[:2000] + others[:: max(1, len(others) // 1000)]
-        tokenizer = train_tokenizer(tokenizer_texts(samples), vocabulary, (*game_foods(), *NUMBERS))
+        tokenizer = train_tokenizer(tokenizer_texts(samples), vocabulary, (*game_foods(), *(NUMBERS if others else ())))
         first = Recipe(passes=passes)
         second = replace(first, passes=1.0, learning_rate=1e-3, warmup_steps=50, seed=1)
         learn = partial(train, tokenizer=tokenizer, out=out / "base", say=say, interrupt=interrupt)

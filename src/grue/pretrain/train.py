@@ -37,7 +37,7 @@ SAVE_EVERY_S = 120.0
 class Recipe:
     """The settings of one pretraining run."""
 
-    passes: float = 1.0  # over the corpus, each with fresh names
+    passes: float = 2.0  # over the corpus, each with fresh names
     episodes_per_batch: int = 32
     learning_rate: float = 2e-3
     weight_decay: float = 0.05
