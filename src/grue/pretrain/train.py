@@ -251,6 +251,9 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) 
     """Weights as bfloat16-rounded float32 would be 13 MB; stored as bfloat16 they are half of it."""
     from copy import deepcopy
 
+    from transformers.utils import logging as hf_logging
+
+    hf_logging.disable_progress_bar()
     out.mkdir(parents=True, exist_ok=True)
     rounded = deepcopy(model).to(torch.bfloat16)  # type: ignore[arg-type]  # its wrapper has lost `self`
     rounded.save_pretrained(out, safe_serialization=True)
