@@ -135,7 +135,7 @@ def test_the_other_families_are_played_by_gold_on_layouts_of_their_own() -> None
         assert len(other.actions) == len(original.actions)
 
 
-def test_a_number_is_one_token(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_number_is_one_token() -> None:
     numbered = train_tokenizer(["take 5kg of oak", "a 50 b"], 400, NUMBERS)
     assert numbered.tokenize("take 25kg of 5 oak and 500 bananas")[1] == " 25"
     assert " 5" in numbered.tokenize("take 25kg of 5 oak")
@@ -273,7 +273,9 @@ def test_a_few_steps_reduce_the_loss_and_leave_a_base_that_loads(
     corpus = list(recorded.values()) * 4  # 12 transcripts, 4 a batch: 20 steps are 20 / 3 passes
     recipe = replace(TINY, passes=20 / 3)
 
-    def trained(name: str, recipe: Recipe, stop: Interrupt) -> PreTrainedModel:
+    def trained(
+        name: str, recipe: Recipe, stop: Interrupt, tokenizer: PreTrainedTokenizerFast = tokenizer
+    ) -> PreTrainedModel:
         places = {"out": tmp_path / name, "checkpoints": tmp_path / f"{name}-checkpoints"}
         return train(corpus, tokenizer, recipe, **places, say=QUIET, interrupt=stop)
 
@@ -298,6 +300,9 @@ def test_a_few_steps_reduce_the_loss_and_leave_a_base_that_loads(
     assert (tmp_path / "base/model.safetensors").read_bytes() == (tmp_path / "stopped/model.safetensors").read_bytes()
     with pytest.raises(CheckpointError, match=r"was made with learning_rate=0.005, not 0.1"):
         trained("stopped", replace(recipe, learning_rate=0.1), Interrupt())
+    other = train_tokenizer(tokenizer_texts(corpus), 400, game_foods())
+    with pytest.raises(CheckpointError, match=r"was made with vocabulary=512, not 400"):
+        trained("stopped", recipe, Interrupt(), other)
     with pytest.raises(TrainingError, match=r"the loss of pretraining step 3 is nan"):
         trained("diverged", replace(recipe, learning_rate=1e30), Interrupt())
 

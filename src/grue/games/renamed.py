@@ -2,7 +2,8 @@
 
 In CookingWorld foods exchange their names. A policy trained on a few hundred recipes learns them by heart; with the
 names exchanged at every play, reading the cookbook is the only thing that pays. A renaming that would make a recipe
-of a dev or test game is never used. In the other families whose folds differ in names, things get made-up words.
+of a dev or test game is never used. In the other families whose folds differ in names, things get made-up words, and
+the quantities of sorting are drawn anew.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _SCALES: tuple[dict[str, int], ...] = (
     {"ml": 1, "l": 1_000},
     {"mm": 1, "cm": 10, "m": 1_000},
 )
-_LARGEST = 50  # the game's own quantities go up to it
+LARGEST = 50  # the game's own quantities go up to it
 # what a game's rules name and its goal speaks of, and the small words between
 _KEPT = frozenset(("math", "problem", "instructions", "book", "box", "take", "of", "in", "on", "a", "an", "the"))
 _ONSETS: tuple[str, ...] = ("b", "br", "c", "ch", "d", "f", "fl", "g", "gr", "h", "j", "k", "l", "m", "n", "p")
@@ -84,7 +84,7 @@ def _draw_quantities(actions: Sequence[str], rng: random.Random) -> dict[str, st
     old = sorted(found, key=lambda quantity: (numbers[quantity] * scale[units[quantity]], quantity))
     new: dict[int, str] = {}  # by size: as many as there are, no two of one size
     while len(new) < len(old):
-        number, unit = rng.randint(1, _LARGEST), rng.choice(list(scale))
+        number, unit = rng.randint(1, LARGEST), rng.choice(list(scale))
         new[number * scale[unit]] = f"{number}{unit}"
     return dict(zip(old, (new[size] for size in sorted(new)), strict=True))
 

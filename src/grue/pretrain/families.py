@@ -11,10 +11,11 @@ from dataclasses import replace
 from grue.errors import GameError
 from grue.games import tasks
 from grue.games.twx import TwxGame
+from grue.games.words import LARGEST
 from grue.pretrain.corpus import Transcript, follow, transcribe
 
 LIMIT = 40
-NUMBERS = tuple(str(number) for number in range(1, 51))  # the quantities of sorting: a token each
+NUMBERS = tuple(str(number) for number in range(1, LARGEST + 1))  # the quantities of sorting: a token each
 
 # family: (share of the games, its sizes)
 FAMILIES: dict[str, tuple[float, tuple[str, ...]]] = {
