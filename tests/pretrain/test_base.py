@@ -110,18 +110,21 @@ def digest(transcripts: Iterable[Transcript]) -> str:
     return hashlib.sha256("\n".join(json.dumps(asdict(t)) for t in transcripts).encode()).hexdigest()
 
 
-def test_the_same_seeds_give_the_same_games_in_every_version_of_grue() -> None:
+def test_the_same_seeds_give_the_same_games_in_every_version_of_grue(tmp_path: Path) -> None:
     """The first games of the three corpora. Another version of TextWorldExpress, which is pinned, may make others."""
     first, second = list(record_corpus(12)), list(record_shuffled(12, PARAMS))
     assert {transcript.player for transcript in first} == {"random", "gold", "noisy"}
     assert any(not all(transcript.valid) for transcript in second)  # a noisy one
     assert digest(first) == "0111bc19e43090284617ad110dba22d4000f8e69daeda141ebe2e715ca92319d"
     assert digest(second) == "e66b86c4ab6b415236c5a1e6186c0d44145c611a6dcea03dd17b0fe554d3263e"
-    assert digest(record_families(14)) == "5ef902880475edc06ad69780d9923cdc2dc305893050813f171bc562613b7c87"
+    families = record_families(14, Recording(tmp_path, QUIET, Interrupt()))
+    assert digest(families) == "5ef902880475edc06ad69780d9923cdc2dc305893050813f171bc562613b7c87"
 
 
-def test_the_other_families_are_played_by_gold_on_layouts_of_their_own() -> None:
-    transcripts = list(record_families(30))
+def test_the_other_families_are_played_by_gold_on_layouts_of_their_own(tmp_path: Path) -> None:
+    recording = Recording(tmp_path, QUIET, Interrupt())
+    transcripts = record_families(30, recording)
+    assert record_families(30, recording) == transcripts
     assert {transcript.game for transcript in transcripts} == set(FAMILIES) == set(ALL_FAMILIES) - {"cookingworld"}
     for transcript in transcripts:
         assert transcript.won or transcript.game == "coin"  # its gold walks at random
@@ -172,16 +175,16 @@ def test_a_corpus_is_recorded_once_and_a_stopped_recording_goes_on(tmp_path: Pat
     stop.adopt(signal.SIGINT)  # as if somebody had pressed Ctrl-C: ends at the first safe point, which is game 50
     with pytest.raises(Interrupted):
         Recording(tmp_path, QUIET, stop).of("corpus", 60, recorded)
-    begun = read_corpus(tmp_path / "corpus.partial")
+    file = tmp_path / "corpus.jsonl"
+    begun = read_corpus(file)
     assert len(begun) == 50
-    with (tmp_path / "corpus.partial").open("a") as file:
-        file.write('{"seed": 1000')  # a kill tears the line that is being written
+    with file.open("a") as opened:
+        opened.write('{"seed": 1000')  # a kill tears the line that is being written
     whole = Recording(tmp_path, QUIET, Interrupt()).of("corpus", 60, recorded)
     assert whole[:50] == begun
     assert [t.seed for t in whole] == [t.seed for t in tasks(GAME, PARAMS, "pretrain", RECORD_LIMIT, 60)]
     assert Recording(tmp_path, QUIET, Interrupt()).of("corpus", 10, recorded) == whole[:10]
     assert asked == [0, begun[-1].seed]
-    file = tmp_path / "corpus.jsonl"
     with file.open("a") as opened:
         opened.write('{"seed": 1}\n')
     with pytest.raises(DataError, match=r"corpus.jsonl:61 is no transcript"):

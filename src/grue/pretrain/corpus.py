@@ -52,34 +52,29 @@ def read_corpus(path: Path) -> list[Transcript]:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Corpora of a folder, each recorded once."""
+    """Corpora of a folder. What is there is kept, what is missing is recorded."""
 
     folder: Path
     say: Progress
     interrupt: Interrupt
 
-    def of(
-        self, name: str, games: int, recorded: Callable[[int], Iterator[Transcript]], *, again: bool = False
-    ) -> list[Transcript]:
-        """The first `games` transcripts of the folder's corpus `name`, which is written first if there is none.
+    def of(self, name: str, games: int, recorded: Callable[[int], Iterator[Transcript]]) -> list[Transcript]:
+        """The first `games` transcripts of the corpus `name`, fewer where the engine could not play some.
 
-        `recorded` makes the transcripts behind a seed, in the order of their seeds: a recording that was stopped goes
-        on behind its last one. With `again` it begins anew.
+        `recorded` makes the transcripts behind a seed, in the order of their seeds, so a recording that was stopped, or
+        was of fewer games, goes on behind its last one.
         """
         path = self.folder / f"{name}.jsonl"
-        if not path.exists():
-            partial = path.with_suffix(".partial")
-            if again:
-                partial.unlink(missing_ok=True)
-            done = read_corpus(partial)
+        done = read_corpus(path)
+        if len(done) < games:
             coming = recorded(done[-1].seed if done else 0)
             with self.say.bar(f"recording {name}", games, done=len(done), unit="games") as bar:
                 while part := list(islice(coming, TOGETHER)):
-                    jsonl.append(partial, map(asdict, part))
+                    jsonl.append(path, map(asdict, part))
                     bar.advance(len(part))
                     self.interrupt.check()
-            partial.rename(path)
-        return read_corpus(path)[:games]
+            done = read_corpus(path)
+        return done[:games]
 
 
 def _wins(game: TwxGame, task: Task, actions: list[str]) -> bool:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from grue.errors import GameError
 from grue.games import tasks
 from grue.games.twx import TwxGame
 from grue.games.words import LARGEST
-from grue.pretrain.corpus import Transcript, follow, transcribe
+from grue.pretrain.corpus import Recording, Transcript, follow, transcribe
 
 LIMIT = 40
 NUMBERS = tuple(str(number) for number in range(1, LARGEST + 1))  # the quantities of sorting: a token each
@@ -35,17 +36,22 @@ FAMILIES: dict[str, tuple[float, tuple[str, ...]]] = {
 }
 
 
-def record_families(games: int) -> Iterator[Transcript]:
-    """About `games` transcripts of the pretrain fold; each depends on its family, size and seed alone."""
+def record_families(games: int, recording: Recording) -> list[Transcript]:
+    """About `games` transcripts of the pretrain fold, a corpus for each family and size."""
+    transcripts: list[Transcript] = []
     for family, (share, sizes) in FAMILIES.items():
-        for params in sizes:
-            yield from _record(family, params, max(1, round(games * share / len(sizes))))
+        for number, params in enumerate(sizes, 1):
+            part = max(1, round(games * share / len(sizes)))
+            transcripts += recording.of(f"{family}-{number}", part, partial(_record, family, params, part))
+    return transcripts
 
 
-def _record(family: str, params: str, games: int) -> Iterator[Transcript]:
+def _record(family: str, params: str, games: int, after: int) -> Iterator[Transcript]:
     game = TwxGame(family, params)
     try:
         for task in tasks(family, params, "pretrain", LIMIT, games):
+            if task.seed <= after:
+                continue
             try:
                 first = game.reset(task, gold=True)
             except GameError:  # the engine has no solution for a few layouts

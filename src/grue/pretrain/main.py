@@ -68,9 +68,8 @@ def main(
 ) -> Path:
     """Make a base under `out`/base; the corpora are recorded once. Returns the folder of the base.
 
-    First gold, noisy gold and random play of the main size, then one pass over shuffled gold of many sizes; with
-    `family_games`, gold play of the other families is mixed into both. Stopped and started again, it goes on where it
-    was.
+    First gold, noisy gold and random play of the main size, then one pass over shuffled gold of many sizes, into which
+    `family_games` of gold play of the other families are mixed. Stopped and started again, it goes on where it was.
     """
     import torch
 
@@ -82,15 +81,13 @@ def main(
     with Interrupt() as interrupt:
         recording = Recording(out, say, interrupt)
         gold = recording.of("corpus", games, lambda after: record_corpus(games, after))
-        others = []
-        if family_games:
-            others = recording.of("families", family_games, lambda _: record_families(family_games), again=True)
+        others = record_families(family_games, recording) if family_games else []
         samples = gold[:2000] + others[:: max(1, len(others) // 1000)]
         tokenizer = train_tokenizer(tokenizer_texts(samples), vocabulary, (*game_foods(), *(NUMBERS if others else ())))
         first = Recipe(passes=passes)
         second = replace(first, passes=1.0, learning_rate=1e-3, warmup_steps=50, seed=1)
         learn = partial(train, tokenizer=tokenizer, out=out / "base", say=say, interrupt=interrupt)
-        model = learn(gold + others, recipe=first, checkpoints=out / "first")
+        model = learn(gold, recipe=first, checkpoints=out / "first")  # other families here cost much of what it learns
         shuffled = recording.of(
             "shuffled", shuffled_games, lambda after: record_shuffled(shuffled_games, PARAMS, after)
         )

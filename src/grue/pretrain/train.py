@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from grue import heap
 from grue.errors import CheckpointError, TrainingError
 from grue.interrupt import Interrupt
 from grue.models.attention import own_attention
@@ -164,6 +165,8 @@ def train(
         for ids_BT, weights_BT in islice(coming, work.step, total) if work.step < total else ():
             loss, action_loss = work.learn(ids_BT, weights_BT, total)
             bar.advance(note=f"loss {loss:.3f} actions {action_loss:.4f}")
+            if work.step % 20 == 0:
+                heap.trim()
             if interrupt.requested or time.monotonic() - saved >= SAVE_EVERY_S:
                 work.save(checkpoints)
                 saved = time.monotonic()
