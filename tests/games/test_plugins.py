@@ -10,10 +10,14 @@ from typer.testing import CliRunner
 
 from grue import games
 from grue.cli.main import app
+from grue.cli.play import what_to_play
+from grue.config import load_config
 from grue.errors import ConfigError, GameError
 from grue.games.play import play
 from grue.games.teachers import teacher
-from grue.types import Task
+from grue.progress import Progress
+from grue.stages import run_all, run_stage
+from grue.types import Outcome, Task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -44,6 +48,34 @@ def test_a_declared_game_is_played_by_its_name() -> None:
     assert {episode.task.game for episode in episodes} == {"guess"}
     assert sum(episode.won for episode in episodes) > 10  # 1 - 0.9^30 is 0.96
     assert {turn.observation.text for episode in episodes for turn in episode.turns} > {"Higher.", "Lower."}
+
+
+def test_an_exception_in_a_declared_game_fails_the_episode_and_not_the_run(packages: Path) -> None:
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    broken = text.replace("        self.steps += 1\n", "        self.steps += {'7': 1}[action]\n")
+    solved = "    def gold(self) -> list[str]:\n        return [str(self.number)]\n\n    def close"
+    (packages / "moody_package.py").write_text(broken.replace("    def close", solved), encoding="utf-8")
+    install(packages, "moody_package", "moody = moody_package:Guess")
+    game = games.make("moody")
+    tasks = games.tasks("moody", "", "dev", 30, count=20)
+    played = [play(game, task, teacher("gold", game)) for task in tasks]
+    failed = [episode for episode in played if episode.outcome is Outcome.FAILED]
+    assert 0 < sum(episode.won for episode in played) == 20 - len(failed) < 20  # wherever the number is 7
+    assert all(episode.error and "KeyError" in episode.error for episode in failed)
+
+
+def test_a_game_that_cannot_solve_itself_is_trained_and_played(packages: Path, tmp_path: Path) -> None:
+    """The command of the documents, in small: random demonstrations, no SFT, no row for gold."""
+    changes = ["game.name=guess", "game.limit=10", "demos.teacher=random", "demos.games=4", "sft.epochs=0"]
+    config = load_config("toy", [*changes, "ppo.iterations=1", "ppo.dev_every=0", "eval.games=4"])
+    results = run_all(config, tmp_path / "run", say=Progress(quiet=True))
+    assert set(results["policies"]) == {"random", "base", "ppo"}
+    assert [pair["b"] for pair in results["paired"]] == ["base"]
+    task, _ = what_to_play("guess", [], 10_000)
+    assert (task.game, task.fold) == ("guess", "dev")
+    with pytest.raises(GameError, match="gold") as caught:
+        run_stage("demos", load_config("toy", changes[:2]), tmp_path / "other", say=Progress(quiet=True))
+    assert "demos.teacher" in caught.value.hint
 
 
 @pytest.mark.usefixtures("packages")
@@ -80,6 +112,13 @@ def test_check_game_passes_the_example_and_names_what_a_broken_game_breaks(
     assert (good.exit_code, "2 test games keep the contract" in good.output) == (0, True)
     bad = CliRunner().invoke(app, ["check-game", "rude_game:Guess", "--games", "1"])
     assert (bad.exit_code, "breaks its contract" in bad.output) == (1, True)
+    late = text.replace(
+        "return self.show(text, float(won)), float(won), outcome",
+        "return self.show(text, 9.0 * won), 9.0 * won, outcome",
+    )
+    (tmp_path / "late_game.py").write_text(late, encoding="utf-8")  # too much, and only at the end
+    bad = CliRunner().invoke(app, ["check-game", "late_game:Guess", "--games", "20"])
+    assert (bad.exit_code, "a score is between -1 and 1" in bad.output) == (1, True)
     assert CliRunner().invoke(app, ["check-game", "own_game:Nothing"]).exit_code == 1
     assert CliRunner().invoke(app, ["check-game", "toy", "rooms=99"]).exit_code in (1, 2)
 

@@ -115,6 +115,41 @@ def test_steps_that_were_begun_are_done_once_whatever_happens_before_they_are_fe
     assert at_once(seats, lambda pid: os.kill(pid, signal.SIGSTOP)) == calm
 
 
+@pytest.mark.parametrize("seats", [1, 3])
+@pytest.mark.parametrize("blow", [None, signal.SIGKILL])
+def test_resets_that_were_begun_are_those_of_a_game_at_home(seats: int, blow: signal.Signals | None) -> None:
+    games, home = [hosted(seats) for _ in range(4)], ToyGame("rooms=4")
+    for round_ in range(2):
+        tasks = [Task("toy", "rooms=4", "train", 10 * round_ + place, 40) for place in range(4)]
+        for game, task in zip(games, tasks, strict=True):
+            game.begin_reset(task)
+        if blow is not None:
+            assert games[1].pid is not None
+            os.kill(games[1].pid, blow)
+        for game, task in zip(reversed(games), reversed(tasks), strict=True):
+            assert game.reset(task) == home.reset(task)
+            assert game.step("look") == home.step("look")
+    games[0].begin_reset(TASK)  # and then another one is wanted
+    assert games[0].reset(tasks[0]) == home.reset(tasks[0])
+    games[0].begin_reset(Task("toy", "rooms=4", "train", 10_000, 40))  # of another fold: `reset` says so
+    with pytest.raises(ConfigError, match="outside fold"):
+        games[0].reset(Task("toy", "rooms=4", "train", 10_000, 40))
+    for game in games:
+        game.close()
+
+
+def test_a_process_that_the_kernel_has_ended_is_not_given_out_again() -> None:
+    game, other = hosted(1), hosted(1)
+    for seat in (game, other):
+        seat.reset(TASK)
+        assert seat.pid is not None
+        os.kill(seat.pid, signal.SIGKILL)
+        seat.begin_step("look")  # to somebody who is dead, or will be in a moment
+    assert game.step("look") == other.step("look")
+    game.close()
+    other.close()
+
+
 def test_a_step_that_was_begun_may_be_forgotten() -> None:
     game, other, calm = hosted(), hosted(), ToyGame("rooms=4")
     for seat in (game, other, calm):

@@ -47,6 +47,8 @@ def _check_determinism(first: Game, second: Game, task: Task) -> None:
         _require((here, reward, outcome) == (there, reward_there, outcome_there), "equal actions give equal steps")
         _require(math.isclose(total, here.score - initial, abs_tol=1e-9), "rewards add up to the score")
         _require((outcome is Outcome.WON) == (here.score >= 1.0), "a score of 1 is a win, and only that")
+        _require(outcome is None or isinstance(outcome, Outcome), "an outcome is None or one of Outcome")
+    _check_observation(here)
     _require(_raises(lambda: first.step(NONSENSE)), "a step after the end raises GameError")
 
 
@@ -87,7 +89,8 @@ def _check_gold(game: Game, task: Task) -> None:
     outcome: Outcome | None = None
     for action in path:
         if outcome is None:
-            _, _, outcome = game.step(action)
+            observation, _, outcome = game.step(action)
+            _check_observation(observation)
     _require(outcome is Outcome.WON, "gold() is a way to win")
 
 
@@ -96,6 +99,11 @@ def _raises(call: Callable[[], object]) -> bool:
         call()
     except GrueError:
         return True
+    except Exception as error:
+        raise GameError(
+            f"the game breaks its contract: what is refused raises GameError, not {type(error).__name__}: {error}",
+            hint="see grue.games.base.Game",
+        ) from error
     return False
 
 

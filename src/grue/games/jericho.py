@@ -5,7 +5,8 @@ itself knows score, moves and a walkthrough of some fifty files by their checksu
 Zorks that were put under the MIT licence in 2025, the score is read from memory (versions 1 to 3) or from the reply to
 "score", which is asked and taken back; and valid actions are found by trying (`jericho_actions`).
 
-A story file is one game, in every fold; the seed only throws the interpreter's dice.
+A story file is one game, in every fold; the seed only throws the interpreter's dice, and not even these where Jericho
+has a walkthrough.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class JerichoGame(EngineGame):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the file is not supported, which is why this module reads memory
             self._env = _load(self._file, _FIRST_SEED + task.seed)
-            text, _ = self._env.reset()  # of a supported file: with the dice of its walkthrough
+            if self._env.is_fully_supported:
+                self._env.seed(None)  # the dice of its walkthrough, which wins with no others
+            text, _ = self._env.reset()
         memory = self._memory()
         self._layout = layout(memory)
         entries = [(entry.word, bool(entry.is_noun)) for entry in self._env.get_dictionary()]

@@ -119,6 +119,7 @@ def _launch(settings: JvmSettings) -> tuple[subprocess.Popen[bytes], int, str]:
             stdin=subprocess.PIPE,  # Java ends when the other end of this pipe is closed
             stdout=subprocess.PIPE,
             stderr=complaints,
+            start_new_session=True,  # Ctrl-C is for this process, which stops at a safe point
         )
         assert process.stdout is not None
         alarm = threading.Timer(_START_TIMEOUT, process.kill)

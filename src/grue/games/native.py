@@ -15,6 +15,7 @@ from pathlib import Path
 
 from grue.errors import ConfigError, needs
 from grue.games.base import Game, fold_range
+from grue.games.faults import Guarded
 from grue.games.params import Params, parse
 
 # name -> parameter -> (default, lowest, highest). A file or folder is named after the colon: "jericho:zork1.z3".
@@ -119,17 +120,31 @@ def make_native(game: str, params: Params = "", *, read_timeout: float = 20.0) -
     name, _, path = game.partition(":")
     engine = name.partition("-")[0]
     needs(_MODULES[engine], feature=_FEATURES[engine])
-    if engine == "alfworld":
+    if game == "alfworld":
         native_seeds(game, spelled, "train")
+    elif engine == "alfworld":
+        _some_split(game, spelled)
     elif path and not Path(path).expanduser().is_file():
         raise ConfigError(f"there is no file {path!r}", hint="the path of a story file stands behind the colon")
     if name == "babyai":
-        return open_here(game, spelled)
+        return Guarded(open_here(game, spelled))
     from grue.games.worker import WorkerExpertsGame, WorkerGoldGame, WorkerPlanGame
     from grue.games.worker_process import WorkerSettings
 
     kinds: dict[str, type[WorkerGoldGame]] = {"textworld": WorkerPlanGame, "alfworld": WorkerExpertsGame}
     return kinds.get(engine, WorkerGoldGame)(game, spelled, settings=WorkerSettings(read_timeout=read_timeout))
+
+
+def _some_split(game: str, params: str) -> None:
+    """ConfigError where a folder holds no split of ALFWorld at all."""
+    missing: list[ConfigError] = []
+    for fold in ("train", "dev", "test"):
+        try:
+            native_seeds(game, params, fold)
+            return
+        except ConfigError as error:
+            missing.append(error)
+    raise missing[0]
 
 
 def open_here(game: str, params: str) -> Game:

@@ -55,7 +55,9 @@ Params = Mapping[str, int] | str
 def check_family(game: str) -> str:
     """`game` when it is one of the eight families; ConfigError otherwise."""
     if game not in FAMILIES:
-        raise ConfigError(f"unknown game {game!r}", hint=_nearest(str(game), [*FAMILIES, "toy"]))
+        from grue.games.native import NATIVE  # which imports this module
+
+        raise ConfigError(f"unknown game {game!r}", hint=_nearest(str(game), [*FAMILIES, "toy", *NATIVE]))
     return game
 
 

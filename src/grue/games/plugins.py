@@ -17,6 +17,7 @@ from typing import Any
 
 from grue.errors import ConfigError, GameError
 from grue.games.base import Game
+from grue.games.faults import Guarded
 from grue.games.params import Params, parse
 
 GROUP = "grue.games"
@@ -45,7 +46,7 @@ def make_plugin(game: str, params: Params) -> Game:
     made = _load(_entry(game))(plugin_params(game, params))
     if not isinstance(made, Game):
         raise GameError(f"game {game!r} has no reset, step or close", hint="see grue.games.base.Game")
-    return made
+    return Guarded(made)
 
 
 def load_class(where: str) -> Any:

@@ -142,7 +142,7 @@ class Seat:
                 last, dead = error, jvm
         raise GameError(
             f"Java died or hung {1 + RESTARTS} times in a row at {self._where()}: {last}",
-            hint="give it more memory or a longer read time-out, or try another Java: `grue doctor` lists them",
+            hint="set a longer game.read_timeout_s, or another Java with game.java: `grue doctor` lists them",
         ) from last
 
     def close(self) -> None:

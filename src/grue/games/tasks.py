@@ -24,6 +24,7 @@ def tasks(
     start: int = 0,
     *,
     java: str | None = None,
+    read_timeout: float = 20.0,
 ) -> list[Task]:
     """`count` tasks of `fold`, in the order of their seeds, from the `start`-th seed of the fold on.
 
@@ -43,7 +44,7 @@ def tasks(
         seeds = native_seeds(game, known, fold)
     every: Iterator[Task] = (Task(game, known, fold, seed, limit) for seed in seeds[start:])
     if game == "cookingworld" and PROTECTED[fold]:
-        every = _not_shared(every, fold, java)
+        every = _not_shared(every, fold, JvmSettings(java, read_timeout))
     chosen = list(islice(every, count))
     if chosen:
         check_seed(chosen[0])
@@ -68,10 +69,10 @@ def canonical_params(game: str, params: Params) -> str:
     return canonical(game, params)
 
 
-def _not_shared(every: Iterator[Task], fold: str, java: str | None) -> Iterator[Task]:
+def _not_shared(every: Iterator[Task], fold: str, settings: JvmSettings) -> Iterator[Task]:
     from grue.games.twx import TwxGame
 
-    reader = TwxGame("cookingworld", settings=JvmSettings(java=java))
+    reader = TwxGame("cookingworld", settings=settings)
     try:
         for task in every:
             if not is_shared(reader.recipe(task), fold):

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import finalize
 
-from grue.errors import ConfigError, GameError
+from grue.errors import ConfigError, GameError, GrueError
 from grue.games.base import check_seed
 from grue.games.guard import clean_action
 from grue.games.worker_process import Worker, WorkerDiedError, WorkerSettings, worker_with_room
@@ -24,6 +24,14 @@ from grue.types import Observation, Outcome, Task
 RESTARTS = 1  # within one call: what hangs or crashes twice at the same place will do so again
 _SLOW = {"open", "reset", "gold", "rehearse", "plan"}  # calls in which a game may be generated
 _numbers = count()
+
+
+class Begun(NamedTuple):
+    """A call that has been sent before it is made."""
+
+    what: str | Task  # the action of a step, or the task of a reset
+    worker: Worker
+    ticket: int  # of the answer
 
 
 class WorkerGame:
@@ -40,26 +48,38 @@ class WorkerGame:
         self._seen: Observation | None = None
         self._outcome: Outcome | None = None
         self._closed = False
-        self._begun: tuple[str, Worker, int] | None = None  # action, where it was sent, ticket of the answer
+        self._begun: Begun | None = None
 
     def reset(self, task: Task) -> Observation:
         """Start `task`. ConfigError for one that cannot exist, GameError when the engine fails."""
         if self._closed:
             raise GameError("this game is closed", hint="make a new one with games.make")
         check_seed(task)
+        if self._begun is not None and self._begun.what != task:
+            self._forget_begun()
         self._task, self._actions, self._seen, self._outcome = None, [], None, None
-        observation = _observation(self._ask({"call": "reset", "task": asdict(task)}))
+        observation = _observation(self._ask({"call": "reset", "task": asdict(task)}, begun=self._begun))
         self._task, self._seen = task, observation
         return observation
+
+    def begin_reset(self, task: Task) -> None:
+        """Have the game start on `task`, which the next call must `reset`: other processes make theirs meanwhile."""
+        self._forget_begun()
+        with suppress(GrueError, WorkerDiedError):  # `reset` will say so, or begin anew
+            check_seed(task)
+            if not self._closed:
+                self._task = None  # what comes now is the end of the episode before
+                self._revive()
+                self._begin(task, {"call": "reset", "task": asdict(task)})
 
     def begin_step(self, action: str) -> None:
         """Have the game start on `action`, which the next call must `step`: games in other processes work meanwhile."""
         self._forget_begun()
-        if self._task is None or self._outcome is not None or self._worker is None or self.pid is None:
+        if self._task is None or self._outcome is not None or self.pid is None:
             return
         with suppress(GameError, WorkerDiedError):  # `step` will say so, or begin anew
-            action, worker = clean_action(action), self._worker
-            self._begun = action, worker, worker.begin({"call": "step", "action": action, "seat": self._seat})
+            action = clean_action(action)
+            self._begin(action, {"call": "step", "action": action})
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         """Do one action, again after a restart and replay if the process dies or hangs."""
@@ -67,7 +87,7 @@ class WorkerGame:
         if self._outcome is not None:
             raise GameError(f"the episode is over ({self._outcome})", hint="call reset(task) to play again")
         action = clean_action(action)
-        if self._begun is not None and self._begun[0] != action:
+        if self._begun is not None and self._begun.what != action:
             self._forget_begun()
         plain, reward, outcome = self._ask({"call": "step", "action": action}, begun=self._begun)
         self._actions.append(action)
@@ -95,7 +115,16 @@ class WorkerGame:
             raise GameError("step before reset, or after close", hint="call reset(task) first")
         return self._task
 
-    def _ask(self, request: dict[str, Any], begun: tuple[str, Worker, int] | None = None) -> Any:
+    def _begin(self, what: str | Task, request: dict[str, Any]) -> None:
+        assert self._worker is not None
+        ticket = self._worker.begin(request | {"seat": self._seat}, self._allowed(request))
+        self._begun = Begun(what, self._worker, ticket)
+
+    def _allowed(self, request: dict[str, Any]) -> float:
+        """Seconds that a call may take."""
+        return self._settings.read_timeout * (self._settings.slow if request["call"] in _SLOW else 1.0)
+
+    def _ask(self, request: dict[str, Any], begun: Begun | None = None) -> Any:
         """`request` put to the game in the state that the episode has reached. `begun`: it has been sent already."""
         if begun is None:
             self._forget_begun()
@@ -104,9 +133,9 @@ class WorkerGame:
         for _ in range(1 + RESTARTS):
             try:
                 self._revive()
-                if begun is not None and begun[1] is self._worker:
-                    ticket, begun = begun[2], None
-                    return self._value(self._worker.finish(ticket, self._settings.read_timeout))
+                if begun is not None and begun.worker is self._worker:
+                    ticket, begun = begun.ticket, None
+                    return self._value(self._worker.finish(ticket))
                 return self._call(request)
             except WorkerDiedError as error:
                 last = error
@@ -131,7 +160,11 @@ class WorkerGame:
         worker.seats.add(self._seat)
         self._leave = finalize(self, worker.leave, self._seat)
         self._leave.atexit = False
-        self._call({"call": "open", "game": self.game, "params": self.params})
+        try:
+            self._call({"call": "open", "game": self.game, "params": self.params})
+        except GrueError:  # no game was opened, so the seat is nobody's
+            self._drop()
+            raise
         if self._task is None:
             return
         seen = _observation(self._call({"call": "reset", "task": asdict(self._task)}))
@@ -144,10 +177,7 @@ class WorkerGame:
 
     def _call(self, request: dict[str, Any]) -> Any:
         assert self._worker is not None
-        settings = self._settings
-        slow = request["call"] in _SLOW
-        timeout = settings.read_timeout * (settings.slow if slow else 1.0)
-        return self._value(self._worker.call(request | {"seat": self._seat}, timeout))
+        return self._value(self._worker.call(request | {"seat": self._seat}, self._allowed(request)))
 
     def _value(self, answer: dict[str, Any]) -> Any:
         if "error" not in answer:
@@ -158,11 +188,10 @@ class WorkerGame:
         raise kind(answer["message"], hint=answer["hint"])
 
     def _forget_begun(self) -> None:
-        """A step that was begun and is not wanted any more: the state that it belongs to is lost."""
+        """A call that was begun and is not wanted any more: the state that it belongs to is lost."""
         if self._begun is not None:
-            _, worker, ticket = self._begun
-            self._begun = None
-            worker.forget(ticket)
+            begun, self._begun = self._begun, None
+            begun.worker.forget(begun.ticket)
             self._drop()
 
     def _drop(self) -> None:

@@ -54,7 +54,8 @@ class Worker:
         self.seats: set[int] = set()
         self._left: list[int] = []  # seats to be closed at the next call
         self._tickets = count()
-        self._asked: deque[int] = deque()  # tickets of requests whose answers have not been read, in order
+        # (ticket, seconds allowed) of requests whose answers have not been read, in order
+        self._asked: deque[tuple[int, float]] = deque()
         self._answers: dict[int, bytes] = {}  # read while looking for another one
         self._unwanted: set[int] = set()
         self._buffer = b""
@@ -91,24 +92,27 @@ class Worker:
     def call(self, request: dict[str, Any], timeout: float) -> Any:
         """The answer to `request`: {"value": ...} or {"error": ...}. WorkerDiedError when none came in `timeout` s."""
         with self.lock:
-            return self.finish(self.begin(request), timeout)
+            return self.finish(self.begin(request, timeout))
 
-    def begin(self, request: dict[str, Any]) -> int:
-        """Send `request` and return at once: a ticket for its answer. WorkerDiedError when it cannot be sent."""
+    def begin(self, request: dict[str, Any], timeout: float) -> int:
+        """Send `request` and return at once: a ticket for its answer, which may take `timeout` s once those before it
+        are there. WorkerDiedError when it cannot be sent.
+        """
         with self._guarded():
             if self._left:
                 request = request | {"left": [self._left.pop() for _ in range(len(self._left))]}
             self._send(request)
             ticket = next(self._tickets)
-            self._asked.append(ticket)
+            self._asked.append((ticket, timeout))
             return ticket
 
-    def finish(self, ticket: int, timeout: float) -> Any:
-        """The answer that belongs to `ticket`. Answers come in the order of the requests; each may take `timeout` s."""
+    def finish(self, ticket: int) -> Any:
+        """The answer that belongs to `ticket`. Answers come in the order of the requests."""
         with self._guarded():
             while ticket not in self._answers:
+                owner, timeout = self._asked[0]
                 line = self._line(time.monotonic() + timeout, timeout)
-                owner = self._asked.popleft()
+                self._asked.popleft()
                 if owner not in self._unwanted:
                     self._answers[owner] = line
                 self._unwanted.discard(owner)
@@ -154,6 +158,11 @@ class Worker:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            self._close()
+
+    def notice(self) -> None:
+        """See whether it has ended by itself, or by the hand of the kernel."""
+        if self.alive and self._process.poll() is not None:
             self._close()
 
     def abandon(self) -> None:
@@ -206,6 +215,8 @@ _lock = threading.RLock()
 def worker_with_room(settings: WorkerSettings) -> Worker:
     """A live process of this one with a free seat, started if there is none."""
     with _lock:
+        for worker in _pool:
+            worker.notice()
         _pool[:] = [worker for worker in _pool if worker.alive]
         for worker in _pool:
             if len(worker.seats) < settings.seats:

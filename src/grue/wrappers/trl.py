@@ -8,7 +8,7 @@
     )
 
 TRL asks for a chat template that knows tool calls, gives one reward an episode, and calls this interface experimental.
-grue's own GRPO and PPO need neither template nor tools and give credit per turn; this is for comparing, and for those
+grue's own PPO needs neither template nor tools and gives credit per turn; this is for comparing, and for those
 who have a TRL set-up already.
 """
 
@@ -40,7 +40,11 @@ class GameEnvironment:
     def reset(self, game_seed: int = 0, fold: str = "train", **row: Any) -> str:
         """Begin the game of a row of `dataset`; what the player sees first. Other columns are not read."""
         task = Task(self._named.game, self._named.params, fold, int(game_seed), self._named.limit)
-        observation = self._game.reset(task)
+        try:
+            observation = self._game.reset(task)
+        except GameError as error:
+            self._outcome = Outcome.FAILED
+            return f"The game has crashed: {error.message}"
         self._outcome, self._score = None, observation.score
         return render_task(observation.goal, task.limit) + self._shown(observation)
 

@@ -2,7 +2,7 @@
 
 | name        | knows                                    | plays                                    |
 |-------------|------------------------------------------|------------------------------------------|
-| random      | the valid actions                        | every game                               |
+| random      | the valid actions                        | every game that lists them               |
 | gold        | the engine's own solution                | every game                               |
 | gold-pruned | the same, without its idle steps         | every game                               |
 | explore     | what it has read and seen, like a policy | cookingworld, alfworld                   |
@@ -40,10 +40,13 @@ def teacher(name: str, game: Game, seed: int = 0) -> Player:
     if name == "optimal" and isinstance(game, CanPlan):
         return Planned(game)
     if name in TEACHERS:
-        raise GameError(f"teacher {name!r} cannot play a {type(game).__name__}: it does not show what that needs")
+        raise GameError(
+            f"teacher {name!r} cannot play this game, which does not show what that needs",
+            hint="choose another with demos.teacher=NAME; random plays every game that lists its valid actions",
+        )
     near = get_close_matches(str(name), TEACHERS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"teachers are {', '.join(TEACHERS)}"
     raise ConfigError(f"unknown teacher {name!r}", hint=hint)
 
 
-__all__ = ["TEACHERS", "Explore", "Gold", "GoldPruned", "Optimal", "Player", "Random", "teacher"]
+__all__ = ["TEACHERS", "Explore", "Gold", "GoldPruned", "HasGold", "Optimal", "Player", "Random", "teacher"]

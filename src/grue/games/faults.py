@@ -1,0 +1,43 @@
+"""Games that run in this process and are not ours: what goes wrong in one fails its episode, and not the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from grue.errors import GameError, GrueError
+from grue.games.base import Game
+from grue.types import Observation, Outcome, Task
+
+
+@contextmanager
+def engine_errors() -> Iterator[None]:
+    """An exception of the engine as a GameError. Nothing ends a call that hangs: that takes a process of its own."""
+    try:
+        yield
+    except GrueError:
+        raise
+    except Exception as error:
+        raise GameError(f"the game failed: {type(error).__name__}: {error}") from error
+
+
+class Guarded:
+    """`game` with its exceptions turned into GameErrors. It can do what else the game can: gold, rehearse, plan."""
+
+    def __init__(self, game: Game) -> None:
+        self._game = game
+        for name in dir(game):
+            public = not name.startswith("_") and name not in ("reset", "step", "close")
+            if public and callable(getattr(type(game), name, None)):  # of the class: a property may raise
+                setattr(self, name, engine_errors()(getattr(game, name)))
+
+    def reset(self, task: Task) -> Observation:
+        with engine_errors():
+            return self._game.reset(task)
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        with engine_errors():
+            return self._game.step(action)
+
+    def close(self) -> None:
+        self._game.close()
