@@ -84,6 +84,14 @@ def test_overrides_are_read_by_the_type_of_their_setting() -> None:
     assert config.model.name == "Qwen/Qwen3-0.6B"
 
 
+def test_another_game_drops_what_only_the_presets_game_can_do(write) -> None:
+    for config in (load_config(overrides=["game.name=toy"]), load_config(file=write("game: {name: toy}"))):
+        assert (config.sft.rename, config.ppo.rename, config.ppo.hidden_state) == (0, 0, False)
+        assert config.ppo.game_baseline
+    own = load_config(overrides=["ppo.rename=0.5", "game.name=twc"])
+    assert (own.ppo.rename, own.sft.rename) == (0.5, 0)
+
+
 def test_whole_parameters_replace_and_another_game_drops_the_old_ones(write) -> None:
     assert load_config(overrides=["game.params=numLocations=2"]).game.params == {"numLocations": 2}
     assert load_config(overrides=["game.name=coin"]).game.params == {}

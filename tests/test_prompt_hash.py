@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from grue import load_policy, stages
 from grue.config import Config
 from grue.errors import CheckpointError
 from grue.progress import Progress
+from grue.prompts.tokens import Encoder
 from grue.stages.export import export_run
 from grue.stages.trained import load_trained
 from grue.storage import checkpoint
@@ -71,6 +73,13 @@ def not_done(run: Path, *names: str) -> None:
     file.write_text(json.dumps(kept))
     for name in names[1:]:
         shutil.rmtree(run / "checkpoints" / name)
+
+
+def test_another_vocabulary_is_another_form() -> None:
+    known, other = tiny.tokenizer(), deepcopy(tiny.tokenizer())
+    other.add_tokens(["grue"])
+    assert Encoder(known).fingerprint == Encoder(deepcopy(known)).fingerprint
+    assert Encoder(known).fingerprint != Encoder(other).fingerprint
 
 
 def test_every_checkpoint_holds_the_hash(run: Path) -> None:

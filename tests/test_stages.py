@@ -138,11 +138,18 @@ def test_stages_out_of_order_say_what_comes_first(config: Config, tmp_path: Path
 
 
 def test_training_can_be_skipped(finished: Path, config: Config, tmp_path: Path) -> None:
-    """With 0 passes and 0 iterations the table compares the base with itself."""
-    changes = ["sft.epochs=0", "ppo.iterations=0", "ppo.dev_every=0", "eval.side_games=0"]
+    """What no training has made is in no row. The game starts over, and the best score of all attempts counts."""
+    changes = ["sft.epochs=0", "ppo.iterations=0", "ppo.dev_every=0", "eval.side_games=0", "eval.restarts=true"]
     results = stages.run_all(override(config, changes, None), tmp_path / "run", say=QUIET)
-    rows = [results["policies"][policy]["decoding"] for policy in ("base", "sft", "ppo")]
-    assert rows[0] == rows[1] == rows[2]
+    assert set(results["policies"]) == {"random", "gold", "base"}
+    assert results["paired"] == []
+    random, gold, base = (results["policies"][name]["decoding"] for name in ("random", "gold", "base"))
+    assert gold["scripted"]["tales"] == gold["scripted"]["best_score"] == 1.0
+    assert random["scripted"]["tales"] >= random["scripted"]["best_score"]
+    # greedy play is always the same, so its first attempt is its best one (scores are whole per cent)
+    assert base["greedy"]["tales"] == pytest.approx(base["greedy"]["best_score"], abs=0.01)
+    assert "TALES" in (tmp_path / "run/report.html").read_text()
+    assert "TALES" not in (finished / "report.html").read_text()
 
 
 def test_a_trained_policy_can_be_watched(finished: Path, tmp_path: Path) -> None:

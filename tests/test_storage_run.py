@@ -66,7 +66,10 @@ def test_a_stage_done_again_starts_over_with_those_behind_it(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match=r"demos\.games"):
         Run(tmp_path, load_config("toy", ["sft.epochs=5", "demos.games=9"]), again="sft")
     assert len(read_metrics(tmp_path)) == 3  # a refused command deletes nothing
+    probe = tmp_path / "episodes/probe-sft.jsonl"
+    probe.write_text("{}\n")
     again = Run(tmp_path, load_config("toy", ["sft.epochs=5"]), again="sft")
+    assert not probe.exists()
     assert [again.is_done(stage) for stage in ("demos", "sft", "ppo")] == [True, False, False]
     assert [row["stage"] for row in read_metrics(tmp_path)] == ["demos"]
     assert [again.checkpoints(stage).exists() for stage in ("demos", "sft", "ppo")] == [True, False, False]

@@ -301,7 +301,10 @@ from grue.policy.policy import make_policy
 from grue.prompts.tokens import Encoder
 
 torch.manual_seed(0)
-lm, tokenizer = load_model(ModelConfig(name="embedded"))
+config = ModelConfig(name="embedded")
+COLUMNS = config.context  # tokens of a segment
+MICRO_TOKENS = 8192  # tokens of one forward pass in training
+lm, tokenizer = load_model(config)
 model, encoder = PolicyModel(lm), Encoder(tokenizer, PRESET.policy)
 print(f"policy: {PRESET.policy.kind}, min_p {PRESET.policy.min_p}")
 count = sum(p.numel() for p in lm.parameters())
@@ -329,7 +332,6 @@ print(
 from grue.evaluate.evaluate import evaluate
 from grue.policy.actor import Actor
 
-COLUMNS = 1024  # tokens of a segment
 actor = Actor(model, "auto")  # plays in the number format that is fastest here
 policy = make_policy(actor.model, encoder)
 looked_at = evaluate(policy, games, dev_tasks[:: max(1, len(dev_tasks) // size(6, 4))], Decoding(), columns=COLUMNS)
@@ -645,7 +647,12 @@ def sft_loss(reading, batch, nodes: int):
 def fine_tune(model, items, learning_rate: float = PRESET.sft.learning_rate, seed: str = "sft") -> list[dict]:
     """One pass over `items`; the metrics of every optimiser step."""
     learner = Learner(
-        model, learning_rate=learning_rate, weight_decay=0.01, max_grad_norm=1.0, micro_tokens=8192, dtype="auto"
+        model,
+        learning_rate=learning_rate,
+        weight_decay=0.01,
+        max_grad_norm=1.0,
+        micro_tokens=MICRO_TOKENS,
+        dtype="auto",
     )
     steps, log = max(1, len(items) // BATCH), []
     for part in minibatches(items, steps, random.Random(seed)):
@@ -956,7 +963,12 @@ def train_ppo(model, actor, policy, seats, pool, iterations: int, name: str, wat
     `seats(iteration)` are the games to play in it, `watch(iteration)` is called now and then.
     """
     learner = Learner(
-        model, learning_rate=CFG.learning_rate, weight_decay=0.0, max_grad_norm=1.0, micro_tokens=8192, dtype="auto"
+        model,
+        learning_rate=CFG.learning_rate,
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        micro_tokens=MICRO_TOKENS,
+        dtype="auto",
     )
     critic = Critic(model.value_head, CFG.value_learning_rate, CFG.value_passes, CFG.value_memory, name)
     baseline = GameBaseline(DEMO_STEPS, CFG, name)
@@ -1385,18 +1397,18 @@ print(
 # only adapters learn:
 #
 # ```python
-# config = ModelConfig(name="Qwen/Qwen3-0.6B", quantize="nf4", lora_rank=16, context=2048)  # pip install "grue[qlora]"
-# lm, tokenizer = load_model(config)
-# COLUMNS = config.context
+# config = ModelConfig(name="Qwen/Qwen3-0.6B", quantize="nf4", lora_rank=16, context=2048)  # pip install -e ".[qlora]"
+# MICRO_TOKENS = 2048
 # ```
 #
-# An ordinary tokenizer needs several times as many tokens for a game as the base's own, hence the longer context. Leave out
-# the code of section 6, which adapts and quantizes a second time. Use `micro_tokens=2048` or less if memory runs out, half the
-# `SLOTS`, a learning rate of 1e-4 to 3e-4 for the adapters, and `Actor(model, "bfloat16")`. `fine_tune` and `train_ppo` stay
-# as they are. This path of the notebook has not been run on a GPU. From the command line nothing has to be changed:
+# These two lines take the place of theirs in the cell of section 4.3 that loads the model. An ordinary tokenizer needs several
+# times as many tokens for a game as the base's own, hence the longer context. Leave out the code of section 6, which adapts
+# and quantizes a second time; set `SLOTS` to 16, the learning rates of `fine_tune` and `CFG` to 1e-4 to 3e-4 for the
+# adapters, and write `"bfloat16"` for `"auto"` in the two lines with `Actor(`. `fine_tune` and `train_ppo` stay as they are. This
+# path of the notebook has not been run on a GPU. From the command line nothing in the code has to be changed:
 #
 # ```sh
-# grue run model.name=Qwen/Qwen3-0.6B model.quantize=nf4 model.context=2048 --out runs/qwen3
+# grue run model.name=Qwen/Qwen3-0.6B model.quantize=nf4 model.context=2048 ppo.slots=16 eval.slots=16 --out runs/qwen3
 # ```
 #
 # **Things to try.** Leave `knows` out of `train_seats`: what does the agent learn without being told? Put `"gamma": 0.93` or 1.0

@@ -208,5 +208,8 @@ def test_explained_variance_by_hand() -> None:
     assert explained_variance(half, settings(gamma=1.0)) == pytest.approx(
         1 - 0.0625 / 0.25
     )  # what is left varies by 0, 0.5
+    # a critic that has learnt rewards over 0.5 says twice as much
+    scaled = [episode(won, (2, 2, 2)), episode(lost, (0, 0, 0), Outcome.LOST)]
+    assert explained_variance(scaled, settings(gamma=1.0), divisor=0.5) == pytest.approx(1)
     broken = episode((9.0,), (0.0,), Outcome.FAILED)
     assert explained_variance([*half, broken], settings(gamma=1.0)) == explained_variance(half, settings(gamma=1.0))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 import tiny
-from grue import games
+from grue import games, stages
 from grue.errors import ConfigError
-from grue.train.ppo import draw, training_games
+from grue.progress import Progress
+from grue.train.ppo import NONE, draw, merit_of, training_games
 
 
 def test_draws_are_different_games_decided_by_the_seed() -> None:
@@ -35,6 +37,11 @@ def test_where_there_are_too_few_games_all_are_played_again() -> None:
     assert sorted(counts.values()) == [2, 3, 3]
 
 
+def test_one_win_more_is_better_whatever_the_score() -> None:
+    assert merit_of(24 / 200, -0.76) > merit_of(23 / 200, 0.5)
+    assert merit_of(0.0, 0.2) > merit_of(0.0, 0.1) > merit_of(0.0, -1.0) > NONE
+
+
 def test_only_games_that_can_are_renamed_or_tell_of_a_plan() -> None:
     seats = [games.make("toy")]
     assert training_games(seats, 0.0, "x") is seats
@@ -42,3 +49,10 @@ def test_only_games_that_can_are_renamed_or_tell_of_a_plan() -> None:
         training_games(seats, 0.5, "x")
     with pytest.raises(ConfigError, match=r"ppo\.hidden_state is for cookingworld"):
         training_games(seats, 0.0, "x", {})
+
+
+def test_what_the_game_cannot_do_is_said_before_anything_is_played(tmp_path: Path) -> None:
+    config = tiny.config(tmp_path, "ppo.hidden_state=true", "ppo.game_baseline=true")
+    with pytest.raises(ConfigError, match="this is toy"):
+        stages.run_all(config, tmp_path / "run", say=Progress(quiet=True))
+    assert not (tmp_path / "run").exists()

@@ -72,7 +72,46 @@ def run(
     common.perform(work, as_json=as_json, quiet=quiet)
 
 
-def _add_stage_verb(name: Literal["demos", "sft", "ppo"], help_text: str) -> None:
+@app.command("demos")
+def demos(
+    arguments: RunAndSettings = None,
+    teacher: Annotated[str | None, typer.Option(metavar="NAME", help="the same as demos.teacher=NAME")] = None,
+    preset: PresetName = None,
+    config: ConfigFile = None,
+    out: Out = None,
+    seed: Seed = None,
+    again: Again = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Record the teacher's games. Begins a run directory if there is none."""
+    named = [f"demos.teacher={teacher}"] if teacher else []
+    _stage("demos", [*(arguments or []), *named], preset, config, out, seed, again, as_json, quiet)
+
+
+def _stage(
+    name: Literal["demos", "sft", "ppo"],
+    arguments: list[str] | None,
+    preset: str | None,
+    config: Path | None,
+    out: Path | None,
+    seed: int | None,
+    again: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    def work(say: Progress) -> object:
+        with common.reading_arguments():
+            run_name, settings = common.split(arguments, "a run directory")
+            wanted, folder = common.settle(preset, settings, config, seed, common.run_folder(run_name, out))
+        from grue import stages
+
+        return stages.run_stage(name, wanted, folder, say=say, again=again)
+
+    common.perform(work, as_json=as_json, quiet=quiet)
+
+
+def _add_stage_verb(name: Literal["sft", "ppo"], help_text: str) -> None:
     def verb(
         arguments: RunAndSettings = None,
         preset: PresetName = None,
@@ -83,20 +122,11 @@ def _add_stage_verb(name: Literal["demos", "sft", "ppo"], help_text: str) -> Non
         as_json: Json = False,
         quiet: Quiet = False,
     ) -> None:
-        def work(say: Progress) -> object:
-            with common.reading_arguments():
-                run_name, settings = common.split(arguments, "a run directory")
-                wanted, folder = common.settle(preset, settings, config, seed, common.run_folder(run_name, out))
-            from grue import stages
-
-            return stages.run_stage(name, wanted, folder, say=say, again=again)
-
-        common.perform(work, as_json=as_json, quiet=quiet)
+        _stage(name, arguments, preset, config, out, seed, again, as_json, quiet)
 
     app.command(name, help=help_text)(verb)
 
 
-_add_stage_verb("demos", "Record the teacher's games. Begins a run directory if there is none.")
 _add_stage_verb("sft", "Fine-tune the model on the demonstrations.")
 _add_stage_verb("ppo", "Let the fine-tuned policy play, and learn from its own games.")
 app.command("eval")(model_verbs.evaluate)
@@ -243,7 +273,7 @@ def pretrain(
     games: Annotated[int, typer.Option(min=1, max=1_000_000, help="games to record")] = 40_000,
     passes: Annotated[float, typer.Option(min=0.01, help="passes over the games of the first phase")] = 2.0,
     shuffled_games: Annotated[int, typer.Option(min=1, help="games of the second phase")] = 32_000,
-    family_games: Annotated[int, typer.Option(min=0, help="games of the other families, in both phases")] = 0,
+    family_games: Annotated[int, typer.Option(min=0, help="games of the other families, in the second phase")] = 0,
     vocabulary: Annotated[int, typer.Option(min=400, max=65_000, help="size of the tokenizer's vocabulary")] = 1280,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = as torch chooses")] = 0,
     as_json: Json = False,

@@ -152,8 +152,8 @@ def _tales(name: str) -> Config:
         game=GameConfig(name=game, params=params, limit=TALES_STEPS),
         demos=DemosConfig(games=1, record_limit=TALES_STEPS),
         sft=SFTConfig(epochs=0),
-        ppo=PPOConfig(iterations=0),
-        eval=EvalConfig(games=200, side_games=0),
+        ppo=PPOConfig(iterations=0, dev_every=0),
+        eval=EvalConfig(games=200, side_games=0, restarts=True),
     )
 
 

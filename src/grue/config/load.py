@@ -23,6 +23,7 @@ from grue.errors import ConfigError
 
 DEFAULT_PRESET = "cooking16"
 MAX_CONFIG_BYTES = 1_000_000
+_OF_ONE_GAME = (("game", "params"), ("sft", "rename"), ("ppo", "rename"), ("ppo", "hidden_state"))
 
 
 def load_config(
@@ -35,7 +36,7 @@ def load_config(
         raise ConfigError(f"{file} is of preset {named}, not {preset}", hint="leave the preset out")
     data = preset_config(str(preset or named or DEFAULT_PRESET)).model_dump(exclude_unset=True)
     game = layer.get("game")
-    _drop_params_of_another_game(data, game.get("name") if isinstance(game, dict) else None)
+    _drop_settings_of_another_game(data, game.get("name") if isinstance(game, dict) else None)
     _merge(data, layer)
     return _build(data, overrides, seed, where="" if file is None else f" in {file}")
 
@@ -146,17 +147,19 @@ def _merge(data: dict[str, Any], layer: Mapping[str, Any]) -> None:
             data[key] = value
 
 
-def _drop_params_of_another_game(data: dict[str, Any], name: Any) -> None:
-    """Naming another game drops the parameters of the one that `data` holds: they would not fit."""
+def _drop_settings_of_another_game(data: dict[str, Any], name: Any) -> None:
+    """Naming another game drops what `data` holds for its own: parameters, and what not every game can do."""
     game = data.get("game")
     if isinstance(game, dict) and name is not None and game.get("name") != name:
-        game.pop("params", None)
+        for section, key in _OF_ONE_GAME:
+            if isinstance(data.get(section), dict):
+                data[section].pop(key, None)
 
 
 def _put(data: dict[str, Any], key: str, value: Any) -> None:
     """Set one dotted key of nested `data`, in place."""
     if key == "game.name":
-        _drop_params_of_another_game(data, value)
+        _drop_settings_of_another_game(data, value)
     *path, leaf = key.split(".")
     for part in path:
         if not isinstance(data.get(part), dict):

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-# A setting of this machine: it may change when a run is resumed, and is not part of the configuration's hash.
+# A setting of this machine, which changes rounding at most: it may change when a run is resumed, and is not hashed.
 LOCAL: dict[str, Any] = {"local": True}
 
 
@@ -65,7 +65,9 @@ class ModelConfig(Stage):
         "sdpa", description="attention in training; flash_attention_2 needs the flash-attn package and a GPU"
     )
     gradient_checkpointing: bool = Field(
-        False, description="compute activations again in the backward pass: less memory, a third slower"
+        False,
+        description="compute activations again in the backward pass: less memory, a third slower",
+        json_schema_extra=LOCAL,
     )
     optimizer: Literal["adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit"] = Field(
         "adamw", description="AdamW with moments in 32 or 8 bits; paged ones move to main memory when a GPU is full"
@@ -123,7 +125,7 @@ class PolicyConfig(Stage):
 class DemosConfig(Stage):
     """Demonstrations: games played by a teacher."""
 
-    teacher: Literal["gold", "gold-pruned", "explore", "optimal"] = Field("gold", description="who plays")
+    teacher: Literal["gold", "gold-pruned", "explore", "optimal", "random"] = Field("gold", description="who plays")
     games: int = Field(900, ge=1, le=1_000_000, description="train games to play")
     record_limit: int = Field(50, ge=1, le=10_000, description="steps recorded per game, even past game.limit")
     replays: int = Field(0, ge=0, description="times each demonstration is replayed with steps left out at random")
@@ -145,7 +147,9 @@ class SFTConfig(Stage):
     smoothing: float = Field(0.02, ge=0, lt=1, description="label smoothing over the trie's children")
     rename: float = Field(0.0, ge=0, le=1, description="share of episodes with things renamed, anew in each epoch")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
-    micro_tokens: int = Field(8192, ge=64, description="tokens per forward pass; gradients are accumulated")
+    micro_tokens: int = Field(
+        8192, ge=64, description="tokens per forward pass; gradients are accumulated", json_schema_extra=LOCAL
+    )
     save_every_s: float = Field(
         60.0, ge=0, description="seconds between two checkpoints; 0 = after every step", json_schema_extra=LOCAL
     )
@@ -157,7 +161,7 @@ class PPOConfig(Stage):
     iterations: int = Field(60, ge=0, description="rounds of playing and learning; 0 = skip")
     episodes_per_iteration: int = Field(128, ge=1, description="games played per iteration")
     plays_per_game: int = Field(1, ge=1, description="times each drawn game is played in an iteration")
-    slots: int = Field(128, ge=1, description="games that advance together in one batch")
+    slots: int = Field(128, ge=1, description="games that advance together in one batch", json_schema_extra=LOCAL)
     epochs: int = Field(2, ge=1, le=100, description="passes over an iteration's episodes")
     minibatches: int = Field(4, ge=1, description="optimiser steps per pass")
     learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of the policy")
@@ -189,7 +193,9 @@ class PPOConfig(Stage):
     normalise_advantages: bool = Field(True, description="advantages of an iteration get mean 0 and deviation 1")
     normalise_rewards: bool = Field(False, description="rewards are divided by a running deviation of the return")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
-    micro_tokens: int = Field(8192, ge=64, description="tokens per forward pass; gradients are accumulated")
+    micro_tokens: int = Field(
+        8192, ge=64, description="tokens per forward pass; gradients are accumulated", json_schema_extra=LOCAL
+    )
     save_every_s: float = Field(
         60.0, ge=0, description="seconds between two checkpoints; 0 = after every iteration", json_schema_extra=LOCAL
     )
@@ -234,7 +240,7 @@ class EvalConfig(Stage):
 
     fold: Literal["train", "dev", "test"] = Field("test", description="fold the games are taken from")
     games: int = Field(1000, ge=1, le=1000, description="games, spread evenly over the fold")
-    slots: int = Field(128, ge=1, description="games that advance together in one batch")
+    slots: int = Field(128, ge=1, description="games that advance together in one batch", json_schema_extra=LOCAL)
     decodings: tuple[Literal["greedy", "sampled"], ...] = Field(
         ("greedy", "sampled"), min_length=1, description="how actions are taken from the policy"
     )
@@ -243,6 +249,9 @@ class EvalConfig(Stage):
         300, ge=0, le=1000, description="train and dev games for the side-by-side columns; 0 = none"
     )
     bootstrap: int = Field(2000, ge=100, le=1_000_000, description="resamples behind a confidence interval")
+    restarts: bool = Field(
+        False, description="measure the metric of TALES too: the best score in the steps, starting over at an end"
+    )
 
 
 class Config(Stage):

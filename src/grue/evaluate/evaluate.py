@@ -20,16 +20,17 @@ def evaluate(
     *,
     columns: int,
     player: str = "choose",
+    seed: str = "evaluate",
     on_episode: Callable[[Episode], None] | None = None,
     processes: Processes = ALONE,
 ) -> list[Episode]:
-    """One episode a task. The draws of sampled decoding depend on the task's place in the list alone."""
+    """One episode a task. The draws of sampled decoding depend on `seed` and the task's place in the list."""
     return collect(
         policy,
         games,
         tasks,
         decoding,
-        seed="evaluate",
+        seed=seed,
         columns=columns,
         player=player,
         on_episode=on_episode,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class Result(TypedDict):
     outcomes: dict[str, int]
     verbs: dict[str, int]  # how often each first word of an action was used, most frequent first
     env_steps_trained: int
+    tales: NotRequired[float]  # mean TALES score, where eval.restarts asks for it
 
 
 class Comparison(TypedDict):

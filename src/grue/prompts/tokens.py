@@ -30,7 +30,7 @@ from grue.prompts.transcript import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-FORMAT = 1  # of the prompts that this module makes; part of the fingerprint
+FORMAT = 2  # of the prompts that this module makes; part of the fingerprint
 
 
 class Encoder:
@@ -58,8 +58,10 @@ class Encoder:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that decides a prompt's form beside the settings."""
-        form = [FORMAT, self.prompt.template, self._chat, self.tokenizer.chat_template if self._chat else None]
+        """Hash of what decides a prompt's ids beside the settings. Merges are taken to go with the vocabulary."""
+        template = self.tokenizer.chat_template if self._chat else None
+        vocabulary = hashlib.sha256(json.dumps(self.tokenizer.get_vocab(), sort_keys=True).encode()).hexdigest()
+        form = [FORMAT, self.prompt.template, self._chat, template, vocabulary, self._bos]
         return hashlib.sha256(json.dumps(form, sort_keys=True).encode()).hexdigest()
 
     def task(self, goal: str, limit: int) -> tuple[int, ...]:

@@ -105,6 +105,7 @@ COLUMNS: dict[str, str] = {
     "lost": "Share of games that ended in a loss.",
     "failed": "Games whose engine crashed: counted here and nowhere else.",
     "invalid": "Share of actions that the game did not list as valid.",
+    "tales": "Mean best score within the step limit, the game starting over after each end: the metric of TALES.",
 }
 
 POLICY_MEANINGS: dict[str, str] = {

@@ -24,6 +24,7 @@ _HEADS = (
     ("lost", "Lost"),
     ("failed", "Failed"),
     ("invalid", "Invalid"),
+    ("tales", "TALES"),
 )
 
 _SCALE = tag("th", tag("span", "0%"), tag("span", "100%"), class_="scale", aria_hidden="true")
@@ -47,14 +48,16 @@ def results_section(results: Mapping[str, Any] | None) -> Html:
 
 
 def _main_table(found: list[Row]) -> Html:
-    heads = [tag("th", title, scope="col", title=COLUMNS.get(key)) if key else _SCALE for key, title in _HEADS]
+    tales = any(row.tales is not None for row in found)
+    shown = _HEADS if tales else _HEADS[:-1]
+    heads = [tag("th", title, scope="col", title=COLUMNS.get(key)) if key else _SCALE for key, title in shown]
     policies = [row.policy for row in found]
-    body = [_table_row(row, first=row.policy not in policies[:index]) for index, row in enumerate(found)]
+    body = [_table_row(row, first=row.policy not in policies[:index], tales=tales) for index, row in enumerate(found)]
     table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), class_="results")
     return tag("div", table, class_="wide", role="region", aria_label="Results", tabindex="0")
 
 
-def _table_row(row: Row, *, first: bool) -> Html:
+def _table_row(row: Row, *, first: bool, tales: bool) -> Html:
     name = tag("th", policy_title(row.policy) if first else "", scope="row")
     success = percent(row.success)
     mark = None
@@ -76,6 +79,7 @@ def _table_row(row: Row, *, first: bool) -> Html:
         tag("td", percent(row.lost), class_="num"),
         tag("td", number(row.failed), class_="num crashed" if row.failed else "num", title=crashed),
         tag("td", percent(row.invalid), class_="num"),
+        tag("td", _three(row.tales), class_="num") if tales else None,
         class_=" ".join(kinds) or None,
     )
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FOLDS = ("train", "dev", "test")
-_HEADINGS = ("policy", "decoding", "success", "95% interval", "score", "steps", "limit", "lost", "failed", "games")
+_HEADINGS = (
+    *("policy", "decoding", "success", "95% interval", "score", "steps", "limit", "lost", "failed", "games"),
+    "TALES",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Row:
     step_limit: float | None
     env_steps_trained: float | None
     verbs: tuple[tuple[str, float], ...]
+    tales: float | None = None
 
 
 def main_fold(results: Mapping[str, Any]) -> str:
@@ -71,8 +75,10 @@ def folds(results: Mapping[str, Any]) -> list[str]:
 
 def markdown_table(results: Mapping[str, Any], fold: str = "") -> str:
     """A Markdown table for a README; names are escaped, so that no cell can end the table or hold HTML."""
-    lines = [_markdown_line(_HEADINGS), "|---|---|" + "---:|" * (len(_HEADINGS) - 2)]
-    lines += [_markdown_line(_cells(row)) for row in rows(results, fold)]
+    found = rows(results, fold)
+    headings = _headings(found)
+    lines = [_markdown_line(headings), "|---|---|" + "---:|" * (len(headings) - 2)]
+    lines += [_markdown_line(_cells(row)[: len(headings)]) for row in found]
     return "\n".join(lines) + "\n"
 
 
@@ -83,16 +89,23 @@ def terminal_table(results: Mapping[str, Any], fold: str = "") -> Table:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"{fold or main_fold(results)} fold", title_justify="left")
-    for heading in _HEADINGS:
+    found = rows(results, fold)
+    headings = _headings(found)
+    for heading in headings:
         table.add_column(heading, justify="left" if heading in _HEADINGS[:2] else "right", no_wrap=True)
     previous = ""
-    for row in rows(results, fold):
-        cells = list(_cells(row))
+    for row in found:
+        cells = list(_cells(row)[: len(headings)])
         if row.policy == previous:
             cells[0] = ""  # a policy's name stands once, at its first decoding
         previous = row.policy
         table.add_row(*(Text(cell) for cell in cells), style="bold" if row.policy in ("ppo", "grpo") else "")
     return table
+
+
+def _headings(found: list[Row]) -> tuple[str, ...]:
+    """The last column is there where something stands in it."""
+    return _HEADINGS if any(row.tales is not None for row in found) else _HEADINGS[:-1]
 
 
 def _policies(results: Mapping[str, Any], fold: str) -> dict[str, Any]:
@@ -125,6 +138,7 @@ def _row(policy: str, decoding: str, fold: str, result: Mapping[str, Any]) -> Ro
         step_limit=as_number(result.get("step_limit")),
         env_steps_trained=as_number(result.get("env_steps_trained")),
         verbs=tuple((verb, count) for verb, count in counted if count is not None and count > 0),
+        tales=_share(result.get("tales")),
     )
 
 
@@ -153,6 +167,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         percent(row.lost),
         number(row.failed),
         number(row.games),
+        "–" if row.tales is None else f"{row.tales:.3f}",
     )
 
 

@@ -32,7 +32,7 @@ from grue.stages.trained import keep_probe
 from grue.storage import checkpoint, episodes, jsonl
 from grue.storage.run import Run, read_results, read_run_config
 from grue.train.learner import Learner
-from grue.train.ppo import train_ppo
+from grue.train.ppo import check_game, train_ppo
 from grue.train.sft import train_sft
 
 StageName = Literal["demos", "sft", "ppo", "eval"]
@@ -42,7 +42,7 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     """Every stage that is not done yet, then the report. Returns the results."""
     start = time.monotonic()
     processes = join()
-    check_sharding(config.model, processes)
+    _check(config, processes)
     run = _open(out, config, "demos" if again else "", processes)
     say(plan(config, out))
     missing = [name for name in STAGES if not run.is_done(name)]
@@ -63,7 +63,9 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
 def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, again: bool = False) -> dict[str, Any]:
     """One stage on a run directory. A finished stage is only repeated with `again`."""
     processes = join()
-    if name in ("sft", "ppo"):
+    if name == "ppo":
+        _check(config, processes)
+    elif name == "sft":
         check_sharding(config.model, processes)
     run = _open(out, config, name if again else "", processes)
     if run.is_done(name) and (name != "eval" or read_results(out) is not None):
@@ -75,6 +77,13 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
         if name == "eval" and processes.leads:
             return final_results(session, wall_s=None, command=command())
     return run.facts(name)
+
+
+def _check(config: Config, processes: Processes) -> None:
+    """Refuse what would only come to light after hours."""
+    check_sharding(config.model, processes)
+    if config.ppo.iterations:
+        check_game(config.game.name, config.ppo.rename, config.ppo.hidden_state)
 
 
 def _open(out: Path, config: Config, again: str, processes: Processes) -> Run:
@@ -172,7 +181,7 @@ def _sft(session: Session) -> dict[str, Any]:
         return [
             sample.without_texts()
             for episode in played
-            for sample in samples([tokenise(episode, policy, session.model.positions)])
+            for sample in samples([tokenise(episode, policy, config.model.context)])
         ]
 
     learner = _learner(session, cfg, dropout=True)
@@ -210,9 +219,9 @@ def _ppo(session: Session) -> dict[str, Any]:
 
 
 def demo_steps(session: Session) -> dict[int, int]:
-    """Steps of the demonstration of each train game that has one."""
+    """Steps of the demonstration of each train game that has been won in one."""
     file = session.run.episodes("demos")
-    return {episode.task.seed: episode.steps for episode in episodes.read(file)} if file.exists() else {}
+    return {episode.task.seed: episode.steps for episode in episodes.read(file) if episode.won}
 
 
 def _eval(session: Session) -> dict[str, Any]:

@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from grue.errors import DataError
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import compare, summarise
+from grue.evaluate.tales import tales_scores
 from grue.games.play import play
-from grue.games.teachers import teacher
+from grue.games.teachers import HasGold, teacher
 from grue.hardware import hardware, versions
 from grue.policy.choose import Decoding
 from grue.storage import episodes, jsonl
@@ -41,11 +43,20 @@ class Row(NamedTuple):
         return f"eval-{self.policy}-{self.fold}-{self.decoding}"
 
 
+def policies(session: Session) -> tuple[str, ...]:
+    """Those of the table: no gold where the game cannot solve itself, none that a stage without training left."""
+    (game,), config = session.games(1), session.config
+    left_out = {"gold"} if not isinstance(game, HasGold) else set()
+    left_out |= {"ppo"} if not config.ppo.iterations else set()
+    left_out |= {"sft"} if not config.sft.epochs else set()
+    return tuple(name for name in (*SCRIPTED, *TRAINED) if name not in left_out)
+
+
 def rows(session: Session) -> list[Row]:
     """Everything the table needs: all policies on the evaluation fold, and the others beside it."""
     cfg = session.config.eval
     wanted = []
-    for policy in (*SCRIPTED, *TRAINED):
+    for policy in policies(session):
         decodings = ("scripted",) if policy in SCRIPTED else cfg.decodings
         wanted += [Row(policy, cfg.fold, decoding, cfg.games) for decoding in decodings]
         if cfg.side_games:
@@ -66,8 +77,11 @@ def measure(session: Session) -> None:
             if row.policy in TRAINED and row.policy != loaded:
                 session.load(row.policy)
                 loaded = row.policy
-            played = _play(session, row, bar)
-            result = summarise(played, fold=row.fold, bootstrap=session.config.eval.bootstrap, seed=session.config.seed)
+            cfg = session.config.eval
+            played = _play(session, row, session.tasks(row.fold, row.games), bar)
+            result = summarise(played, fold=row.fold, bootstrap=cfg.bootstrap, seed=session.config.seed)
+            if cfg.restarts:
+                result["tales"] = _tales(session, row, played)
             if session.run.leads:
                 file = session.run.episodes(row.name)
                 file.unlink(missing_ok=True)
@@ -111,21 +125,43 @@ def final_results(session: Session, *, wall_s: float | None, command: str) -> di
 def _paired(session: Session) -> list[dict[str, Any]]:
     """PPO against the others on the same games, greedy where there is a choice."""
     cfg, found = session.config.eval, []
-    for other in ("base", "sft", "gold"):
+    there = policies(session)
+    for other in ("base", "sft", "gold") if "ppo" in there else ():
+        if other not in there:
+            continue
         decoding = cfg.decodings[0]
         ours = session.run.episodes(Row("ppo", cfg.fold, decoding, cfg.games).name)
         theirs = session.run.episodes(
             Row(other, cfg.fold, "scripted" if other in SCRIPTED else decoding, cfg.games).name
         )
-        result = compare(list(episodes.read(ours)), list(episodes.read(theirs)), bootstrap=cfg.bootstrap)
+        try:
+            result = compare(list(episodes.read(ours)), list(episodes.read(theirs)), bootstrap=cfg.bootstrap)
+        except DataError as error:  # all games of one of them have crashed, which the table tells
+            session.say.warn(f"ppo and {other} cannot be compared: {error.message}")
+            continue
         found.append({"a": "ppo", "b": other, "decoding": decoding, **result})
     return found
 
 
-def _play(session: Session, row: Row, bar: Bar) -> list[Episode]:
-    tasks = session.tasks(row.fold, row.games)
+def _tales(session: Session, row: Row, first: Sequence[Episode]) -> float:
+    """The mean TALES score: games begin again within their steps. Who always plays alike gains nothing by that."""
+    plays = {episode.task.seed: episode for episode in first}
+
+    def attempt(tasks: Sequence[Task], number: int) -> Sequence[Episode]:
+        if number == 0 or row.decoding == "greedy" or row.policy == "gold":
+            return [plays[task.seed] for task in tasks]
+        session.processes.share_interrupt(session.interrupt)
+        session.interrupt.check()
+        return _play(session, row, tasks, None, number)
+
+    scores = tales_scores(attempt, session.tasks(row.fold, row.games), session.config.game.limit)
+    return round(sum(score.score for score in scores) / len(scores), 4)
+
+
+def _play(session: Session, row: Row, tasks: Sequence[Task], bar: Bar | None, attempt: int = 0) -> list[Episode]:
+    """One episode a task, other draws in each `attempt`. Of what is played without a bar there is no progress."""
     if row.policy in SCRIPTED:
-        return _play_scripted(session, row.policy, tasks, bar)
+        return _play_scripted(session, row.policy, tasks, bar, attempt)
     cfg = session.config.eval
     decoding = Decoding(row.decoding == "greedy", cfg.temperature, session.config.policy.top_p)
     return evaluate(
@@ -135,18 +171,21 @@ def _play(session: Session, row: Row, bar: Bar) -> list[Episode]:
         decoding,
         columns=session.config.model.context,
         player=row.policy,
-        on_episode=lambda _: bar.advance(session.processes.count),  # the others play as many meanwhile
+        # the others play as many meanwhile
+        on_episode=(lambda _: bar.advance(session.processes.count)) if bar else None,
+        seed=f"evaluate/{attempt}" if attempt else "evaluate",
         processes=session.processes,
     )
 
 
-def _play_scripted(session: Session, name: str, tasks: Sequence[Task], bar: Bar) -> list[Episode]:
+def _play_scripted(session: Session, name: str, tasks: Sequence[Task], bar: Bar | None, attempt: int) -> list[Episode]:
     (game,) = session.games(1)
-    player = teacher(name, game, session.config.seed)
+    player = teacher(name, game, session.config.seed + attempt)
     played = []
     for task in session.processes.share(tasks):
         played.append(play(game, task, player))
-        bar.advance(session.processes.count)
+        if bar:
+            bar.advance(session.processes.count)
     return session.processes.gather(played)
 
 

@@ -60,7 +60,7 @@ class Session:
     def tasks(self, fold: str, count: int | None = None) -> list[Task]:
         """`count` tasks of a fold, spread evenly over it: some stretches of seeds are easier than others."""
         game = self.config.game
-        every = tasks(game.name, game.params, fold, game.limit, java=game.java)
+        every = tasks(game.name, game.params, fold, game.limit, java=game.java, read_timeout=game.read_timeout_s)
         if count is None or count >= len(every):
             return every
         return [every[i * len(every) // count] for i in range(count)]

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from grue.evaluate.evaluate import evaluate
+from grue.evaluate.probe import PROBED_AT
 from grue.policy.choose import Decoding
 from grue.policy.policy import Policy
 from grue.prompts.transcript import render_task, tidy
@@ -26,7 +27,8 @@ def play_and_show(
     session: Session, player: Policy, policy: str, title: str, task: Task, *, greedy: bool = True
 ) -> tuple[ShownEpisode, Episode]:
     """The same with a given `player`, and the episode with its ids and log-probabilities."""
-    decoding = Decoding(greedy, session.config.eval.temperature, session.config.policy.top_p)
+    temperature = PROBED_AT if greedy else session.config.eval.temperature
+    decoding = Decoding(greedy, temperature, session.config.policy.top_p)
     columns = session.config.model.context
     (episode,) = evaluate(player, session.games(1), [task], decoding, columns=columns, player=policy)
     goal = episode.turns[0].observation.goal if episode.turns else ""

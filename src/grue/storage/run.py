@@ -177,7 +177,7 @@ class Run:
             self._write(file, _pretty({"sha256": fingerprint}))
         elif stored.get("sha256") != fingerprint:
             raise ConfigError(
-                f"the prompt has another form than when {self.out} began: the chat template has changed",
+                f"the prompt has another form than when {self.out} began: chat template or vocabulary has changed",
                 hint="give model.revision the commit that the run began with, or train again with --again sft",
             )
 
@@ -193,11 +193,16 @@ class Run:
 
     def _delete(self, over: Collection[str]) -> None:
         """Forget what stages have left: rows, checkpoints, episodes, and the table made of them."""
+        # checkpoints first: a stage that is forgotten while its weights stand would go on from them
+        for name in over:
+            if self.checkpoints(name).exists():
+                with explained(f"delete {self.checkpoints(name)}"):
+                    shutil.rmtree(self.checkpoints(name))
         self._write(self._stages_file, _pretty(self._stages))
         jsonl.keep(self.metrics_file, lambda row: row.get("stage") not in over)
         for name in over:
-            shutil.rmtree(self.checkpoints(name), ignore_errors=True)
-            for pattern in (f"episodes/{name}.jsonl", f"episodes/{name}-*.jsonl", *_ALSO_LEFT.get(name, ())):
+            patterns = (f"episodes/{name}.jsonl", f"episodes/{name}-*.jsonl", f"episodes/probe-{name}.jsonl")
+            for pattern in (*patterns, *_ALSO_LEFT.get(name, ())):
                 for file in self.out.glob(pattern):
                     file.unlink()
 

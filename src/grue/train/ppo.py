@@ -33,6 +33,8 @@ from grue.train.ppo_update import Updater, rollout_metrics
 from grue.train.reference import Reference
 from grue.types import Task
 
+NONE = -1.0  # merit where nothing has been measured
+
 
 def train_ppo(
     run: Run,
@@ -53,7 +55,7 @@ def train_ppo(
     cfg = config.ppo
     reference = Reference(learner.policy_model)
     updater = _updater(config, learner, demo_steps or {})
-    progress = _resume(run, learner, updater)
+    progress = _resume(run, learner, updater, say)
     done = int(progress["iteration"])
     actor = Actor(learner.policy_model, config.model.dtype)
     policy = make_policy(actor.model, encoder)
@@ -77,7 +79,7 @@ def train_ppo(
             columns, processes = config.model.context, learner.processes
             episodes = collect(policy, players, tasks, decoding, seed=seed, columns=columns, processes=processes)
             played = time.monotonic()
-            metrics = rollout_metrics(episodes, played - start, cfg)
+            metrics = rollout_metrics(episodes, played - start, cfg, updater.divisor)
             progress["env_steps"] += sum(episode.steps for episode in episodes)
             # the critic's warm-up does not use up the policy's schedule
             rate = learning_rate_factor(cfg.schedule, max(0, iteration - cfg.warmup_iterations), cfg.iterations, 0)
@@ -125,6 +127,17 @@ def _updater(config: Config, learner: Learner, demo_steps: Mapping[int, int]) ->
     return Updater(config, learner, cfg.entropy_coef, critic, baseline)
 
 
+def check_game(name: str, rename: float, hidden_state: bool) -> None:
+    """ConfigError where PPO's settings ask of a game what it cannot do."""
+    if rename and name not in RENAMED:
+        raise ConfigError(f"ppo.rename is for {', '.join(RENAMED)}; this is {name}", hint="set ppo.rename=0")
+    if hidden_state and name != "cookingworld":
+        raise ConfigError(
+            f"ppo.hidden_state is for cookingworld; this is {name}",
+            hint="set ppo.hidden_state=false, or begin with a preset of the game's own",
+        )
+
+
 def training_games(games: Sequence[Game], rename: float, salt: str, starts: Starts | None = None) -> Sequence[Game]:
     """The games to train on: as they are, or with things renamed in a share of the episodes.
 
@@ -132,11 +145,8 @@ def training_games(games: Sequence[Game], rename: float, salt: str, starts: Star
     """
     if rename == 0 and starts is None:
         return games
-    known = {game.game if isinstance(game, TwxGame) else "" for game in games}
-    if rename and not known <= set(RENAMED):
-        raise ConfigError(f"ppo.rename is for {', '.join(RENAMED)}", hint="set ppo.rename=0")
-    if starts is not None and known != {"cookingworld"}:
-        raise ConfigError("ppo.hidden_state is for cookingworld", hint="set ppo.hidden_state=false")
+    for game in games:
+        check_game(game.game if isinstance(game, TwxGame) else "another game", rename, starts is not None)
     express = [game for game in games if isinstance(game, TwxGame)]
     telling: Sequence[TwxGame | Told] = express if starts is None else [Told(game, starts) for game in express]
     return [Renamed(game, salt, rename) for game in telling] if rename else telling
@@ -182,16 +192,16 @@ def _watch_dev(
     run.log("dev", iteration, {**row, "seconds": time.monotonic() - start})
     measured = f"dev success {found['success']:.3f} [{low:.3f}, {high:.3f}] greedy, {found['games']} games"
     say(f"iteration {iteration}: {measured}")
-    merit = _merit(found["success"], found["score"])
+    merit = merit_of(found["success"], found["score"])
     if merit > progress["best_merit"]:
         progress |= {"best_merit": merit, "best_iteration": iteration}
         weights = {"model": learner.state()[0]["model"]}
         run.save("ppo", iteration, weights, row, best=True)
 
 
-def _merit(success: float, score: float | None) -> float:
-    """By what the best weights are chosen. A tie goes to the higher score: at the beginning no game may be won."""
-    return success + 0.01 * (score or 0.0)
+def merit_of(success: float, score: float | None) -> float:
+    """By what the best weights are chosen. Only a tie goes to the higher score: at the beginning no game may be won."""
+    return success + 1e-7 * (score or 0.0)
 
 
 def _save(run: Run, learner: Learner, updater: Updater, progress: dict[str, float]) -> None:
@@ -200,7 +210,7 @@ def _save(run: Run, learner: Learner, updater: Updater, progress: dict[str, floa
     run.save("ppo", step, tensors | more, {**state, **updater_state, "progress": progress})
 
 
-def _resume(run: Run, learner: Learner, updater: Updater) -> dict[str, float]:
+def _resume(run: Run, learner: Learner, updater: Updater, say: Progress) -> dict[str, float]:
     """Counters of the run: from the last checkpoint if there is one, whose state everything then has."""
     path = checkpoint.latest_valid(run.checkpoints("ppo"))
     stored = None if path is None else run.load(path)
@@ -210,7 +220,7 @@ def _resume(run: Run, learner: Learner, updater: Updater) -> dict[str, float]:
     if stored is None:
         run.rewind("ppo", 0)
         run.rewind("dev", -1)  # the first measurement is that of iteration 0
-        return {"iteration": 0, "env_steps": 0, "best_merit": -1.0, "best_iteration": 0}
+        return {"iteration": 0, "env_steps": 0, "best_merit": NONE, "best_iteration": 0}
     learner.load_state(stored.tensors, stored.state)
     updater.load_state(stored.tensors, stored.state)
     run.rewind("ppo", stored.step)
@@ -219,6 +229,11 @@ def _resume(run: Run, learner: Learner, updater: Updater) -> dict[str, float]:
     if best is not None and best.step > stored.step:
         # saved just before a kill, in place of the one before it: it stands until a better one is found, which
         # the iterations to come need not find again where they round otherwise (another number of threads)
-        merit = _merit(best.state["success_greedy"], best.state["score_greedy"])
+        merit = merit_of(best.state["success_greedy"], best.state["score_greedy"])
         progress |= {"best_merit": merit, "best_iteration": best.step}
+    if best is None and progress["best_iteration"] >= 0 and progress["best_merit"] > NONE:
+        say.warn(
+            f"the best weights, of iteration {int(progress['best_iteration'])}, are gone: the best from here on count"
+        )
+        progress |= {"best_merit": NONE, "best_iteration": 0}
     return progress

@@ -108,6 +108,11 @@ class Updater:
     scale: RunningScale = field(default_factory=RunningScale)
     best: Best = field(default_factory=Best)
 
+    @property
+    def divisor(self) -> float:
+        """What rewards are divided by before the critic learns them."""
+        return self.scale.deviation if self.config.ppo.normalise_rewards else 1.0
+
     def update(
         self, episodes: Sequence[Episode], iteration: int, rate: float, reference: Reference
     ) -> dict[str, float]:
@@ -146,9 +151,10 @@ class Updater:
             self.critic.remember(torch.cat([states for states, _ in seen]), torch.cat([targets for _, targets in seen]))
             mean |= self.critic.fit()
         if self.baseline is not None:
-            mean["baseline_explained_variance"] = explained_variance(usable, cfg, values)
+            mean["baseline_explained_variance"] = explained_variance(usable, cfg, values, self.divisor)
             mean |= self.baseline.learn(usable, returns)
-        self._steer_entropy(mean["entropy"])
+        if policy:
+            self._steer_entropy(mean["entropy"])
         done = {"updates": len(rows), "passes": epoch + 1, "entropy_coef": self.entropy_coef}
         return {**mean, **done, "kl_old": rows[-1]["kl_old"]}
 
@@ -212,21 +218,27 @@ class Updater:
 
 
 def explained_variance(
-    episodes: Sequence[Episode], cfg: PPOConfig, values: Sequence[np.ndarray] | None = None
+    episodes: Sequence[Episode],
+    cfg: PPOConfig,
+    values: Sequence[np.ndarray] | None = None,
+    divisor: float = 1.0,
 ) -> float:
     """1 - Var(G - V) / Var(G) over all turns: 1 is a perfect baseline, 0 is no better than a constant.
 
-    `values` are parallel to `episodes`; None = the critic's at play. Failed episodes are left out.
+    `values` are parallel to `episodes`, of rewards over `divisor`; None = the critic's at play. Failed episodes are
+    left out.
     """
     found = critic_values(episodes) if values is None else values
     kept = [(e, v) for e, v in zip(episodes, found, strict=True) if e.turns and e.outcome is not Outcome.FAILED]
     if not kept:
         return float("nan")
-    returns = np.concatenate([discounted_returns(turn_rewards(e, cfg), cfg.gamma) for e, _ in kept])
+    returns = np.concatenate([discounted_returns(turn_rewards(e, cfg), cfg.gamma) for e, _ in kept]) / divisor
     return float(1 - np.var(returns - np.concatenate([v for _, v in kept])) / (np.var(returns) + 1e-12))
 
 
-def rollout_metrics(episodes: Sequence[Episode], seconds: float, cfg: PPOConfig) -> dict[str, float]:
+def rollout_metrics(
+    episodes: Sequence[Episode], seconds: float, cfg: PPOConfig, divisor: float = 1.0
+) -> dict[str, float]:
     """What one iteration's play looked like. Failed games are counted, and left out of the means."""
     kept = [e for e in episodes if e.outcome is not Outcome.FAILED]
     steps = sum(e.steps for e in episodes)
@@ -243,7 +255,7 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float, cfg: PPOConfig)
         "invalid": mean([not turn.valid for e in kept for turn in e.turns]),
         "failed": len(episodes) - len(kept),
         "episodes": len(episodes),
-        "explained_variance": explained_variance(kept, cfg),
+        "explained_variance": explained_variance(kept, cfg, divisor=divisor),
         "rollout_s": seconds,
         "env_steps_per_s": steps / max(seconds, 1e-9),
     }
