@@ -148,7 +148,9 @@ def test_training_can_be_skipped(finished: Path, config: Config, tmp_path: Path)
     assert random["scripted"]["tales"] >= random["scripted"]["best_score"]
     # greedy play is always the same, so its first attempt is its best one (scores are whole per cent)
     assert base["greedy"]["tales"] == pytest.approx(base["greedy"]["best_score"], abs=0.01)
-    assert ">TALES</th>" in (tmp_path / "run/report.html").read_text()
+    page = (tmp_path / "run/report.html").read_text()
+    assert ">TALES</th>" in page
+    assert "Without any training the model won" in page
     assert ">TALES</th>" not in (finished / "report.html").read_text()
 
 

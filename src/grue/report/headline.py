@@ -25,6 +25,12 @@ def headline(run: RunFiles) -> Headline:
     found = {row.policy: row for row in reversed(rows(run.results or {})) if row.decoding != "sampled"}
     found = {policy: row for policy, row in found.items() if row.success is not None}
     hero = next((found[name] for name in TRAINED if name in found), None)
+    if hero is None and "base" in found:
+        base = found["base"]
+        return Headline(
+            f"Without any training the model won {percent(base.success)} of {_games(base)}.",
+            _context(base, base, found),
+        )
     if hero is None:
         return Headline(_progress(run), "")
     seconds = total_seconds(run.results or {})
