@@ -11,7 +11,7 @@ import tiny
 from grue import games, stages
 from grue.errors import ConfigError
 from grue.progress import Progress
-from grue.train.ppo import NONE, draw, merit_of, training_games
+from grue.train.ppo import UNMEASURED, draw, merit_of, training_games
 
 
 def test_draws_are_different_games_decided_by_the_seed() -> None:
@@ -39,7 +39,7 @@ def test_where_there_are_too_few_games_all_are_played_again() -> None:
 
 def test_one_win_more_is_better_whatever_the_score() -> None:
     assert merit_of(24 / 200, -0.76) > merit_of(23 / 200, 0.5)
-    assert merit_of(0.0, 0.2) > merit_of(0.0, 0.1) > merit_of(0.0, -1.0) > NONE
+    assert merit_of(0.0, 0.2) > merit_of(0.0, 0.1) > merit_of(0.0, -1.0) > UNMEASURED
 
 
 def test_only_games_that_can_are_renamed_or_tell_of_a_plan() -> None:

@@ -125,6 +125,14 @@ def settle(
     return config, out or default_out(config)
 
 
+def named_run(
+    arguments: list[str] | None, preset: str | None, file: Path | None, seed: int | None, out: Path | None
+) -> tuple[Config, Path]:
+    """The configuration and the run directory of a verb that does one stage."""
+    name, settings = split(arguments, "a run directory")
+    return settle(preset, settings, file, seed, run_folder(name, out))
+
+
 def run_folder(name: str | None, out: Path | None) -> Path | None:
     """The run directory that RUN or --out names."""
     from grue.config import PRESETS

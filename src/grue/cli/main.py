@@ -85,28 +85,14 @@ def demos(
     quiet: Quiet = False,
 ) -> None:
     """Record the teacher's games. Begins a run directory if there is none."""
-    named = [f"demos.teacher={teacher}"] if teacher else []
-    _stage("demos", [*(arguments or []), *named], preset, config, out, seed, again, as_json, quiet)
 
-
-def _stage(
-    name: Literal["demos", "sft", "ppo"],
-    arguments: list[str] | None,
-    preset: str | None,
-    config: Path | None,
-    out: Path | None,
-    seed: int | None,
-    again: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
     def work(say: Progress) -> object:
         with common.reading_arguments():
-            run_name, settings = common.split(arguments, "a run directory")
-            wanted, folder = common.settle(preset, settings, config, seed, common.run_folder(run_name, out))
+            chosen = [f"demos.teacher={teacher}"] if teacher else []
+            wanted, folder = common.named_run([*(arguments or []), *chosen], preset, config, seed, out)
         from grue import stages
 
-        return stages.run_stage(name, wanted, folder, say=say, again=again)
+        return stages.run_stage("demos", wanted, folder, say=say, again=again)
 
     common.perform(work, as_json=as_json, quiet=quiet)
 
@@ -122,7 +108,14 @@ def _add_stage_verb(name: Literal["sft", "ppo"], help_text: str) -> None:
         as_json: Json = False,
         quiet: Quiet = False,
     ) -> None:
-        _stage(name, arguments, preset, config, out, seed, again, as_json, quiet)
+        def work(say: Progress) -> object:
+            with common.reading_arguments():
+                wanted, folder = common.named_run(arguments, preset, config, seed, out)
+            from grue import stages
+
+            return stages.run_stage(name, wanted, folder, say=say, again=again)
+
+        common.perform(work, as_json=as_json, quiet=quiet)
 
     app.command(name, help=help_text)(verb)
 

@@ -43,8 +43,7 @@ def evaluate(
 
     def work(say: Progress) -> object:
         with common.reading_arguments():
-            run_name, settings = common.split(arguments, "a run directory")
-            wanted, folder = common.settle(preset, settings, config, seed, common.run_folder(run_name, out))
+            wanted, folder = common.named_run(arguments, preset, config, seed, out)
             endpoint = None
             if api is not None:
                 from grue.policy.api import Endpoint

@@ -23,6 +23,7 @@ from grue.errors import ConfigError
 
 DEFAULT_PRESET = "cooking16"
 MAX_CONFIG_BYTES = 1_000_000
+# what a preset sets for its own game and another game may not know
 _OF_ONE_GAME = (("game", "params"), ("sft", "rename"), ("ppo", "rename"), ("ppo", "hidden_state"))
 
 

@@ -160,8 +160,8 @@ class Worker:
             self._process.wait()
             self._close()
 
-    def notice(self) -> None:
-        """See whether it has ended by itself, or by the hand of the kernel."""
+    def reap(self) -> None:
+        """Take note if it has ended by itself, or was killed by the kernel."""
         if self.alive and self._process.poll() is not None:
             self._close()
 
@@ -216,7 +216,7 @@ def worker_with_room(settings: WorkerSettings) -> Worker:
     """A live process of this one with a free seat, started if there is none."""
     with _lock:
         for worker in _pool:
-            worker.notice()
+            worker.reap()
         _pool[:] = [worker for worker in _pool if worker.alive]
         for worker in _pool:
             if len(worker.seats) < settings.seats:

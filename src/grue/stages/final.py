@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 def policies(session: Session) -> tuple[str, ...]:
-    """Those of the table: no gold where the game cannot solve itself, none that a stage without training left."""
+    """Who is in the table: gold only where the game can solve itself, SFT and PPO only where something was trained."""
     (game,), config = session.games(1), session.config
     left_out = {"gold"} if not isinstance(game, HasGold) else set()
     left_out |= {"ppo"} if not config.ppo.iterations else set()
@@ -124,10 +124,9 @@ def final_results(session: Session, *, wall_s: float | None, command: str) -> di
 
 def _paired(session: Session) -> list[dict[str, Any]]:
     """PPO against the others on the same games, greedy where there is a choice."""
-    cfg, found = session.config.eval, []
-    there = policies(session)
-    for other in ("base", "sft", "gold") if "ppo" in there else ():
-        if other not in there:
+    cfg, found, there = session.config.eval, [], policies(session)
+    for other in ("base", "sft", "gold"):
+        if not {"ppo", other} <= {*there}:
             continue
         decoding = cfg.decodings[0]
         ours = session.run.episodes(Row("ppo", cfg.fold, decoding, cfg.games).name)
@@ -154,7 +153,7 @@ def _tales(session: Session, row: Row, first: Sequence[Episode]) -> float:
         session.interrupt.check()
         return _play(session, row, tasks, None, number)
 
-    scores = tales_scores(attempt, session.tasks(row.fold, row.games), session.config.game.limit)
+    scores = tales_scores(attempt, [episode.task for episode in first], session.config.game.limit)
     return round(sum(score.score for score in scores) / len(scores), 4)
 
 

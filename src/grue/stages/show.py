@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from grue.evaluate.evaluate import evaluate
-from grue.evaluate.probe import PROBED_AT
+from grue.evaluate.probe import PROBE_TEMPERATURE
 from grue.policy.choose import Decoding
 from grue.policy.policy import Policy
 from grue.prompts.transcript import render_task, tidy
@@ -27,7 +27,7 @@ def play_and_show(
     session: Session, player: Policy, policy: str, title: str, task: Task, *, greedy: bool = True
 ) -> tuple[ShownEpisode, Episode]:
     """The same with a given `player`, and the episode with its ids and log-probabilities."""
-    temperature = PROBED_AT if greedy else session.config.eval.temperature
+    temperature = PROBE_TEMPERATURE if greedy else session.config.eval.temperature
     decoding = Decoding(greedy, temperature, session.config.policy.top_p)
     columns = session.config.model.context
     (episode,) = evaluate(player, session.games(1), [task], decoding, columns=columns, player=policy)

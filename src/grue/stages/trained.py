@@ -9,7 +9,7 @@ from typing import Any
 
 from grue.config import Config, read_config
 from grue.errors import CheckpointError, ConfigError, DataError
-from grue.evaluate.probe import PROBED_AT, Gap, check_gap, replay, tolerance
+from grue.evaluate.probe import PROBE_TEMPERATURE, Gap, check_gap, replay, tolerance
 from grue.models.export import load_artefact
 from grue.models.load import load_model
 from grue.models.policy_model import PolicyModel
@@ -40,7 +40,7 @@ class Trained:
 
     def check(self, probe: list[Episode], what: str) -> Gap:
         """How closely the model says what was recorded when it played. ModelError where that is not close."""
-        gap = replay(self.model, probe, PROBED_AT)
+        gap = replay(self.model, probe, PROBE_TEMPERATURE)
         check_gap(gap, tolerance(self.config.model), what)
         return gap
 

@@ -33,7 +33,7 @@ from grue.train.ppo_update import Updater, rollout_metrics
 from grue.train.reference import Reference
 from grue.types import Task
 
-NONE = -1.0  # merit where nothing has been measured
+UNMEASURED = -1.0  # below every merit
 
 
 def train_ppo(
@@ -220,7 +220,7 @@ def _resume(run: Run, learner: Learner, updater: Updater, say: Progress) -> dict
     if stored is None:
         run.rewind("ppo", 0)
         run.rewind("dev", -1)  # the first measurement is that of iteration 0
-        return {"iteration": 0, "env_steps": 0, "best_merit": NONE, "best_iteration": 0}
+        return {"iteration": 0, "env_steps": 0, "best_merit": UNMEASURED, "best_iteration": 0}
     learner.load_state(stored.tensors, stored.state)
     updater.load_state(stored.tensors, stored.state)
     run.rewind("ppo", stored.step)
@@ -231,9 +231,9 @@ def _resume(run: Run, learner: Learner, updater: Updater, say: Progress) -> dict
         # the iterations to come need not find again where they round otherwise (another number of threads)
         merit = merit_of(best.state["success_greedy"], best.state["score_greedy"])
         progress |= {"best_merit": merit, "best_iteration": best.step}
-    if best is None and progress["best_iteration"] >= 0 and progress["best_merit"] > NONE:
+    if best is None and progress["best_merit"] > UNMEASURED:
         say.warn(
             f"the best weights, of iteration {int(progress['best_iteration'])}, are gone: the best from here on count"
         )
-        progress |= {"best_merit": NONE, "best_iteration": 0}
+        progress |= {"best_merit": UNMEASURED, "best_iteration": 0}
     return progress

@@ -3,8 +3,8 @@
 | name        | knows                                    | plays                                    |
 |-------------|------------------------------------------|------------------------------------------|
 | random      | the valid actions                        | every game that lists them               |
-| gold        | the engine's own solution                | every game                               |
-| gold-pruned | the same, without its idle steps         | every game                               |
+| gold        | the engine's own solution                | every game that can solve itself         |
+| gold-pruned | the same, without its idle steps         | every game that can solve itself         |
 | explore     | what it has read and seen, like a policy | cookingworld, alfworld                   |
 | optimal     | everything, hidden things too            | cookingworld, textworld, babyai,         |
 |             |                                          | alfworld: from any state not yet lost    |
