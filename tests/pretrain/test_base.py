@@ -26,14 +26,16 @@ from grue.games.twx import TwxGame
 from grue.interrupt import Interrupt, Interrupted
 from grue.pretrain.corpus import Recording, Transcript, augment, read_corpus, record
 from grue.pretrain.families import FAMILIES, NUMBERS, record_families
-from grue.pretrain.main import GAME, PARAMS, RECORD_LIMIT, record_corpus, tokenizer_texts
+from grue.pretrain.heldout import held_out
+from grue.pretrain.main import GAME, PARAMS, RECORD_LIMIT, main, record_corpus, tokenizer_texts
 from grue.pretrain.shuffled import record_shuffled
 from grue.pretrain.tokenizer import train_tokenizer
-from grue.pretrain.train import Recipe, batches, encode, loss_of, thinned, train
+from grue.pretrain.train import Recipe, batches, build_model, encode, loss_of, thinned, train
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
 
 QUIET = Progress(quiet=True)
+PHASES = ("first", "second")
 TINY = Recipe(
     passes=1.0,
     episodes_per_batch=4,
@@ -316,3 +318,36 @@ def test_a_few_steps_reduce_the_loss_and_leave_a_base_that_loads(
         assert float(loss_of(loaded, ids_BT, weights_BT)[0]) == pytest.approx(after, rel=0.02)
     text = "You see a raw red apple. <eos>"
     assert Encoder(stored).observation(text) == encoder.observation(text)
+
+
+def test_what_is_measured_on_unread_games_by_hand(tokenizer: PreTrainedTokenizerFast) -> None:
+    """The loss of valid actions alone, summed over the tokens of an action, in games that were won."""
+    encoder = Encoder(tokenizer)
+    observations, actions = ("A room.", "You look.", "Nothing."), ("look around", "sing")
+    played = Transcript(1, "gold", "Cook!", observations, actions, (True, False), True)
+    model = build_model(tokenizer, TINY)
+    before = [*encoder.task("Cook!", 16), *encoder.observation("A room.")]
+    action = encoder.action("look around")
+    with torch.no_grad():
+        logits = model(torch.tensor([[*before, *action]])).logits[0, len(before) - 1 : -1]
+    chosen = logits.log_softmax(-1)[range(len(action)), action]
+    measured = held_out(model, encoder, [played, replace(played, won=False, goal="Eat!")])
+    assert measured.loss == pytest.approx(-float(chosen.sum()), rel=1e-4)
+    assert measured.accuracy == pytest.approx(float((logits.argmax(-1) == torch.tensor(action)).float().mean()))
+    with pytest.raises(DataError, match="none of the held-out games was won"):
+        held_out(model, encoder, [replace(played, won=False)])
+
+
+def test_the_command_makes_a_base_and_measures_it_on_games_it_has_not_read(tmp_path: Path) -> None:
+    base = main(tmp_path, games=12, shuffled_games=8, family_games=7, passes=1.0, vocabulary=600, say=QUIET)
+    made = json.loads((base / "made.json").read_text())
+    assert made["games"] == 12
+    assert len(AutoTokenizer.from_pretrained(base)) == made["vocabulary"] == 600
+    assert set(made["held_out"]) == {f"{p} phase, games of the {g}" for p in PHASES for g in PHASES}
+    for found in made["held_out"].values():
+        assert 0 < found["loss"] < 100
+        assert 0 <= found["accuracy"] < 1
+    learnt = {t.seed for name in ("corpus", "shuffled") for t in read_corpus(tmp_path / f"{name}.jsonl")}
+    unread = {t.seed for phase in PHASES for t in read_corpus(tmp_path / f"held-out-{phase}.jsonl")}
+    assert len(unread) > 15
+    assert not learnt & unread

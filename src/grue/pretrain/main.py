@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from grue.games import tasks
 from grue.games.names import game_foods
@@ -17,7 +18,11 @@ from grue.pretrain.corpus import Recording, Transcript, augment, record
 from grue.pretrain.families import NUMBERS, record_families
 from grue.pretrain.shuffled import record_shuffled
 from grue.progress import Progress
+from grue.prompts.tokens import Encoder
 from grue.prompts.transcript import render_action, render_observation, render_task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 GAME = "cookingworld"
 PARAMS = "numLocations=3,includeDoors=1,numDistractorItems=2,numIngredients=2"
@@ -31,13 +36,13 @@ def player_of(rng: random.Random) -> str:
     return "random" if draw < 0.05 else "gold" if draw < 0.4 else "noisy"
 
 
-def record_corpus(games: int, after: int = 0) -> Iterator[Transcript]:
-    """`games` transcripts on layouts of the pretrain fold; each depends on its seed alone. Those up to seed `after`
-    are left out.
+def record_corpus(games: int, after: int = 0, first: int = 0) -> Iterator[Transcript]:
+    """`games` transcripts on layouts of the pretrain fold, from game `first` on; each depends on its seed alone. Those
+    up to seed `after` are left out.
     """
     game = TwxGame(GAME, PARAMS)
     try:
-        for task in tasks(GAME, PARAMS, "pretrain", RECORD_LIMIT, games):
+        for task in tasks(GAME, PARAMS, "pretrain", RECORD_LIMIT, games, start=first):
             if task.seed > after:
                 rng = random.Random(task.seed)
                 yield record(game, task, player_of(rng), rng.choice(NOISE), rng)
@@ -73,6 +78,7 @@ def main(
     """
     import torch
 
+    from grue.pretrain.heldout import FIRST_GAME, FIRST_SHUFFLED_GAME, GAMES, held_out
     from grue.pretrain.tokenizer import train_tokenizer
     from grue.pretrain.train import Recipe, train
 
@@ -81,18 +87,35 @@ def main(
     with Interrupt() as interrupt:
         recording = Recording(out, say, interrupt)
         gold = recording.of("corpus", games, lambda after: record_corpus(games, after))
+        shuffled = recording.of(
+            "shuffled", shuffled_games, lambda after: record_shuffled(shuffled_games, PARAMS, after)
+        )
         others = record_families(family_games, recording) if family_games else []
+        few = min(GAMES, games)
+        unread = {
+            "first": recording.of("held-out-first", few, lambda after: record_corpus(few, after, FIRST_GAME)),
+            "second": recording.of(
+                "held-out-second", few, lambda after: record_shuffled(few, PARAMS, after, FIRST_SHUFFLED_GAME)
+            ),
+        }
         samples = gold[:2000] + others[:: max(1, len(others) // 1000)]
         tokenizer = train_tokenizer(tokenizer_texts(samples), vocabulary, (*game_foods(), *(NUMBERS if others else ())))
         first = Recipe(passes=passes)
         second = replace(first, passes=1.0, learning_rate=1e-3, warmup_steps=50, seed=1)
         learn = partial(train, tokenizer=tokenizer, out=out / "base", say=say, interrupt=interrupt)
+        found: dict[str, dict[str, float]] = {}
+
+        def measure(model: PreTrainedModel, phase: str) -> None:
+            for kind, transcripts in unread.items():
+                measured = held_out(model, Encoder(tokenizer), transcripts)
+                say(f"after the {phase} phase, unread games of the {kind}: {measured}")
+                found[f"{phase} phase, games of the {kind}"] = asdict(measured)
+
         model = learn(gold, recipe=first, checkpoints=out / "first")  # other families here cost much of what it learns
-        shuffled = recording.of(
-            "shuffled", shuffled_games, lambda after: record_shuffled(shuffled_games, PARAMS, after)
-        )
-        learn(shuffled + others, recipe=second, checkpoints=out / "second", start=model)
+        measure(model, "first")
+        model = learn(shuffled + others, recipe=second, checkpoints=out / "second", start=model)
+        measure(model, "second")
     counts = {"games": len(gold), "shuffled_games": len(shuffled), "family_games": len(others)}
-    made = {**counts, "vocabulary": len(tokenizer), **asdict(first)}
+    made = {**counts, "vocabulary": len(tokenizer), **asdict(first), "held_out": found}
     (out / "base" / "made.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     return out / "base"

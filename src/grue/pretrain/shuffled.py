@@ -38,24 +38,24 @@ def sizes() -> list[str]:
     ]
 
 
-def record_shuffled(games: int, main: str, after: int = 0) -> Iterator[Transcript]:
-    """Up to `games` transcripts of the pretrain fold, all of them won; each depends on its seed alone. Those up to
-    seed `after` are left out.
+def record_shuffled(games: int, main: str, after: int = 0, first: int = FIRST_GAME) -> Iterator[Transcript]:
+    """Up to `games` transcripts of the pretrain fold from game `first` on, all of them won; each depends on its seed
+    alone. Those up to seed `after` are left out.
     """
     seats: dict[str, TwxGame] = {}
     try:
-        for first in tasks("cookingworld", main, "pretrain", LIMIT, games, start=FIRST_GAME):
-            if first.seed <= after:
+        for task in tasks("cookingworld", main, "pretrain", LIMIT, games, start=first):
+            if task.seed <= after:
                 continue
-            rng = random.Random(first.seed)
+            rng = random.Random(task.seed)
             params = main if rng.random() < MAIN else rng.choice(sizes())
             if params not in seats:
                 seats[params] = TwxGame("cookingworld", params)
             game = seats[params]
             try:
-                transcript = _record(game, replace(first, params=game.params), rng)
+                transcript = _record(game, replace(task, params=game.params), rng)
             except GameError as error:  # the engine has no solution for a few layouts
-                _log.info("left out %s: %s", first.seed, error.message)
+                _log.info("left out %s: %s", task.seed, error.message)
                 continue
             if transcript.won:
                 yield transcript
