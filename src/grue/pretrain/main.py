@@ -108,8 +108,10 @@ def main(
         def measure(model: PreTrainedModel, phase: str) -> None:
             for kind, transcripts in unread.items():
                 measured = held_out(model, Encoder(tokenizer), transcripts)
-                say(f"after the {phase} phase, unread games of the {kind}: {measured}")
-                found[f"{phase} phase, games of the {kind}"] = asdict(measured)
+                say(f"after the {phase} phase, unread games of the {kind} phase: {measured}")
+                found[f"{phase} phase, games of the {kind}"] = {
+                    name: round(value, 4) for name, value in asdict(measured).items()
+                }
 
         model = learn(gold, recipe=first, checkpoints=out / "first")  # other families here cost much of what it learns
         measure(model, "first")
