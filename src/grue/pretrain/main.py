@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -60,6 +60,34 @@ def tokenizer_texts(transcripts: list[Transcript]) -> Iterator[str]:
         yield from map(render_action, transcript.actions)
 
 
+def unread_games(games: int, recording: Recording) -> dict[str, list[Transcript]]:
+    """`games` of the kind of each phase, on layouts that no phase reads."""
+    from grue.pretrain.heldout import FIRST_GAME, FIRST_SHUFFLED_GAME
+
+    return {
+        "first": recording.of("held-out-first", games, lambda after: record_corpus(games, after, FIRST_GAME)),
+        "second": recording.of(
+            "held-out-second", games, lambda after: record_shuffled(games, PARAMS, after, FIRST_SHUFFLED_GAME)
+        ),
+    }
+
+
+def measure(
+    model: PreTrainedModel, encoder: Encoder, unread: Mapping[str, Sequence[Transcript]], phase: str, say: Progress
+) -> dict[str, dict[str, float]]:
+    """How well `model` foretells the `unread` games after `phase`, said and returned."""
+    from grue.pretrain.heldout import held_out
+
+    found = {}
+    for kind, transcripts in unread.items():
+        measured = held_out(model, encoder, transcripts)
+        say(f"after the {phase} phase, unread games of the {kind} phase: {measured}")
+        found[f"{phase} phase, games of the {kind}"] = {
+            name: round(value, 4) for name, value in asdict(measured).items()
+        }
+    return found
+
+
 def main(
     out: Path,
     *,
@@ -78,7 +106,7 @@ def main(
     """
     import torch
 
-    from grue.pretrain.heldout import FIRST_GAME, FIRST_SHUFFLED_GAME, GAMES, held_out
+    from grue.pretrain.heldout import GAMES
     from grue.pretrain.tokenizer import train_tokenizer
     from grue.pretrain.train import Recipe, train
 
@@ -91,32 +119,16 @@ def main(
             "shuffled", shuffled_games, lambda after: record_shuffled(shuffled_games, PARAMS, after)
         )
         others = record_families(family_games, recording) if family_games else []
-        few = min(GAMES, games)
-        unread = {
-            "first": recording.of("held-out-first", few, lambda after: record_corpus(few, after, FIRST_GAME)),
-            "second": recording.of(
-                "held-out-second", few, lambda after: record_shuffled(few, PARAMS, after, FIRST_SHUFFLED_GAME)
-            ),
-        }
+        unread = unread_games(min(GAMES, games), recording)
         samples = gold[:2000] + others[:: max(1, len(others) // 1000)]
         tokenizer = train_tokenizer(tokenizer_texts(samples), vocabulary, (*game_foods(), *(NUMBERS if others else ())))
         first = Recipe(passes=passes)
         second = replace(first, passes=1.0, learning_rate=1e-3, warmup_steps=50, seed=1)
         learn = partial(train, tokenizer=tokenizer, out=out / "base", say=say, interrupt=interrupt)
-        found: dict[str, dict[str, float]] = {}
-
-        def measure(model: PreTrainedModel, phase: str) -> None:
-            for kind, transcripts in unread.items():
-                measured = held_out(model, Encoder(tokenizer), transcripts)
-                say(f"after the {phase} phase, unread games of the {kind} phase: {measured}")
-                found[f"{phase} phase, games of the {kind}"] = {
-                    name: round(value, 4) for name, value in asdict(measured).items()
-                }
-
         model = learn(gold, recipe=first, checkpoints=out / "first")  # other families here cost much of what it learns
-        measure(model, "first")
+        found = measure(model, Encoder(tokenizer), unread, "first", say)
         model = learn(shuffled + others, recipe=second, checkpoints=out / "second", start=model)
-        measure(model, "second")
+        found |= measure(model, Encoder(tokenizer), unread, "second", say)
     counts = {"games": len(gold), "shuffled_games": len(shuffled), "family_games": len(others)}
     made = {**counts, "vocabulary": len(tokenizer), **asdict(first), "held_out": found}
     (out / "base" / "made.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
