@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,6 +15,9 @@ from grue.cli import common, model_verbs
 from grue.cli.common import Again, ConfigFile, Json, Out, PresetAndSettings, PresetName, Quiet, RunAndSettings, Seed
 from grue.errors import ConfigError
 from grue.progress import Progress
+
+if TYPE_CHECKING:
+    from grue.config import Config
 
 app = typer.Typer(
     name="grue",
@@ -72,6 +77,26 @@ def run(
     common.perform(work, as_json=as_json, quiet=quiet)
 
 
+def _perform_stage(
+    name: Literal["demos", "sft", "ppo"],
+    read: Callable[[], tuple[Config, Path]],
+    *,
+    again: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """One stage with the configuration and in the run directory that `read` finds in the arguments."""
+
+    def work(say: Progress) -> object:
+        with common.reading_arguments():
+            wanted, folder = read()
+        from grue import stages
+
+        return stages.run_stage(name, wanted, folder, say=say, again=again)
+
+    common.perform(work, as_json=as_json, quiet=quiet)
+
+
 @app.command("demos")
 def demos(
     arguments: RunAndSettings = None,
@@ -85,16 +110,9 @@ def demos(
     quiet: Quiet = False,
 ) -> None:
     """Record the teacher's games. Begins a run directory if there is none."""
-
-    def work(say: Progress) -> object:
-        with common.reading_arguments():
-            chosen = [f"demos.teacher={teacher}"] if teacher else []
-            wanted, folder = common.named_run([*(arguments or []), *chosen], preset, config, seed, out)
-        from grue import stages
-
-        return stages.run_stage("demos", wanted, folder, say=say, again=again)
-
-    common.perform(work, as_json=as_json, quiet=quiet)
+    chosen = [*(arguments or []), *([f"demos.teacher={teacher}"] if teacher else [])]
+    read = partial(common.named_run, chosen, preset, config, seed, out)
+    _perform_stage("demos", read, again=again, as_json=as_json, quiet=quiet)
 
 
 def _add_stage_verb(name: Literal["sft", "ppo"], help_text: str) -> None:
@@ -108,14 +126,8 @@ def _add_stage_verb(name: Literal["sft", "ppo"], help_text: str) -> None:
         as_json: Json = False,
         quiet: Quiet = False,
     ) -> None:
-        def work(say: Progress) -> object:
-            with common.reading_arguments():
-                wanted, folder = common.named_run(arguments, preset, config, seed, out)
-            from grue import stages
-
-            return stages.run_stage(name, wanted, folder, say=say, again=again)
-
-        common.perform(work, as_json=as_json, quiet=quiet)
+        read = partial(common.named_run, arguments, preset, config, seed, out)
+        _perform_stage(name, read, again=again, as_json=as_json, quiet=quiet)
 
     app.command(name, help=help_text)(verb)
 

@@ -1,4 +1,4 @@
-"""How well a base foretells the moves of games it has not read: half a minute that says what a run says in ten."""
+"""How well a base foretells the moves of games it has not read: half a minute, before a run of many."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def held_out(model: PreTrainedModel, encoder: Encoder, transcripts: Sequence[Tra
     Errors: DataError where no game was won.
     """
     rng, loss, right, tokens, actions = random.Random(5), 0.0, 0, 0, 0
-    for transcript in (each for each in transcripts if each.won):
+    for transcript in transcripts:
+        if not transcript.won:
+            continue
         renamed = augment(transcript, rng)
         ids, weights = encode(renamed, encoder, LIMIT, 0.0)
         logits_TV = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1].float()

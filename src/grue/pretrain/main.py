@@ -124,11 +124,12 @@ def main(
         tokenizer = train_tokenizer(tokenizer_texts(samples), vocabulary, (*game_foods(), *(NUMBERS if others else ())))
         first = Recipe(passes=passes)
         second = replace(first, passes=1.0, learning_rate=1e-3, warmup_steps=50, seed=1)
+        encoder = Encoder(tokenizer)
         learn = partial(train, tokenizer=tokenizer, out=out / "base", say=say, interrupt=interrupt)
         model = learn(gold, recipe=first, checkpoints=out / "first")  # other families here cost much of what it learns
-        found = measure(model, Encoder(tokenizer), unread, "first", say)
+        found = measure(model, encoder, unread, "first", say)
         model = learn(shuffled + others, recipe=second, checkpoints=out / "second", start=model)
-        found |= measure(model, Encoder(tokenizer), unread, "second", say)
+        found |= measure(model, encoder, unread, "second", say)
     counts = {"games": len(gold), "shuffled_games": len(shuffled), "family_games": len(others)}
     made = {**counts, "vocabulary": len(tokenizer), **asdict(first), "held_out": found}
     (out / "base" / "made.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
