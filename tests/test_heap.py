@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from grue import heap
 
 FRAGMENTED = """
 import psutil
@@ -23,3 +26,10 @@ print(before - psutil.Process().memory_info().rss)
 def test_gaps_in_the_heap_go_back_to_the_system() -> None:
     found = subprocess.run([sys.executable, "-c", FRAGMENTED], capture_output=True, text=True, check=True, timeout=60)
     assert int(found.stdout) > 100_000_000
+
+
+def test_cycles_are_looked_for_seldom_and_only_inside() -> None:
+    before = gc.get_threshold()
+    with heap.seldom_collected():
+        assert gc.get_threshold() == heap.SELDOM
+    assert gc.get_threshold() == before

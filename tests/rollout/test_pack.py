@@ -21,6 +21,7 @@ from grue.rollout.pack import (
     collate,
     micro_batches,
     minibatches,
+    piles,
     sample_from_dict,
     sample_to_dict,
     samples,
@@ -214,6 +215,14 @@ def test_micro_batches_hold_every_sample_once_and_keep_to_their_size(items: list
     assert sorted(s.returns for group in groups for s in group) == sorted(s.returns for s in items)
     for group in groups:
         assert len(group) == 1 or len(group) * max(len(s.ids) for s in group) <= most
+
+
+@given(SAMPLES, st.integers(1, 4))
+def test_piles_hold_every_sample_once_and_differ_by_one_sample_at_most(items: list[Sample], count: int) -> None:
+    dealt = piles(items, count)
+    assert sorted(s.returns for pile in dealt for s in pile) == sorted(s.returns for s in items)
+    sizes = [sum(item.size for item in pile) for pile in dealt]
+    assert max(sizes) - min(sizes) <= max(item.size for item in items)
 
 
 @given(SAMPLES, st.integers(1, 8), st.integers(0, 99))

@@ -110,7 +110,7 @@ def test_a_run_of_two_that_was_killed_goes_on_exactly(config: Config, two: Path,
     out = tmp_path / "broken"
     stages(config, out, 2, "sft")
     process = launch(override(config, ["ppo.save_every_s=0"], None), out, 2, "--quiet")
-    wait_for(out, 1, process)
+    wait_for(out, 2, process)  # the second is logged when the first has been saved
     leader = next(p for p in workers(process) if p.environ().get("RANK") == "0")
     leader.kill()
     code, said = finish(process)

@@ -276,10 +276,10 @@ def check_game(
 def pretrain(
     out: Annotated[Path, typer.Option(metavar="DIR", help="where the base and its corpus go")] = Path("runs/pretrain"),
     games: Annotated[int, typer.Option(min=1, max=250_000, help="games of the first phase")] = 40_000,
-    passes: Annotated[float, typer.Option(min=0.01, help="passes over the games of the first phase")] = 2.0,
+    passes: Annotated[float, typer.Option(min=0.01, help="passes over the games of each phase")] = 2.0,
     shuffled_games: Annotated[int, typer.Option(min=1, max=150_000, help="games of the second phase")] = 32_000,
-    family_games: Annotated[int, typer.Option(min=0, help="games of the other families, in the second phase")] = 0,
-    vocabulary: Annotated[int, typer.Option(min=400, max=65_000, help="size of the tokenizer's vocabulary")] = 1280,
+    family_games: Annotated[int, typer.Option(min=0, help="games of the other families, in the second phase")] = 9_000,
+    vocabulary: Annotated[int, typer.Option(min=400, max=65_000, help="size of the tokenizer's vocabulary")] = 1536,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = as torch chooses")] = 0,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -11,7 +11,7 @@ from grue.config.stages import Config, DemosConfig, EvalConfig, GameConfig, Poli
 
 
 def _elsewhere(epochs: int, rename: float = 0.0) -> SFTConfig:
-    """SFT where the base has a language to learn: it has seen kitchens only."""
+    """SFT where the base has much to learn: most of what it has seen is kitchens."""
     return SFTConfig(epochs=epochs, episodes_per_batch=16, learning_rate=1e-3, rename=rename)
 
 

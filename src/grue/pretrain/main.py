@@ -93,15 +93,15 @@ def main(
     *,
     games: int = 40_000,
     shuffled_games: int = 32_000,
-    family_games: int = 0,
+    family_games: int = 9_000,
     passes: float = 2.0,
-    vocabulary: int = 1280,
+    vocabulary: int = 1536,
     threads: int = 0,
     say: Progress,
 ) -> Path:
     """Make a base under `out`/base; the corpora are recorded once. Returns the folder of the base.
 
-    First gold, noisy gold and random play of the main size, then one pass over shuffled gold of many sizes, into which
+    First gold, noisy gold and random play of the main size, then shuffled gold of many sizes, into which
     `family_games` of gold play of the other families are mixed. Stopped and started again, it goes on where it was.
     """
     import torch
@@ -123,7 +123,7 @@ def main(
         samples = gold[:2000] + others[:: max(1, len(others) // 1000)]
         tokenizer = train_tokenizer(tokenizer_texts(samples), vocabulary, (*game_foods(), *(NUMBERS if others else ())))
         first = Recipe(passes=passes)
-        second = replace(first, passes=1.0, learning_rate=1e-3, warmup_steps=50, seed=1)
+        second = replace(first, learning_rate=1e-3, warmup_steps=50, seed=1)
         encoder = Encoder(tokenizer)
         learn = partial(train, tokenizer=tokenizer, out=out / "base", say=say, interrupt=interrupt)
         model = learn(gold, recipe=first, checkpoints=out / "first")  # other families here cost much of what it learns

@@ -168,6 +168,17 @@ def minibatches(items: Sequence[Sample], count: int, rng: random.Random) -> Iter
             yield chosen
 
 
+def piles(items: Sequence[Sample], count: int) -> list[list[Sample]]:
+    """`items` dealt out into `count` piles with about as many tokens each, the longest first."""
+    dealt: list[list[Sample]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for item in sorted(items, key=lambda s: s.size, reverse=True):
+        least = sizes.index(min(sizes))
+        dealt[least].append(item)
+        sizes[least] += item.size
+    return dealt
+
+
 def micro_batches(items: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
     """Groups of similar length whose padded size is at most `max_tokens` (one long sample may exceed it)."""
     groups: list[list[Sample]] = []

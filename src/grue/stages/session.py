@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from grue import heap
 from grue.config import Config
 from grue.errors import CheckpointError
 from grue.games import Game, make, tasks
@@ -123,7 +124,7 @@ def open_session(run: Run, config: Config, say: Progress, processes: Processes =
     """A session whose games are closed at the end, whatever happens."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     torch.set_num_threads(config.threads or max(1, physical_cores() // processes.count))
-    with Interrupt() as interrupt:
+    with Interrupt() as interrupt, heap.seldom_collected():
         session = Session(run, config, say, interrupt, processes)
         try:
             yield session

@@ -18,7 +18,7 @@ from grue.models.load import compute_dtype
 from grue.models.policy_model import PolicyModel, Reading
 from grue.models.sharding import assign, clip_gradients, gathered, is_shard, is_sharded, part_like
 from grue.parallel import ALONE, Processes, peers_explained
-from grue.rollout.pack import Batch, Sample, collate, micro_batches
+from grue.rollout.pack import Batch, Sample, collate, micro_batches, piles
 from grue.train.optimizers import flatten_state, make_optimizer, unflatten_state
 from grue.train.precision import LossScale
 
@@ -152,9 +152,9 @@ class Learner:
         A layer in shards is put together by all processes at once, so all must make the same number of passes.
         """
         count = self.processes.count
-        if count > 1:  # small enough that every process gets some
-            tokens = min(tokens, max(1, -(-sum(item.size for item in items) // count)))
-        groups = micro_batches(items, tokens)
+        cut = [micro_batches(pile, tokens) for pile in piles(items, count)]
+        # one of each pile in turn, since that is how they are shared
+        groups = [part[i] for i in range(max(map(len, cut))) for part in cut if i < len(part)]
         mine = list(self.processes.share(groups))
         lacks = self.sharded and len(mine) < -(-len(groups) // count)
         idle = [min(groups, key=lambda group: sum(item.size for item in group))] if lacks else []

@@ -82,7 +82,8 @@ def train_ppo(
             metrics = rollout_metrics(episodes, played - start, cfg, updater.divisor)
             progress["env_steps"] += sum(episode.steps for episode in episodes)
             # the critic's warm-up does not use up the policy's schedule
-            rate = learning_rate_factor(cfg.schedule, max(0, iteration - cfg.warmup_iterations), cfg.iterations, 0)
+            learning = cfg.iterations - cfg.warmup_iterations
+            rate = learning_rate_factor(cfg.schedule, max(0, iteration - cfg.warmup_iterations), learning, 0)
             metrics |= updater.update(episodes, iteration, rate, reference)
             update_s = time.monotonic() - played
             turns = sum(episode.steps for episode in episodes) * metrics["passes"]

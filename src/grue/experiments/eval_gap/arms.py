@@ -147,7 +147,8 @@ class PPOArm:
                 items = with_reference(items, learner.read(items), 1.0)
         elif self.arm.kl == "old":
             items = with_reference(items, learner.read(items), 1.0)
-        rate = learning_rate_factor(cfg.schedule, max(0, iteration - cfg.warmup_iterations), cfg.iterations, 0)
+        learning = cfg.iterations - cfg.warmup_iterations  # those in which the policy moves
+        rate = learning_rate_factor(cfg.schedule, max(0, iteration - cfg.warmup_iterations), learning, 0)
         warm, rows = iteration < cfg.warmup_iterations, []
         states: list[torch.Tensor] = []
         returns: list[torch.Tensor] = []
