@@ -108,7 +108,7 @@ def test_valid_actions_are_those_that_change_the_world(cave: str) -> None:
     in_cellar = game.step("look")[0].actions
     game.close()
     assert in_cellar is not None
-    assert {"open box", "take snake", "drop lamp", "up", "examine snake"} <= set(in_cellar)
+    assert {"open box", "take snake", "drop lamp", "up", "examine snake", "tie lamp to snake"} <= set(in_cellar)
     assert not {"down", "take lamp", "take box", "open snake"} & set(in_cellar)
 
 

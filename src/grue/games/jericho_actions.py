@@ -18,9 +18,10 @@ _WAYS = (*_DIRECTIONS, "up", "down", "in", "out")
 _ONE: tuple[str, ...] = (
     *("open", "close", "turn on", "turn off", "read", "move", "push", "pull", "turn", "climb", "enter"),
     *("eat", "drink", "wear", "remove", "light", "wave", "rub", "ring", "wind", "raise", "lower", "attack"),
+    "search",
 )
-_CARRIED_TO_SEEN = ("put {} in {}", "put {} on {}", "give {} to {}", "throw {} at {}")
-_SEEN_WITH_CARRIED = ("unlock {} with {}", "attack {} with {}", "cut {} with {}", "tie {} to {}", "dig {} with {}")
+_CARRIED_TO_SEEN = ("put {} in {}", "put {} on {}", "give {} to {}", "throw {} at {}", "tie {} to {}")
+_SEEN_WITH_CARRIED = ("unlock {} with {}", "attack {} with {}", "cut {} with {}", "dig {} with {}")
 MAX_NOUNS = 12
 _WORD = re.compile(r"[a-z][a-z'-]+")
 _NO_NOUNS = frozenset((*_WAYS, *ALWAYS, "the", "you", "there", "here", "all", "everything", "and", "it", "is", "of"))
