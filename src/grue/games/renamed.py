@@ -3,7 +3,7 @@
 In CookingWorld foods exchange their names. A policy trained on a few hundred recipes learns them by heart; with the
 names exchanged at every play, reading the cookbook is the only thing that pays. A renaming that would make a recipe
 of a dev or test game is never used. In the other families whose folds differ in names, things get made-up words, and
-the quantities of sorting are drawn anew.
+the numbers of sorting and arithmetic are drawn anew.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from grue.games import words
+from grue.games import sums, words
 from grue.games.names import Rename, draw_renaming, recipe_pairs, rename
 from grue.games.recipes import COOKING, CUTTING
 from grue.games.told import Told
@@ -38,11 +38,14 @@ class Renamed:
         rng = random.Random(f"{self._salt}/{task.seed}")
         chosen, cooking = rng.random() < self._share, task.game == "cookingworld"
         self._rename = rename if cooking else words.reword
-        # the recipe is asked for before the game begins: looking it up plays
+        # the recipe, or the problem, is asked for before the game begins: looking it up plays
         self._there = self._foods(task, rng) if chosen and cooking else {}
+        problem = None
+        if chosen and task.game == "arithmetic" and isinstance(self._game, TwxGame):
+            problem = self._game.problem(task)
         observation = self._game.reset(task)
         if chosen and not cooking:
-            self._there = words.draw_words(task.game, observation, rng)
+            self._there = _words(task.game, observation, problem, rng)
         self._back = {new: old for old, new in self._there.items()}
         return self._shown(observation)
 
@@ -65,6 +68,19 @@ class Renamed:
         return renamed_observation(observation, self._there, self._rename) if self._there else observation
 
 
+def _problem(episode: Episode) -> sums.Problem | None:
+    """What an episode of arithmetic was asked, where it read that."""
+    if episode.task.game != "arithmetic":
+        return None
+    return next((found for turn in episode.turns if (found := sums.read_problem(turn.observation.text))), None)
+
+
+def _words(game: str, first: Observation, problem: sums.Problem | None, rng: random.Random) -> dict[str, str]:
+    """Made-up words for the things of a game, and other numbers where it asks a problem."""
+    names = words.draw_words(game, first, rng)
+    return names if problem is None else names | sums.draw_numbers(first.actions or (), problem, rng)
+
+
 def renamed_observation(observation: Observation, names: dict[str, str], rename: Rename = rename) -> Observation:
     """The observation with things renamed; valid actions stay sorted."""
     actions = observation.actions
@@ -80,11 +96,12 @@ def renamed_episode(episode: Episode, rng: random.Random) -> Episode:
     """A played episode with its things renamed throughout, as a game with other names would have shown it.
 
     Where foods are exchanged, an episode in which nobody read the cookbook keeps its names: its recipe is not known.
+    So do the numbers of arithmetic where nobody read the problem.
     """
     turns = episode.turns
     change: Rename = rename
     if episode.task.game in words.FAMILIES:
-        names = words.draw_words(episode.task.game, turns[0].observation, rng) if turns else {}
+        names = _words(episode.task.game, turns[0].observation, _problem(episode), rng) if turns else {}
         change = words.reword
     else:
         pairs = next((found for turn in turns if (found := recipe_pairs(turn.observation.text))), None)

@@ -18,6 +18,7 @@ from grue.games.params import Params, canonical, check_family
 from grue.games.recipes import read_recipe
 from grue.games.seat import Seat
 from grue.games.state import read_state
+from grue.games.sums import Problem, read_problem
 from grue.types import Observation, Outcome, Task
 
 # Families whose gold path the engine draws anew at each generation, from a generator without a seed; and its solvers.
@@ -128,6 +129,14 @@ class TwxGame:
         self._side = self._side or Seat(self._settings)
         self._side.start(task)
         return read_recipe(self._side.step("read cookbook")["observation"])
+
+    def problem(self, task: Task) -> Problem | None:
+        """What an arithmetic task asks, read beside the live game."""
+        self._check_open()
+        self._side = self._side or Seat(self._settings)
+        self._side.start(task)
+        self._side.step("take math problem")
+        return read_problem(self._side.step("read math problem")["observation"])
 
     @property
     def history(self) -> tuple[str, ...]:
