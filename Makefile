@@ -2,12 +2,14 @@
 # make test   the default test suite        make lint   ruff and mypy        make bench   ratios against a baseline
 # make tutorial   runs the notebook in its fast mode
 #
-# PYTHON=python3.12 chooses the interpreter, TORCH=... another build of torch, ARGS=... goes to `grue run`.
+# PYTHON=python3.12 chooses the interpreter, TORCH=... another build of torch, WORKERS=4 the processes that test side by
+# side (one thread and a Java each), ARGS=... goes to `grue run` or pytest.
 
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 BENCH ?= rollout
+WORKERS ?= 2
 ARGS ?=
 
 BIN := $(VENV)/bin
@@ -19,7 +21,7 @@ demo: $(VENV)/.core
 	$(BIN)/grue run $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "slow or learning" $(ARGS)

@@ -193,6 +193,13 @@ def test_a_person_plays_the_toy_game_and_leaves(tmp_path: Path) -> None:
     assert done.stdout.endswith("Good bye.\n")
 
 
+def test_a_game_that_cannot_start_is_an_error(tmp_path: Path) -> None:
+    failed = grue("play", "coin", "game.java=/nope/java", cwd=tmp_path)
+    assert failed.returncode == 1, failed.stdout
+    assert "/nope/java" in failed.stderr
+    assert "Score" not in failed.stdout
+
+
 def test_a_game_that_a_person_plays_can_be_recorded(tmp_path: Path) -> None:
     from grue.storage import episodes
 

@@ -11,8 +11,8 @@ import torch
 
 import tiny
 from grue import stages
-from grue.config import Config, override
-from grue.errors import CheckpointError, DataError
+from grue.config import Config, load_config, override
+from grue.errors import CheckpointError, DataError, GameError
 from grue.models.load import load_model
 from grue.progress import Progress
 from grue.storage import checkpoint, episodes
@@ -192,3 +192,9 @@ def test_with_an_adapter_only_the_adapter_learns(tiny_folder: Path, config: Conf
                 assert torch.equal(value, base[name]), name
         frozen = {name.replace(".base_layer", ""): value for name, value in base.items() if "lora_" not in name}
         assert all(torch.equal(value, frozen[name]) for name, value in plain.state_dict().items())
+
+
+def test_a_teacher_that_cannot_play_the_game_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    config = load_config("coin", ["demos.teacher=optimal", "demos.games=2"])
+    with pytest.raises(GameError, match=r"none of 2 demonstrations could be played: .*cooks only"):
+        stages.run_stage("demos", config, tmp_path / "run", say=QUIET)

@@ -100,6 +100,36 @@ def test_an_undeclared_game_is_unknown() -> None:
         games.make("guess")
 
 
+CLOSE = "def close(self) -> None:\n        self.task = None"
+
+
+@pytest.mark.parametrize(
+    ("kept", "broken", "said"),
+    [
+        ("Outcome.LIMIT if self.steps == self.task.limit else None", "None", "a limit of "),
+        ('def __init__(self, params: str = "")', "def __init__(self)", "making it"),
+        (
+            "close(self) -> None:\n        self.task = None",
+            "close(self) -> None:\n        del self.task",
+            "closing it, twice,",
+        ),
+        ("def step(self, action: str)", "def step(self)", "playing it raised TypeError"),
+    ],
+)
+def test_check_game_names_a_mistake_of_a_first_game(
+    kept: str, broken: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    assert kept in text
+    module = f"own_game_{abs(hash(said))}"
+    (tmp_path / f"{module}.py").write_text(text.replace(kept, broken), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    result = CliRunner().invoke(app, ["check-game", f"{module}:Guess", "--games", "1"])
+    assert result.exit_code == 1
+    assert said in " ".join(result.output.split())
+
+
 def test_check_game_passes_the_example_and_names_what_a_broken_game_breaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +150,8 @@ def test_check_game_passes_the_example_and_names_what_a_broken_game_breaks(
     bad = CliRunner().invoke(app, ["check-game", "late_game:Guess", "--games", "20"])
     assert (bad.exit_code, "a score is between -1 and 1" in bad.output) == (1, True)
     assert CliRunner().invoke(app, ["check-game", "own_game:Nothing"]).exit_code == 1
+    unknown = CliRunner().invoke(app, ["check-game", "own_game"])
+    assert unknown.exit_code and "own_game:Own_game" in unknown.output
     assert CliRunner().invoke(app, ["check-game", "toy", "rooms=99"]).exit_code in (1, 2)
 
 

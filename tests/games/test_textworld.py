@@ -221,7 +221,8 @@ def test_a_game_file_of_ones_own(tmp_path: Path) -> None:
         ("textworld-coin", "level=180", "160 rooms"),
         ("textworld:nothing.z8", "", "no file"),
         ("textworld:nothing.z8", "rooms=3", "no parameters"),
-        ("textworld-coin:nothing.z8", "", "names no file"),
+        ("textworld-coin:nothing.z8", "", "takes no file"),
+        ("textworld:", "", "names no file"),
     ],
 )
 def test_wrong_requests_are_refused(name: str, params: str, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -109,6 +110,7 @@ def test_a_seed_draws_the_same_games_and_an_option_names_one() -> None:
     assert len(set(first)) > 1
     assert all(10_000 <= seed < 11_000 for seed in first)
     assert env.reset(options={"game_seed": 10_007})[1]["game_seed"] == 10_007
+    assert env.reset(options={"game_seed": np.int64(10_007)})[1]["game_seed"] == 10_007
     with pytest.raises(ConfigError, match="outside fold"):
         env.reset(options={"game_seed": 7})
     with pytest.raises(ConfigError, match="game_seed"):

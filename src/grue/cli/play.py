@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grue.config import PRESETS, GameConfig, load_config
-from grue.errors import ConfigError
+from grue.errors import ConfigError, GameError
 from grue.games import FAMILIES, FOLDS, NATIVE, canonical_params, make
 from grue.games.native import is_native
 from grue.games.play import play
@@ -39,7 +39,10 @@ def what_to_play(name: str | None, settings: list[str], seed: int) -> tuple[Task
 
 
 def play_human(task: Task, config: GameConfig, say: Progress, *, record: Path | None = None) -> dict[str, Any]:
-    """Play `task` in the terminal. Returns outcome, score and steps; {} if the person left before the end."""
+    """Play `task` in the terminal. Returns outcome, score and steps; {} if the person left before the end.
+
+    GameError where the game cannot start or crashes; what was played until then is recorded.
+    """
     game = make(task.game, config.params, config.java, read_timeout=config.read_timeout_s)
     try:
         episode = play(game, task, Human(say))
@@ -50,14 +53,14 @@ def play_human(task: Task, config: GameConfig, say: Progress, *, record: Path | 
         game.close()
     if episode.final is not None:
         say(f"\n{episode.final.text}")
-    say(f"\n{_ENDS[episode.outcome]} Score {episode.score:.2f} in {episode.steps} steps.", style="bold")
-    if episode.error:
-        say(episode.error, style="red")
-    if record is not None:
+        say(f"\n{_ENDS[episode.outcome]} Score {episode.score:.2f} in {episode.steps} steps.", style="bold")
+    if record is not None and episode.final is not None:
         from grue.storage import episodes
 
         episodes.append(record, [episode])
         say(f"recorded in {record}")
+    if episode.outcome is Outcome.FAILED:
+        raise GameError(episode.error)
     return {"outcome": str(episode.outcome), "score": episode.score, "steps": episode.steps}
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from grue.errors import GameError, GrueError
@@ -17,28 +18,36 @@ NONSENSE = "frobnicate the grue"  # an action that no game knows
 
 def check_game(factory: Callable[[], Game], task: Task, *, steps: int = 8) -> None:
     """Raise GameError naming the first promise of the contract that games from `factory` break on `task`."""
-    first, second = factory(), factory()
+    made: list[Game] = []
     try:
-        _check_determinism(first, second, replace(task, limit=steps))
-        _check_limit(first, replace(task, limit=steps))
-        _check_seeds(first, task)
-        _check_gold(first, task)
+        with _doing("making it (its class is called with the parameters, one text)"):
+            made += [factory(), factory()]
+        first, second = made
+        with _doing("playing it"):
+            _check_determinism(first, second, replace(task, limit=steps))
+            _check_limit(first, replace(task, limit=steps))
+            _check_seeds(first, task)
+            _check_gold(first, task)
+        with _doing("closing it, twice,"):
+            first.close()
+            first.close()
+        _require(_raises(lambda: first.step("look")), "a step after close raises GameError")
     finally:
-        second.close()
-        first.close()
-        first.close()
-    _require(_raises(lambda: first.step("look")), "a step after close raises GameError")
+        for game in made:
+            with suppress(Exception):  # what is wrong with closing has been said above, or something else has
+                game.close()
 
 
 def _check_determinism(first: Game, second: Game, task: Task) -> None:
     """Equal tasks and equal actions give equal texts, in one game and across two."""
     here, there = first.reset(task), second.reset(task)
+    _require(isinstance(here, Observation), "reset gives an Observation")
     _require(here == first.reset(task) == there, "equal tasks give equal first observations")
     _require(bool(here.text), "the first observation has a text")  # later ones may be silent: simonsays from memory
     initial, total = here.score, 0.0
     outcome: Outcome | None = None
     draw = random.Random(task.seed)
-    while outcome is None:
+    for _ in range(task.limit):
         _check_observation(here)
         action = draw.choice(here.actions) if here.actions else NONSENSE
         here, reward, outcome = first.step(action)
@@ -46,8 +55,11 @@ def _check_determinism(first: Game, second: Game, task: Task) -> None:
         total += reward
         _require((here, reward, outcome) == (there, reward_there, outcome_there), "equal actions give equal steps")
         _require(math.isclose(total, here.score - initial, abs_tol=1e-9), "rewards add up to the score")
-        _require((outcome is Outcome.WON) == (here.score >= 1.0), "a score of 1 is a win, and only that")
         _require(outcome is None or isinstance(outcome, Outcome), "an outcome is None or one of Outcome")
+        _require((outcome is Outcome.WON) == (here.score >= 1.0), "a score of 1 is a win, and only that")
+        if outcome is not None:
+            break
+    _require(outcome is not None, f"a limit of {task.limit} ends at step {task.limit}")
     _check_observation(here)
     _require(_raises(lambda: first.step(NONSENSE)), "a step after the end raises GameError")
 
@@ -92,6 +104,20 @@ def _check_gold(game: Game, task: Task) -> None:
             observation, _, outcome = game.step(action)
             _check_observation(observation)
     _require(outcome is Outcome.WON, "gold() is a way to win")
+
+
+@contextmanager
+def _doing(what: str) -> Iterator[None]:
+    """Any error but our own is the game's, and says where it came from."""
+    try:
+        yield
+    except GrueError:
+        raise
+    except Exception as error:
+        raise GameError(
+            f"the game breaks its contract: {what} raised {type(error).__name__}: {error}",
+            hint="GRUE_DEBUG=1 in front of the command shows where",
+        ) from error
 
 
 def _raises(call: Callable[[], object]) -> bool:

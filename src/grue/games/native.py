@@ -64,7 +64,9 @@ def canonical_native(game: str, params: Params = "") -> str:
     """The one spelling of `params`: the keys that were given, in the order above. ConfigError for a wrong one."""
     name, colon, path = game.partition(":")
     known = NATIVE[name]
-    if colon and (name not in _FILE_ENGINES or not path):
+    if colon and name not in _FILE_ENGINES:
+        raise ConfigError(f"{name} takes no file, so nothing stands behind it: {game!r}", hint=f"game.name={name}")
+    if colon and not path:
         raise ConfigError(f"game {game!r} names no file", hint="for example game.name=jericho:zork1.z3")
     if not colon and name == "jericho":
         raise ConfigError("jericho needs a story file", hint="for example game.name=jericho:zork1.z3")
@@ -126,6 +128,10 @@ def make_native(game: str, params: Params = "", *, read_timeout: float = 20.0) -
         _some_split(game, spelled)
     elif path and not Path(path).expanduser().is_file():
         raise ConfigError(f"there is no file {path!r}", hint="the path of a story file stands behind the colon")
+    elif path and engine == "textworld":
+        from grue.games.textworld import check_file
+
+        check_file(Path(path).expanduser())
     if name == "babyai":
         return Guarded(open_here(game, spelled))
     from grue.games.worker import WorkerExpertsGame, WorkerGoldGame, WorkerPlanGame

@@ -67,7 +67,7 @@ class TextWorldGame(EngineGame):
         _, _, path = task.game.partition(":")
         self._file = Path(path).expanduser() if path else game_file(task)
         if path:
-            _check_file(self._file)
+            check_file(self._file)
         self._actions = []
         self._env = _start(self._file)
         state = self._env.reset()
@@ -141,7 +141,8 @@ def _walkthrough(file: Path) -> list[str]:
     return [str(action) for action in made.get("metadata", {}).get("walkthrough") or ()]
 
 
-def _check_file(file: Path) -> None:
+def check_file(file: Path) -> None:
+    """ConfigError or GameError for a file that TextWorld did not make."""
     if not file.is_file():
         raise ConfigError(f"there is no file {str(file)!r}", hint="the path stands behind the colon")
     if file.suffix == ".ulx":

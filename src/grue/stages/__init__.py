@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grue.config import Config, PPOConfig, SFTConfig
-from grue.errors import DataError
+from grue.errors import DataError, GameError
 from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
 from grue.games.renamed import renamed_episode
@@ -34,6 +34,7 @@ from grue.storage.run import Run, read_results, read_run_config
 from grue.train.learner import Learner
 from grue.train.ppo import check_game, train_ppo
 from grue.train.sft import train_sft
+from grue.types import Outcome
 
 StageName = Literal["demos", "sft", "ppo", "eval"]
 
@@ -157,6 +158,14 @@ def _demos(session: Session) -> dict[str, Any]:
         f"{cfg.teacher} won {facts['won']} of {facts['episodes']} train games within {config.game.limit} steps and "
         f"{facts['won_past_limit']} later; {facts['invalid_steps']} invalid and {facts['pruned_steps']} pruned steps"
     )
+    if facts["failed"]:
+        error = next(episode.error for episode in episodes.read(file) if episode.outcome is Outcome.FAILED)
+        if facts["failed"] == facts["episodes"]:
+            raise GameError(
+                f"none of {facts['episodes']} demonstrations could be played: {error}",
+                hint=f"mend that, or choose another demos.teacher; then grue demos {session.run.out} --again",
+            )
+        say.warn(f"{facts['failed']} of {facts['episodes']} games failed, the first with: {error}")
     return facts
 
 

@@ -134,8 +134,9 @@ class GrueEnv(gymnasium.Env[str, Any]):
             raise ConfigError(f"unknown reset option {unknown[0]!r}", hint="the only option is 'game_seed'")
         if "game_seed" not in options:
             return self._tasks[int(self.np_random.integers(len(self._tasks)))]
-        known = self._tasks[0]
-        return Task(known.game, known.params, known.fold, options["game_seed"], known.limit)
+        known, seed = self._tasks[0], options["game_seed"]
+        seed = int(seed) if isinstance(seed, np.integer) else seed
+        return Task(known.game, known.params, known.fold, seed, known.limit)
 
     def _text_of(self, index: Any) -> str:
         actions = self._seen.actions or ()
@@ -174,7 +175,7 @@ class GrueEnv(gymnasium.Env[str, Any]):
 
 @lru_cache(maxsize=32)
 def _tasks(game: str, params: str, fold: str, limit: int, java: str | None) -> tuple[Task, ...]:
-    """The games of a fold. Kept: telling which kitchens may be used takes a third of a second."""
+    """The games of a fold. Kept: telling which kitchens may be used takes a second or more."""
     return tuple(tasks(game, params, fold, limit, java=java))
 
 
