@@ -162,6 +162,20 @@ def test_a_command_that_hangs_the_story_fails_the_episode_in_time(folder: Path) 
     game.close()
 
 
+def test_a_saved_point_can_be_gone_back_to(folder: Path) -> None:
+    name = compiled(folder, 3)
+    game = games.make(name, QUICK)
+    assert isinstance(game, WorkerGame)
+    game.reset(first(name, QUICK))
+    game.step("take lamp")
+    saved = game.save()
+    game.step("down")
+    assert game.step("take snake")[2] is Outcome.LOST
+    game.restore(saved)
+    assert [game.step(action)[2] for action in WIN[1:]] == [None, Outcome.WON]
+    game.close()
+
+
 def test_a_killed_process_does_not_show(folder: Path) -> None:
     name = compiled(folder, 3)
     game = games.make(name)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -85,6 +86,31 @@ def test_a_process_that_dies_or_hangs_is_replaced_and_the_episode_goes_on(blow: 
     assert other.history == ("look", "look")
     game.close()
     other.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_saved_point_can_be_gone_back_to(killed: bool) -> None:
+    game, other = hosted(), hosted()
+    game.reset(TASK)
+    first, *rest = game.gold()
+    game.step(first)
+    saved = game.save()
+    ways = [[game.step(action) for action in rest]]
+    assert ways[0][-1][2] is Outcome.WON
+    if killed:
+        assert game.pid is not None
+        os.kill(game.pid, signal.SIGKILL)
+    for player in (game, other):
+        assert player.restore(saved) == saved.seen
+        assert player.history == (first,)
+        ways.append([player.step(action) for action in rest])
+    assert ways[0] == ways[1] == ways[2]
+    with pytest.raises(ConfigError, match="cannot go on"):
+        other.restore(saved._replace(task=replace(TASK, game="coin")))
+    game.close()
+    other.close()
+    with pytest.raises(GameError, match="closed"):
+        game.restore(saved)
 
 
 def at_once(seats: int, disturb: Callable[[int], None] = lambda pid: None) -> list[Observation]:

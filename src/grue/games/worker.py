@@ -8,7 +8,7 @@ the episode as failed, and the next `reset` begins afresh.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
@@ -32,6 +32,15 @@ class Begun(NamedTuple):
     what: str | Task  # the action of a step, or the task of a reset
     worker: Worker
     ticket: int  # of the answer
+
+
+class Saved(NamedTuple):
+    """A point of an episode, by the way that led there."""
+
+    task: Task
+    actions: tuple[str, ...]
+    seen: Observation
+    outcome: Outcome | None
 
 
 class WorkerGame:
@@ -95,6 +104,26 @@ class WorkerGame:
         self._outcome = None if outcome is None else Outcome(outcome)
         return self._seen, reward, self._outcome
 
+    def save(self) -> Saved:
+        """This point of the episode, for `restore`, here or in another game of this name."""
+        task = self._running()
+        assert self._seen is not None
+        return Saved(task, tuple(self._actions), self._seen, self._outcome)
+
+    def restore(self, saved: Saved) -> Observation:
+        """Go back to a saved point: what was done is done again, which takes as long as it took.
+
+        Returns what was seen there. GameError where it shows something else this time.
+        """
+        if self._closed:
+            raise GameError("this game is closed", hint="make a new one with games.make")
+        if saved.task.game != self.game:
+            raise ConfigError(f"a game of {self.game!r} cannot go on with one of {saved.task.game!r}")
+        self._forget_begun()
+        self._task, self._actions, self._seen, self._outcome = (saved.task, list(saved.actions), *saved[2:])
+        self._with_restarts(lambda: self._revive() if self.pid is None else self._replay())
+        return saved.seen
+
     def close(self) -> None:
         """Give the seat back. The last seat that leaves a process ends it."""
         self._closed, self._task = True, None
@@ -129,14 +158,23 @@ class WorkerGame:
         if begun is None:
             self._forget_begun()
         self._begun = None
+
+        def answer() -> Any:
+            nonlocal begun
+            self._revive()
+            sent, begun = begun, None  # an answer is fetched once
+            if sent is not None and sent.worker is self._worker:
+                return self._value(sent.worker.finish(sent.ticket))
+            return self._call(request)
+
+        return self._with_restarts(answer)
+
+    def _with_restarts(self, attempt: Callable[[], Any]) -> Any:
+        """What `attempt` gives, in a new process where the one that it was made in died or hung."""
         last: WorkerDiedError | None = None
         for _ in range(1 + RESTARTS):
             try:
-                self._revive()
-                if begun is not None and begun.worker is self._worker:
-                    ticket, begun = begun.ticket, None
-                    return self._value(self._worker.finish(ticket))
-                return self._call(request)
+                return attempt()
             except WorkerDiedError as error:
                 last = error
             except BaseException:  # Ctrl-C: the step may have been done, so the state is in doubt
@@ -165,8 +203,12 @@ class WorkerGame:
         except GrueError:  # no game was opened, so the seat is nobody's
             self._drop()
             raise
-        if self._task is None:
-            return
+        if self._task is not None:
+            self._replay()
+
+    def _replay(self) -> None:
+        """Play the episode's actions from its task, in a seat that is there."""
+        assert self._task is not None
         seen = _observation(self._call({"call": "reset", "task": asdict(self._task)}))
         for action in self._actions:
             seen = _observation(self._call({"call": "step", "action": action})[0])
