@@ -30,7 +30,7 @@ from grue.types import Task
 ENGINES = {  # name -> (game, parameters)
     "textworld": ("textworld-cooking", "recipe=2,take=2,go=6,open=1,cook=1"),
     "jericho": ("jericho", "validActions=0"),
-    "scienceworld": ("scienceworld", "task=0,easy=1"),
+    "scienceworld": ("scienceworld", "task=0,easy=1,validActions=1"),
     "babyai": ("babyai", "level=9"),
     "alfworld": ("alfworld-micro", ""),
 }

@@ -22,7 +22,7 @@ from grue.games.worker import WorkerGoldGame
 from grue.games.worker_process import shutdown
 from grue.types import Outcome, Task
 
-NON_LIVING = "task=12,easy=1"  # find-non-living-thing: the shortest
+NON_LIVING = "task=12,easy=1,validActions=1"  # find-non-living-thing: the shortest
 
 
 def first(params: str, fold: str = "train", limit: int = 30, start: int = 0) -> Task:
@@ -56,7 +56,7 @@ def test_a_task_keeps_the_contract_and_its_solution_wins() -> None:
 
 
 def test_focusing_on_the_wrong_thing_loses_everything() -> None:
-    params = "task=11,easy=1"  # find-living-thing
+    params = "task=11,easy=1,validActions=1"  # find-living-thing
     game = opened(params)
     before = game.reset(first(params))
     assert "focus on picture" in (before.actions or ())
@@ -67,8 +67,8 @@ def test_focusing_on_the_wrong_thing_loses_everything() -> None:
 
 
 def test_valid_actions_are_made_on_demand_only() -> None:
-    game = opened("task=12,validActions=0")
-    assert game.reset(first("task=12,validActions=0")).actions is None
+    game = opened("task=12")
+    assert game.reset(first("task=12")).actions is None
     assert game.step("look around")[0].actions is None
     game.close()
 

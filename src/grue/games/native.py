@@ -33,7 +33,7 @@ NATIVE: dict[str, dict[str, tuple[int, int, int]]] = {
         "drop": (0, 0, 1),
     },
     "jericho": {"maxScore": (0, 0, 10_000), "validActions": (1, 0, 1)},
-    "scienceworld": {"task": (-1, -1, 29), "easy": (0, 0, 1), "validActions": (1, 0, 1)},
+    "scienceworld": {"task": (-1, -1, 29), "easy": (0, 0, 1), "validActions": (0, 0, 1)},
     "babyai": {"level": (0, 0, 13)},
     "alfworld": {"task": (0, 0, 6)},
     "alfworld-micro": {"task": (0, 0, 6)},

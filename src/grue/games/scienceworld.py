@@ -27,7 +27,7 @@ _LISTS = {
 
 
 class ScienceWorldGame(EngineGame):
-    """Params: task (0 to 29; -1: all), easy (1: simplifications), validActions (0: list none, much faster)."""
+    """Params: task (0 to 29; -1: all), easy (1: simplifications), validActions (1: list them, which is slow)."""
 
     def __init__(self, game: str, params: str = "") -> None:
         super().__init__(game, params)
