@@ -21,8 +21,8 @@ def check_game(factory: Callable[[], Game], task: Task, *, steps: int = 8) -> No
     made: list[Game] = []
     try:
         with _doing("making it (its class is called with the parameters, one text)"):
-            made += [factory(), factory()]
-        first, second = made
+            made.append(first := factory())
+            made.append(second := factory())
         with _doing("playing it"):
             _check_determinism(first, second, replace(task, limit=steps))
             _check_limit(first, replace(task, limit=steps))
