@@ -16,34 +16,33 @@ from typing import Any
 
 from grue.games import tasks
 from grue.games.jericho import JerichoGame
-from grue.types import Observation, Outcome
+from grue.games.play import play
+from grue.games.teachers import teacher
+from grue.types import Outcome, Task
 
 LIMIT = 1000  # steps; walkthroughs have fewer
 
 
-def start(file: str, params: str) -> tuple[JerichoGame, Observation]:
-    """The game at its beginning. In this process: these files are known not to hang."""
+def made(file: str, params: str) -> tuple[JerichoGame, Task]:
+    """The game and its task. In this process: these files are known not to hang."""
     game = JerichoGame(f"jericho:{file}", params)
     (task,) = tasks(game.game, params, "train", LIMIT, 1)
-    return game, game.reset(task)
+    return game, task
 
 
-def played(file: str) -> tuple[int, int, Outcome | None, float]:
+def played(file: str) -> tuple[int, int, Outcome, float]:
     """(actions of the walkthrough, those it took, how that ended, score)."""
-    game, observation = start(file, "validActions=0")
-    path, steps, outcome = game.gold(), 0, None
-    for action in path:
-        observation, _, outcome = game.step(action)
-        steps += 1
-        if outcome is not None:
-            break
+    game, task = made(file, "validActions=0")
+    episode = play(game, task, teacher("gold", game))
+    path = game.gold()
     game.close()
-    return len(path), steps, outcome, observation.score
+    return len(path), episode.steps, episode.outcome, episode.score
 
 
 def listed(file: str, steps: int) -> tuple[int, int, float, float]:
     """(actions with a listed equivalent, actions that change the world, valid actions a step, seconds a step)."""
-    game, observation = start(file, "")
+    game, task = made(file, "")
+    observation = game.reset(task)
     engine: Any = game._env
     found = changing = done = actions = 0
     seconds = 0.0

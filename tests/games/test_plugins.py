@@ -100,9 +100,6 @@ def test_an_undeclared_game_is_unknown() -> None:
         games.make("guess")
 
 
-CLOSE = "def close(self) -> None:\n        self.task = None"
-
-
 @pytest.mark.parametrize(
     ("kept", "broken", "said"),
     [

@@ -125,18 +125,20 @@ class TwxGame:
 
     def recipe(self, task: Task) -> dict[str, tuple[str, str]]:
         """Food -> (cooking, cutting) of a cookingworld task, read beside the live game (0.3 ms)."""
-        self._check_open()
-        self._side = self._side or Seat(self._settings)
-        self._side.start(task)
-        return read_recipe(self._side.step("read cookbook")["observation"])
+        return read_recipe(self._read_aside(task, "read cookbook"))
 
     def problem(self, task: Task) -> Problem | None:
         """What an arithmetic task asks, read beside the live game."""
+        return read_problem(self._read_aside(task, "take math problem", "read math problem"))
+
+    def _read_aside(self, task: Task, *actions: str) -> str:
+        """What the last of `actions` shows, done at the start of a task beside the live game."""
         self._check_open()
         self._side = self._side or Seat(self._settings)
-        self._side.start(task)
-        self._side.step("take math problem")
-        return read_problem(self._side.step("read math problem")["observation"])
+        answer = self._side.start(task)
+        for action in actions:
+            answer = self._side.step(action)
+        return str(answer["observation"])
 
     @property
     def history(self) -> tuple[str, ...]:
