@@ -929,6 +929,7 @@ from grue.rollout.pack import Sample
 from grue.train.credit import RunningScale, credit
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
+from grue.train.learner import policy_rate_factor
 from grue.train.ppo import draw, training_games
 from grue.train.ppo_update import explained_variance
 from grue.types import Outcome
@@ -987,7 +988,7 @@ def train_ppo(model, actor, policy, seats, pool, iterations: int, name: str, wat
         # 3. learn
         items: list[Sample] = samples(played, advantages, returns)
         warm, steps, seen = iteration < CFG.warmup_iterations, [], []
-        factor = learning_rate_factor("linear", max(0, iteration - CFG.warmup_iterations), iterations, 0)
+        factor = policy_rate_factor("linear", iteration, iterations, CFG.warmup_iterations)
         for part in minibatches(items, CFG.minibatches, random.Random(f"{name}/{iteration}/order")):
             share = partial(ppo_loss, turns=sum(len(item.turns) for item in part), seen=seen)
             steps.append(learner.measure(part, share) if warm else learner.step(part, share, factor))

@@ -16,7 +16,7 @@ from grue.models.value import ValueHead
 from grue.rollout.pack import Batch, Sample, samples
 from grue.storage import checkpoint
 from grue.train.critic import Critic, hash_seed
-from grue.train.learner import Learner, learning_rate_factor, load_weights
+from grue.train.learner import Learner, learning_rate_factor, load_weights, policy_rate_factor
 from grue.train.reference import Reference
 
 
@@ -55,6 +55,11 @@ def test_learning_rates_by_hand(schedule: str, factors: list[float]) -> None:
     """Two steps of warm-up to the peak, then four steps down."""
     found = [learning_rate_factor(schedule, step, 6, 2) for step in range(6)]
     assert found == pytest.approx(factors)
+
+
+def test_the_critics_warm_up_does_not_use_up_the_policys_schedule() -> None:
+    found = [policy_rate_factor("linear", iteration, 6, 2) for iteration in range(6)]
+    assert found == pytest.approx([1, 1, 1, 0.75, 0.5, 0.25])
 
 
 def test_steps_reduce_the_loss_and_count() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 
-from grue.errors import GameError
+from grue.errors import ConfigError, GameError
 from grue.wrappers import sb3
 
 
@@ -26,6 +26,11 @@ def test_the_list_holds_every_action_that_a_game_can_list() -> None:
     steps = {"drink potion", "go east", "go west", "look", "take gem", "take key", "unlock chest"}
     env = gymnasium.make("grue/Toy-v0", limit=100)
     assert set(sb3.known_actions(env, episodes=300)) == boxes | steps
+
+
+def test_indices_that_mean_another_action_at_each_step_are_refused() -> None:
+    with pytest.raises(ConfigError, match="action='index' does not go with Stable-Baselines3"):
+        toy(action="index")
 
 
 def test_the_mask_is_what_the_game_lists() -> None:

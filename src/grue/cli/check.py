@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from grue.errors import ConfigError
-from grue.games import FAMILIES, NATIVE, Game, canonical_params, make
+from grue.games import Game, canonical_params, is_known, known_games, make
 from grue.games.base import FOLDS
 from grue.games.check import check_game
-from grue.games.native import is_native
 from grue.games.params import parse
-from grue.games.plugins import is_plugin, load_class
-from grue.games.plugins import names as plugins
+from grue.games.plugins import load_class
 from grue.progress import Progress
 from grue.types import Task
 
@@ -36,14 +34,13 @@ def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str
 
 def _what(name: str, params: str) -> tuple[Callable[[], Game], Task]:
     """How to make the game, and a task to vary."""
-    known_here = name == "toy" or name in FAMILIES or is_native(name) or is_plugin(name)
-    if ":" not in name and not known_here:
+    if ":" not in name and not is_known(name):
         raise ConfigError(
             f"unknown game {name!r}",
             hint=f"a class of yours is named MODULE:CLASS, for example {name}:{name.capitalize()}; "
-            f"known are {', '.join(['toy', *FAMILIES, *NATIVE, *plugins()])}",
+            f"known are {', '.join(known_games())}",
         )
-    if known_here:
+    if is_known(name):
         return lambda: make(name, params), Task(name, canonical_params(name, params), "train", 0, 8)
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: the module may lie here
     game_class = load_class(name)

@@ -117,11 +117,13 @@ def settle(
     A run directory that exists is the basis unless a preset or file is named: a run is taken up by its folder alone.
     """
     from grue.config import load_config, override
+    from grue.games import canonical_params
     from grue.storage.run import default_out, read_run_config
 
     if out is not None and preset is None and file is None and (out / "config.yaml").exists():
         return override(read_run_config(out), settings, seed), out
     config = load_config(preset, settings, file, seed)
+    canonical_params(config.game.name, config.game.params)  # a wrong one is refused before a folder is made for it
     return config, out or default_out(config)
 
 

@@ -7,11 +7,8 @@ from typing import Any
 
 from grue.config import PRESETS, GameConfig, load_config
 from grue.errors import ConfigError, GameError
-from grue.games import FAMILIES, FOLDS, NATIVE, canonical_params, make
-from grue.games.native import is_native
+from grue.games import FOLDS, canonical_params, is_known, known_games, make
 from grue.games.play import play
-from grue.games.plugins import is_plugin
-from grue.games.plugins import names as plugins
 from grue.progress import Progress
 from grue.types import Observation, Outcome, Task
 
@@ -26,8 +23,8 @@ _ENDS = {
 def what_to_play(name: str | None, settings: list[str], seed: int) -> tuple[Task, GameConfig]:
     """The task that the arguments of `grue play` mean. `name` is a preset or a game; the seed tells the fold."""
     if name is not None and name not in PRESETS:
-        if name not in FAMILIES and not is_native(name) and not is_plugin(name):
-            known = ", ".join([*PRESETS, *FAMILIES, *NATIVE, *plugins()])
+        if not is_known(name):
+            known = ", ".join(dict.fromkeys([*PRESETS, *known_games()]))  # some names are both
             raise ConfigError(f"{name!r} is neither a preset nor a game", hint=f"known are {known}")
         settings, name = [f"game.name={name}", *settings], None
     game = load_config(name, settings).game

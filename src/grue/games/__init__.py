@@ -7,7 +7,18 @@ from grue.games.jvm import JvmSettings
 from grue.games.native import NATIVE, is_native, make_native
 from grue.games.params import FAMILIES, Params
 from grue.games.plugins import is_plugin, make_plugin
+from grue.games.plugins import names as plugin_names
 from grue.games.tasks import canonical_params, tasks
+
+
+def known_games() -> list[str]:
+    """The names that `make` takes here: "toy", the families, the other engines, and what packages declare."""
+    return ["toy", *FAMILIES, *NATIVE, *plugin_names()]
+
+
+def is_known(game: str) -> bool:
+    """Is `game` one of `known_games`, alone or with a file behind it (jericho:zork1.z3)?"""
+    return game in known_games() or is_native(game)
 
 
 def make(game: str, params: Params = "", java: str | None = None, *, read_timeout: float = 20.0) -> Game:
@@ -37,6 +48,8 @@ __all__ = [
     "begin_step",
     "canonical_params",
     "check_seed",
+    "is_known",
+    "known_games",
     "make",
     "tasks",
 ]

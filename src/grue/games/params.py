@@ -55,9 +55,9 @@ Params = Mapping[str, int] | str
 def check_family(game: str) -> str:
     """`game` when it is one of the eight families; ConfigError otherwise."""
     if game not in FAMILIES:
-        from grue.games.native import NATIVE  # which imports this module
+        from grue.games import known_games  # which imports this module
 
-        raise ConfigError(f"unknown game {game!r}", hint=_nearest(str(game), [*FAMILIES, "toy", *NATIVE]))
+        raise ConfigError(f"unknown game {game!r}", hint=_nearest(str(game), known_games()))
     return game
 
 

@@ -37,6 +37,11 @@ def learning_rate_factor(schedule: str, step: int, total: int, warmup: int) -> f
     return 0.5 * (1 + math.cos(math.pi * min(1.0, progress))) if schedule == "cosine" else 1.0
 
 
+def policy_rate_factor(schedule: str, iteration: int, iterations: int, warmup: int) -> float:
+    """The same for an iteration of PPO (from 0): the critic's warm-up does not use up the policy's schedule."""
+    return learning_rate_factor(schedule, max(0, iteration - warmup), iterations - warmup, 0)
+
+
 class Learner:
     """Owns the trained weights (float32; products in autocast), the optimiser (AdamW) and the step count."""
 

@@ -28,7 +28,7 @@ from grue.storage import checkpoint
 from grue.storage.run import Run
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
-from grue.train.learner import Learner, learning_rate_factor, load_weights
+from grue.train.learner import Learner, load_weights, policy_rate_factor
 from grue.train.ppo_update import Updater, rollout_metrics
 from grue.train.reference import Reference
 from grue.types import Task
@@ -81,9 +81,7 @@ def train_ppo(
             played = time.monotonic()
             metrics = rollout_metrics(episodes, played - start, cfg, updater.divisor)
             progress["env_steps"] += sum(episode.steps for episode in episodes)
-            # the critic's warm-up does not use up the policy's schedule
-            learning = cfg.iterations - cfg.warmup_iterations
-            rate = learning_rate_factor(cfg.schedule, max(0, iteration - cfg.warmup_iterations), learning, 0)
+            rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup_iterations)
             metrics |= updater.update(episodes, iteration, rate, reference)
             update_s = time.monotonic() - played
             turns = sum(episode.steps for episode in episodes) * metrics["passes"]

@@ -24,7 +24,7 @@ from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
 import grue.wrappers.gym  # noqa: F401  # registers the ids
-from grue.errors import GameError, needs
+from grue.errors import ConfigError, GameError, needs
 from grue.models.load import embedded_folder
 
 Ids = NDArray[np.int64]
@@ -122,6 +122,11 @@ def environment(
     name: str = "grue/Coin-v0", *, actions: Sequence[str] | None = None, columns: int = 128, **settings: Any
 ) -> ActionList:
     """A game as Stable-Baselines3 wants it. `settings` go to `gymnasium.make`; `actions` is gathered if not given."""
+    if settings.get("action", "text") != "text":
+        raise ConfigError(
+            f"action={settings['action']!r} does not go with Stable-Baselines3: its policies choose from one list",
+            hint="leave it out, or use gymnasium.make by itself",
+        )
     env: gymnasium.Env[str, str] = gymnasium.make(name, **settings)
     if actions is None:
         rehearsal = gymnasium.make(name, **{**settings, "fold": "train"})

@@ -26,7 +26,7 @@ from grue.rollout.collect import collect
 from grue.rollout.pack import minibatches, samples, tokenise
 from grue.train.credit import Array, RunningScale, credit
 from grue.train.critic import Critic, hash_seed
-from grue.train.learner import Learner, learning_rate_factor, load_weights
+from grue.train.learner import Learner, learning_rate_factor, load_weights, policy_rate_factor
 from grue.train.ppo import draw, training_games
 from grue.train.ppo_update import Sizes, ppo_loss, with_reference
 from grue.train.reference import Reference
@@ -147,8 +147,7 @@ class PPOArm:
                 items = with_reference(items, learner.read(items), 1.0)
         elif self.arm.kl == "old":
             items = with_reference(items, learner.read(items), 1.0)
-        learning = cfg.iterations - cfg.warmup_iterations  # those in which the policy moves
-        rate = learning_rate_factor(cfg.schedule, max(0, iteration - cfg.warmup_iterations), learning, 0)
+        rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup_iterations)
         warm, rows = iteration < cfg.warmup_iterations, []
         states: list[torch.Tensor] = []
         returns: list[torch.Tensor] = []
