@@ -1,22 +1,54 @@
 """Every benchmark in turn, one JSON object a line: `python benchmarks/run.py [NAME ...] [KEY=VALUE ...]`.
 
-The same as `grue bench NAME --json`, but takes settings, such as model.name=FOLDER or threads=1.
+The same as `grue bench NAME --json`, but takes settings, such as model.name=FOLDER or threads=1, and sizes of the
+benchmark, such as slots=256. `--random 1536x22` plays with random weights in the shape of 22 Llama layers 1536 wide
+(0.6 B): what a real model of that size costs, without one.
 """
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import json
 import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
 
 from grue import bench
+from grue.bench.memory import make_model
+from grue.config import load_config
 
 
-def main(arguments: list[str]) -> None:
-    settings = [argument for argument in arguments if "=" in argument]
-    names = [argument for argument in arguments if "=" not in argument] or list(bench.NAMES)
-    for name in names:
-        print(json.dumps(bench.main(name, settings, say=lambda text: print(text, file=sys.stderr))), flush=True)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("arguments", nargs="*", metavar="NAME | KEY=VALUE")
+    parser.add_argument("--random", metavar="WIDTHxLAYERS", help="random weights instead of the embedded base")
+    given = parser.parse_intermixed_args()
+    pairs = [argument for argument in given.arguments if "=" in argument]
+    names = [argument for argument in given.arguments if "=" not in argument] or list(bench.NAMES)
+    with ExitStack() as stack:
+        if given.random:
+            width, layers = map(int, given.random.split("x"))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
+            print(f"making {layers} Llama layers, {width} wide", file=sys.stderr)
+            pairs.append(f"model.name={make_model(folder, load_config('cooking16', []), width, layers)}")
+        known = {name: inspect.signature(_run_of(name)).parameters for name in names}
+        settings = [pair for pair in pairs if not any(pair.partition("=")[0] in sizes for sizes in known.values())]
+        for name in names:
+            sizes = {key: int(value) for key, _, value in (pair.partition("=") for pair in pairs) if key in known[name]}
+            found = bench.main(name, settings, say=lambda text: print(text, file=sys.stderr), **sizes)
+            print(json.dumps(found), flush=True)
+
+
+def _run_of(name: str) -> Callable[..., object]:
+    if name not in bench.NAMES:
+        sys.exit(f"there is no benchmark {name!r}: benchmarks are {', '.join(bench.NAMES)}")
+    run: Callable[..., object] = import_module(f"grue.bench.{name.replace('-', '_')}").run
+    return run
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

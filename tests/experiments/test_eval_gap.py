@@ -320,8 +320,12 @@ def test_one_arm_trains_and_its_curve_is_kept(trained: Path) -> None:
     prepare("eval-gap", trained, SMALL, only=["sampled"])(Progress(quiet=True))
     result = prepare("eval-gap", trained, SMALL, only=["leak"])(Progress(quiet=True))
     contrast = next(contrast for contrast in result["contrasts"] if contrast["name"] == "leak")
-    # what an earlier command has measured stays in the table, unless its settings were others
+    # what an earlier command has measured stays in the table, also at another size, but not of another policy
     assert {contrast["name"] for contrast in result["contrasts"]} >= {"leak", "sampled"}
+    larger = prepare("eval-gap", trained, [*SMALL, "games=10"], only=["few-games"])(Progress(quiet=True))
+    assert {contrast["name"] for contrast in larger["contrasts"]} >= {"leak", "sampled", "few-games"}
+    cloned = prepare("eval-gap", trained, [*SMALL, "policy=sft"], only=["few-games"])(Progress(quiet=True))
+    assert {contrast["name"] for contrast in cloned["contrasts"]} == {"few-games"}
     assert len(contrast["details"]["by_seed"]) == 3
     cell = next((trained / "experiments" / "eval-gap" / "cells").glob("arm-repaired-0-*.json"))
     extra = json.loads(cell.read_text())["extra"]

@@ -81,10 +81,11 @@ def test_only_the_adapter_learns_and_it_moves_the_policy(name: str, form: str, f
     assert all("lora_" in n and p.dtype is torch.float32 for n, p in learned.items())
     frozen = {n: p.detach().clone() for n, p in model.lm.named_parameters() if not p.requires_grad}
     optimizer = torch.optim.SGD(learned.values(), lr=1.0)
-    ids = torch.tensor([list(episodes[0].segments[0].ids[:40])])
+    device = next(model.parameters()).device
+    ids, children = (torch.tensor([row], device=device) for row in (list(episodes[0].segments[0].ids[:40]), [5, 6]))
+    place, row = torch.tensor([30], device=device), torch.tensor([0], device=device)
     for _ in range(2):  # the first step moves only the half of an adapter that starts at 0
-        place, row = torch.tensor([30]), torch.tensor([0])
-        reading = model(ids, row, place, torch.tensor([[5, 6]]), row, place)
+        reading = model(ids, row, place, children, row, place)
         torch.log_softmax(reading.logits_NC, -1)[0, 0].backward()
         assert all(torch.isfinite(p.grad).all() for p in learned.values() if p.grad is not None)
         optimizer.step()

@@ -34,6 +34,13 @@ class Timed:
         return self.count / self.seconds
 
 
+def now() -> float:
+    """Seconds, read when a GPU has done what it was given: its work is queued, and the queue is no result."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def alternate(
     ours: Callable[[int], int], baseline: Callable[[int], int], repetitions: int, unit: str, say: Say
 ) -> tuple[list[Timed], list[Timed]]:
@@ -44,9 +51,9 @@ def alternate(
     found: tuple[list[Timed], list[Timed]] = ([], [])
     for repetition in range(repetitions):
         for name, work, kept in (("ours", ours, found[0]), ("baseline", baseline, found[1])):
-            start = time.perf_counter()
+            start = now()
             count = work(repetition)
-            kept.append(Timed(count, time.perf_counter() - start))
+            kept.append(Timed(count, now() - start))
             last = kept[-1]
             say(f"{repetition + 1}/{repetitions} {name}: {count} {unit} in {last.seconds:.1f} s, {last.rate:.1f} per s")
     return found

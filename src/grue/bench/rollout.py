@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 import statistics
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from grue.bench import Say
-from grue.bench.common import Timed, alternate, facts, load, open_games, result, task_sets, threads
+from grue.bench.common import Timed, alternate, facts, load, now, open_games, result, task_sets, threads
 from grue.bench.notebook import PromptPlayer
 from grue.config import Config
 from grue.games import Game
@@ -45,12 +44,12 @@ class Sides:
 
     def baseline(self, repetition: int, count: int) -> list[Episode]:
         tasks = self.task_sets[repetition][:count]
-        start = time.perf_counter()
+        start = now()
         played = [
             self.player.play(self.games[0], task, random.Random(f"bench/{repetition}/{index}"))
             for index, task in enumerate(tasks)
         ]
-        self.playing.append(Timed(_steps(played), time.perf_counter() - start))
+        self.playing.append(Timed(_steps(played), now() - start))
         for episode in played:
             self.player.weigh(episode.turns)
         return played

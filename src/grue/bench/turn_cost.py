@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grue.bench import Say
-from grue.bench.common import facts, load, open_games, task_sets, threads
+from grue.bench.common import facts, load, now, open_games, task_sets, threads
 from grue.bench.notebook import WINDOW, PromptPlayer
 from grue.config import Config
 from grue.errors import ConfigError
@@ -39,7 +39,7 @@ Seconds = NDArray[np.float64]  # of the wall clock, and of this process's proces
 
 
 def _now() -> Seconds:
-    return np.array([time.perf_counter(), time.process_time()])
+    return np.array([now(), time.process_time()])
 
 
 @dataclass(slots=True)

@@ -61,11 +61,12 @@ class Learner:
         recompute: bool = False,
         processes: Processes = ALONE,
     ) -> None:
-        device = next(model.parameters()).device.type
-        self.products = compute_dtype(dtype, device)
+        self.device = next(model.parameters()).device
+        self.products = compute_dtype(dtype, self.device.type)
         self.scale = LossScale() if self.products is torch.float16 else None
         # its own mixed precision is one for a whole process, knows float16 on GPUs only, and hides skipped steps
-        self.accelerator = Accelerator(mixed_precision="no", cpu=device == "cpu")
+        # and its device is one for a whole process as well: a model stays where it is
+        self.accelerator = Accelerator(mixed_precision="no", device_placement=False)
         self.max_grad_norm, self.micro_tokens = max_grad_norm, micro_tokens
         self.attention, self.recompute, self.processes = attention, recompute, processes
         # off where log-probs are compared with those of the play: the ratio would not begin at 1
@@ -169,7 +170,7 @@ class Learner:
         self, group: list[Sample], loss_of: LossFunction, *, counts: bool = True
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """A micro-batch's (loss, metrics and the loss). If it does not count: a loss without gradient, no metrics."""
-        batch = collate(group).to(self.accelerator.device)
+        batch = collate(group).to(self.device)
         if not counts:  # turns to imitate are in no statistics; the same loss function reaches the same weights
             loss, _ = loss_of(self._read(batch), replace(batch, imitate_T=torch.ones_like(batch.imitate_T)))
             return 0 * loss, {}
@@ -185,7 +186,7 @@ class Learner:
         """Products in 16 bits, if that is the setting."""
         if self.products is torch.float32 or self.sharded:  # shards are put together in 16 bits already
             return nullcontext()
-        return torch.autocast(self.accelerator.device.type, self.products)
+        return torch.autocast(self.device.type, self.products)
 
     def _gradient_norm(self) -> float:
         """Sum the gradients of all processes, clip them, and return the norm that they had."""
@@ -230,7 +231,7 @@ class Learner:
         mine, idle, groups = self._groups(items, 2 * self.micro_tokens)
         read: list[list[torch.Tensor]] = []
         for group in (*mine, *idle):
-            batch = collate(group).to(self.accelerator.device)
+            batch = collate(group).to(self.device)
             with self._autocast() if model is None else nullcontext():
                 logits_NC = reader(*batch.inputs, reference=reference).logits_NC.float()
             if self.processes.count > 1:

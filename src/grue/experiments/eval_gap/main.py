@@ -73,16 +73,23 @@ def _made(size: Settings, weights: Weights) -> dict[str, Any]:
 
 
 def _on_file(folder: Path, made: dict[str, Any], *, without: Collection[str]) -> list[Contrast]:
-    """Contrasts that an earlier command left and that are of the same settings and weights."""
+    """Contrasts that an earlier command left: of the same weights, policy and fold, each of the size that it tells."""
     found: list[Contrast] = []
     for file in sorted(folder.glob("*.json")):
         try:
             data = orjson.loads(file.read_bytes())
         except orjson.JSONDecodeError as error:
             raise DataError(f"{file} is no contrast", hint="delete it to have it measured again") from error
-        if file.stem not in without and {key: data.pop(key, None) for key in made} == made:
+        if file.stem not in without and _same(made, {key: data.pop(key, None) for key in made}):
             found.append(data)
     return found
+
+
+def _same(made: dict[str, Any], earlier: dict[str, Any]) -> bool:
+    """Do two contrasts belong into one table? Numbers of games may differ: every row says its own."""
+    settings = earlier["settings"] or {}
+    same = all(settings.get(key) == made["settings"][key] for key in ("policy", "fold"))
+    return same and earlier["weights"] == made["weights"]
 
 
 def _write(file: Path, data: dict[str, Any]) -> None:
