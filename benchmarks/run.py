@@ -20,6 +20,7 @@ from pathlib import Path
 from grue import bench
 from grue.bench.memory import make_model
 from grue.config import load_config
+from grue.errors import GrueError
 
 
 def main() -> None:
@@ -31,7 +32,10 @@ def main() -> None:
     names = [argument for argument in given.arguments if "=" not in argument] or list(bench.NAMES)
     with ExitStack() as stack:
         if given.random:
-            width, layers = map(int, given.random.split("x"))
+            try:
+                width, layers = map(int, given.random.split("x"))
+            except ValueError:
+                parser.error(f"--random {given.random}: WIDTHxLAYERS is meant, such as 1536x22")
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
             print(f"making {layers} Llama layers, {width} wide", file=sys.stderr)
             pairs.append(f"model.name={make_model(folder, load_config('cooking16', []), width, layers)}")
@@ -51,4 +55,7 @@ def _run_of(name: str) -> Callable[..., object]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except GrueError as error:
+        sys.exit(f"error: {error.message}\nhint: {error.hint}")
