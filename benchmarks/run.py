@@ -12,9 +12,7 @@ import inspect
 import json
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import ExitStack
-from importlib import import_module
 from pathlib import Path
 
 from grue import bench
@@ -39,19 +37,12 @@ def main() -> None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
             print(f"making {layers} Llama layers, {width} wide", file=sys.stderr)
             pairs.append(f"model.name={make_model(folder, load_config('cooking16', []), width, layers)}")
-        known = {name: inspect.signature(_run_of(name)).parameters for name in names}
+        known = {name: inspect.signature(bench.run_of(name)).parameters for name in names}
         settings = [pair for pair in pairs if not any(pair.partition("=")[0] in sizes for sizes in known.values())]
         for name in names:
             sizes = {key: int(value) for key, _, value in (pair.partition("=") for pair in pairs) if key in known[name]}
             found = bench.main(name, settings, say=lambda text: print(text, file=sys.stderr), **sizes)
             print(json.dumps(found), flush=True)
-
-
-def _run_of(name: str) -> Callable[..., object]:
-    if name not in bench.NAMES:
-        sys.exit(f"there is no benchmark {name!r}: benchmarks are {', '.join(bench.NAMES)}")
-    run: Callable[..., object] = import_module(f"grue.bench.{name.replace('-', '_')}").run
-    return run
 
 
 if __name__ == "__main__":

@@ -21,12 +21,17 @@ def main(name: str, settings: Sequence[str] = (), *, say: Say | None = None, **s
     `settings` are overrides of the preset cooking16 such as "model.name=FOLDER" or "threads=2"; `sizes` are the keyword
     arguments of the benchmark's `run`. `say` is told what is going on. Raises ConfigError for an unknown name.
     """
-    if name not in NAMES:
-        raise ConfigError(f"there is no benchmark {name!r}", hint=f"benchmarks are {', '.join(NAMES)}")
+    run = run_of(name)
     from grue.config import load_config
 
-    config = load_config("cooking16", list(settings))
-    found: dict[str, Any] = import_module(f"grue.bench.{name.replace('-', '_')}").run(config, say or _silent, **sizes)
+    return run(load_config("cooking16", list(settings)), say or _silent, **sizes)
+
+
+def run_of(name: str) -> Callable[..., dict[str, Any]]:
+    """The function behind `main`, whose keyword arguments are its sizes. ConfigError for an unknown name."""
+    if name not in NAMES:
+        raise ConfigError(f"there is no benchmark {name!r}", hint=f"benchmarks are {', '.join(NAMES)}")
+    found: Callable[..., dict[str, Any]] = import_module(f"grue.bench.{name.replace('-', '_')}").run
     return found
 
 

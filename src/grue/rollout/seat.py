@@ -59,7 +59,7 @@ class Seat:
         if self.policy.needs_actions and not self.observation.actions:
             raise ModelError(
                 f"{self.task.game} (seed {self.task.seed}) lists no valid actions after {len(self.turns)} steps",
-                hint="set policy.kind=write: the others choose among actions (scienceworld has validActions=1)",
+                hint="set policy.kind=write: the others choose among actions; some games list them with validActions=1",
             )
         return Query(self.row, self.observation.actions or (), len(self.history.ids), self.rng)
 

@@ -73,7 +73,7 @@ def _made(size: Settings, weights: Weights) -> dict[str, Any]:
 
 
 def _on_file(folder: Path, made: dict[str, Any], *, without: Collection[str]) -> list[Contrast]:
-    """Contrasts that an earlier command left: of the same weights, policy and fold, each of the size that it tells."""
+    """Contrasts that an earlier command left: of the same weights, policy and fold, with settings of their own."""
     found: list[Contrast] = []
     for file in sorted(folder.glob("*.json")):
         try:
@@ -86,7 +86,7 @@ def _on_file(folder: Path, made: dict[str, Any], *, without: Collection[str]) ->
 
 
 def _same(made: dict[str, Any], earlier: dict[str, Any]) -> bool:
-    """Do two contrasts belong into one table? Numbers of games may differ: every row says its own."""
+    """Do two contrasts belong into one table? Other settings may differ: they stand in a contrast's file."""
     settings = earlier["settings"] or {}
     same = all(settings.get(key) == made["settings"][key] for key in ("policy", "fold"))
     return same and earlier["weights"] == made["weights"]
