@@ -18,6 +18,7 @@ from grue.config import (
     known_keys,
     load_config,
     override,
+    preset_config,
     read_config,
 )
 from grue.errors import ConfigError
@@ -85,19 +86,32 @@ def test_overrides_are_read_by_the_type_of_their_setting() -> None:
 
 
 def test_another_game_drops_what_only_the_presets_game_can_do(write) -> None:
-    for config in (load_config(overrides=["game.name=toy"]), load_config(file=write("game: {name: toy}"))):
+    file = write("preset: cooking16\ngame: {name: toy}")
+    for config in (load_config("cooking16", ["game.name=toy"]), load_config(file=file)):
         assert (config.sft.rename, config.ppo.rename, config.ppo.hidden_state) == (0, 0, False)
         assert config.ppo.game_baseline
-    own = load_config(overrides=["ppo.rename=0.5", "game.name=twc"])
+    own = load_config("cooking16", ["ppo.rename=0.5", "game.name=twc"])
     assert (own.ppo.rename, own.sft.rename) == (0.5, 0)
 
 
 def test_whole_parameters_replace_and_another_game_drops_the_old_ones(write) -> None:
     assert load_config(overrides=["game.params=numLocations=2"]).game.params == {"numLocations": 2}
-    assert load_config(overrides=["game.name=coin"]).game.params == {}
-    assert load_config(overrides=["game.params.numLocations=4", "game.name=coin"]).game.params == {"numLocations": 4}
-    assert load_config(file=write("game: {name: coin}")).game.params == {}
-    assert load_config(file=write("game: {name: cookingworld}")).game.params != {}
+    assert load_config("cooking16", ["game.name=coin"]).game.params == {}
+    mine = ["game.params.numLocations=4", "game.name=coin"]
+    assert load_config("cooking16", mine).game.params == {"numLocations": 4}
+    assert load_config(file=write("preset: cooking16\ngame: {name: coin}")).game.params == {}
+    assert load_config(file=write("preset: cooking16\ngame: {name: cookingworld}")).game.params != {}
+
+
+def test_a_game_that_is_named_without_a_preset_brings_its_own(write) -> None:
+    file = write("game: {name: coin}")
+    for config in (load_config(overrides=["game.name=coin"]), load_config(file=file)):
+        assert config == preset_config("coin")
+    assert load_config(overrides=["game.name=twc", "game.name=simonsays"]).preset == "simonsays"
+    assert load_config(overrides=["game.name=twc"], file=file).preset == "twc"
+    assert load_config(overrides=["game.name=cookingworld"]) == load_config() == preset_config("cooking16")
+    assert load_config(overrides=["game.name=jericho:zork1.z3"]).preset == "other"
+    assert load_config("smoke", ["game.name=coin"]).preset == "smoke"
 
 
 def test_quantised_weights_bring_adapters() -> None:

@@ -297,7 +297,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("alfworld", "task=7", "0 to 6"),
         (MICRO, "level=1", "unknown parameter 'level'"),
         ("alfworld:", "", "names no file"),
-        (f"{MICRO}:folder", "", "names no file"),
+        (f"{MICRO}:folder", "", "takes no file"),
     ],
 )
 def test_wrong_requests_are_refused(name: str, params: str, message: str) -> None:

@@ -18,8 +18,10 @@ import textworld
 
 from grue import games
 from grue.errors import ConfigError, GameError
+from grue.games import jericho
 from grue.games.check import check_game
 from grue.games.jericho import JerichoGame
+from grue.games.teachers.scripted import HasWords
 from grue.games.textworld_make import game_file
 from grue.games.worker import WorkerGame, WorkerGoldGame
 from grue.games.worker_process import WorkerSettings, shutdown
@@ -134,6 +136,39 @@ def test_trials_leave_no_trace(cave: str) -> None:
         return texts
 
     assert throws("validActions=1") == throws(QUICK)
+
+
+def test_what_was_found_in_a_state_is_known_when_an_episode_comes_there_again(cave: str) -> None:
+    def seen(actions: list[str], params: str = "") -> list[tuple[str, tuple[str, ...] | None]]:
+        game = JerichoGame(cave, params)
+        found = [game.reset(first(cave, params)), *(game.step(action)[0] for action in actions)]
+        game.close()
+        return [(observation.inventory, observation.actions) for observation in found]
+
+    jericho._found.clear()
+    here, elsewhere = ["take lamp", "dice", "down"], ["take lamp", "down", "look"]
+    both = [seen(here), seen(elsewhere)]
+    states = len(jericho._found)
+    assert states == 4 + 2  # two states of the second way are of the first one too
+    assert [seen(here), seen(elsewhere)] == both and len(jericho._found) == states
+    assert seen(here, QUICK) == [(carried, None) for carried, _ in both[0]]
+    jericho._found.clear()
+    assert seen(elsewhere) == both[1]
+
+
+def test_an_action_is_said_in_listed_words(cave: str) -> None:
+    """As walkthroughs are for the gold player. Asking leaves no trace, and what has no equal in the list stays."""
+    game = games.make(cave)
+    assert isinstance(game, HasWords)
+    observation = game.reset(first(cave))
+    asked = {said: game.equivalent(said) for said in ("get lamp", "d", "z", "look", "dice", "up", "quit")}
+    same = {"look": "look", "dice": "dice", "up": "up", "quit": "quit"}
+    assert asked == {"get lamp": "take lamp", "d": "down", "z": "wait"} | same
+    assert game.equivalent("get lamp", WIN[1:]) == game.equivalent("grab lamp") == "take lamp"
+    assert game.equivalent("grab lamp", WIN[1:]) == "grab lamp"
+    assert game.step("d")[0].inventory == observation.inventory == "You carry nothing."
+    assert game.equivalent("get snake") == "take snake"  # which is the end
+    game.close()
 
 
 def test_the_seed_throws_the_dice(cave: str) -> None:

@@ -57,6 +57,11 @@ def test_learning_rates_by_hand(schedule: str, factors: list[float]) -> None:
     assert found == pytest.approx(factors)
 
 
+def test_a_short_training_reaches_its_peak() -> None:
+    found = [learning_rate_factor("linear", step, 4, 10) for step in range(4)]
+    assert found == pytest.approx([0.5, 1, 1, 0.5])
+
+
 def test_the_critics_warm_up_does_not_use_up_the_policys_schedule() -> None:
     found = [policy_rate_factor("linear", iteration, 6, 2) for iteration in range(6)]
     assert found == pytest.approx([1, 1, 1, 0.75, 0.5, 0.25])

@@ -212,6 +212,25 @@ def test_passes_stop_above_the_target_kl() -> None:
     assert update(played(), *wild, "ppo.target_kl=0")[0]["passes"] == 6
 
 
+def test_the_policys_rate_rises_over_its_first_steps() -> None:
+    """The steps in which only the critic learns do not count."""
+    model = tiny.policy_model()
+    changes = ("ppo.rate_warmup=4", "ppo.warmup_iterations=1", "ppo.learning_rate=0.001")
+    updater, reference = updater_of(settings(*changes), model), Reference(model)
+    rates = [updater.update(played(), i, factor, reference)["learning_rate"] for i, factor in enumerate((1, 1, 1, 0.5))]
+    assert rates == pytest.approx([0, 0.001 * (1 / 4 + 2 / 4) / 2, 0.001 * (3 / 4 + 1) / 2, 0.0005])
+
+
+def test_a_low_rate_at_the_first_step_moves_little() -> None:
+    start = weights(tiny.policy_model())
+
+    def moved(*changes: str) -> float:
+        after = weights(update(played(), "ppo.minibatches=1", *changes)[1])
+        return max((after[name] - start[name]).abs().max().item() for name in start if name.startswith("lm."))
+
+    assert moved("ppo.rate_warmup=10") == pytest.approx(moved() / 10, rel=0.05)
+
+
 def test_the_entropy_bonus_is_steered_towards_its_target() -> None:
     """By a tenth at each update, between 0.0001 and 0.1. The entropy of these games is between 0.001 and 5."""
     assert update(played(), "ppo.entropy_coef=0.02")[0]["entropy_coef"] == 0.02
@@ -249,7 +268,7 @@ def test_imitation_raises_the_probability_of_what_won() -> None:
 
 
 def test_an_updater_goes_through_a_checkpoint_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    changes = ("ppo.imitation_coef=0.5", "ppo.entropy_target=1", "ppo.normalise_rewards=true")
+    changes = ("ppo.imitation_coef=0.5", "ppo.entropy_target=1", "ppo.normalise_rewards=true", "ppo.rate_warmup=9")
     games = [*played()[:6], won(40, 3), won(41, 4)]
     one = tiny.policy_model()
     mine, reference = updater_of(settings(*changes), one), Reference(one)

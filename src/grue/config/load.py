@@ -17,11 +17,11 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from grue.config.presets import PRESETS
+from grue.config.presets import PRESETS, preset_for
 from grue.config.stages import Config
 from grue.errors import ConfigError
 
-DEFAULT_PRESET = "cooking16"
+DEFAULT_GAME = "cookingworld"
 MAX_CONFIG_BYTES = 1_000_000
 # what a preset sets for its own game and another game may not know
 _OF_ONE_GAME = (("game", "params"), ("sft", "rename"), ("ppo", "rename"), ("ppo", "hidden_state"))
@@ -30,14 +30,17 @@ _OF_ONE_GAME = (("game", "params"), ("sft", "rename"), ("ppo", "rename"), ("ppo"
 def load_config(
     preset: str | None = None, overrides: Iterable[str] = (), file: Path | None = None, seed: int | None = None
 ) -> Config:
-    """The configuration of a new run. `preset` defaults to the one `file` names, and that to cooking16."""
+    """The configuration of a new run. `preset` defaults to the one that `file` names, or else to one for the game."""
     layer = {} if file is None else _read_yaml(file)
     named = layer.get("preset")
     if preset is not None and named is not None and preset != named:
         raise ConfigError(f"{file} is of preset {named}, not {preset}", hint="leave the preset out")
-    data = preset_config(str(preset or named or DEFAULT_PRESET)).model_dump(exclude_unset=True)
-    game = layer.get("game")
-    _drop_settings_of_another_game(data, game.get("name") if isinstance(game, dict) else None)
+    overrides, section = list(overrides), layer.get("game")
+    in_file = section.get("name") if isinstance(section, dict) else None
+    in_settings = [value for key, value in map(_parse, overrides) if key == "game.name"]
+    game = str((in_settings or [in_file or DEFAULT_GAME])[-1])
+    data = preset_config(str(preset or named or preset_for(game))).model_dump(exclude_unset=True)
+    _drop_settings_of_another_game(data, in_file)
     _merge(data, layer)
     return _build(data, overrides, seed, where="" if file is None else f" in {file}")
 

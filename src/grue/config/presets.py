@@ -75,4 +75,47 @@ def toy() -> Config:
     )
 
 
-PRESETS: dict[str, Callable[[], Config]] = {"cooking16": cooking16, "smoke": smoke, "toy": toy} | FAMILY_PRESETS
+def other() -> Config:
+    """A game that the base has never read, to be named by game.name: longer SFT, and PPO in small steps."""
+    return Config(
+        preset="other",
+        game=GameConfig(name="toy", limit=30),
+        policy=PolicyConfig(kind="aligned", min_p=0.01),
+        demos=DemosConfig(teacher="gold", games=300),
+        sft=SFTConfig(epochs=6, episodes_per_batch=16, learning_rate=1e-3),
+        ppo=PPOConfig(
+            iterations=20,
+            episodes_per_iteration=128,
+            # engines of this kind are slow, and have processes of 100 MB
+            slots=16,
+            learning_rate=1e-4,
+            rate_warmup=12,
+            entropy_coef=0.02,
+            epochs=1,
+            minibatches=6,
+            warmup_iterations=2,
+            dev_every=5,
+            dev_games=100,
+            game_baseline=True,
+            win_bonus=1.0,
+            kl_coef=0.0,
+            target_kl=0.1,
+            value_learning_rate=3e-3,
+            value_passes=10,
+        ),
+        eval=EvalConfig(games=100, side_games=0, slots=16),
+    )
+
+
+PRESETS: dict[str, Callable[[], Config]] = {
+    "cooking16": cooking16,
+    "smoke": smoke,
+    "toy": toy,
+    "other": other,
+    **FAMILY_PRESETS,
+}
+
+
+def preset_for(game: str) -> str:
+    """The preset that a run on `game` begins with where none is named: the first one of the game, or `other`."""
+    return next((name for name, make in PRESETS.items() if make().game.name == game), "other")

@@ -140,7 +140,7 @@ class SFTConfig(Stage):
     episodes_per_batch: int = Field(32, ge=1, description="episodes per optimiser step")
     learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of AdamW")
     weight_decay: float = Field(0.01, ge=0, lt=1, description="decoupled weight decay")
-    warmup_steps: int = Field(10, ge=0, description="optimiser steps of linear warm-up")
+    warmup_steps: int = Field(10, ge=0, description="optimiser steps of linear warm-up, at most half of all")
     schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
         "linear", description="learning rate after the warm-up"
     )
@@ -168,6 +168,7 @@ class PPOConfig(Stage):
     value_learning_rate: float = Field(1e-3, gt=0, lt=1, description="peak learning rate of the value head")
     weight_decay: float = Field(0.0, ge=0, lt=1, description="decoupled weight decay")
     warmup_iterations: int = Field(3, ge=0, description="first iterations in which only the critic learns")
+    rate_warmup: int = Field(0, ge=0, description="optimiser steps over which the policy's learning rate rises")
     schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
         "linear", description="learning rate; hold = 2/3 flat, then linear"
     )

@@ -6,7 +6,8 @@ Zorks that were put under the MIT licence in 2025, the score is read from memory
 "score", which is asked and taken back; and valid actions are found by trying (`jericho_actions`).
 
 A story file is one game, in every fold; the seed only throws the interpreter's dice, and not even these where Jericho
-has a walkthrough.
+has a walkthrough. So episodes come through the same states again, and what was found by trying there is remembered,
+under the interpreter's whole state: the same state has the same future, dice included.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import re
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from grue.errors import ConfigError, GameError
 from grue.games.engine_game import EngineGame, State, normalised
+from grue.games.guard import refusal
 from grue.games.jericho_actions import Trial, Words, valid_actions, words
 from grue.games.jericho_memory import Layout, layout, points_and_moves, world
 from grue.games.native import values
@@ -32,6 +35,12 @@ _HAS_WON = re.compile(r"\*{2,}\s*(you have won|the end)\s*\*{2,}", re.IGNORECASE
 _POINTS = re.compile(r"(?:score is|scored) (-?\d+)", re.IGNORECASE)
 _OUT_OF = re.compile(r"(?:total of|out of(?: a)?(?: possible)?(?: total of)?) (\d+)", re.IGNORECASE)
 
+Value = TypeVar("Value")
+
+_MOST_KNOWN = 8_000  # places of a process, 2 to 5 kB each
+_found: dict[bytes, tuple[str, tuple[str, ...] | None]] = {}  # (what is carried, valid actions) by place
+_said: dict[bytes, str] = {}  # the listed action by place, action and what follows
+
 
 class JerichoGame(EngineGame):
     """One story file: game "jericho:PATH". Params: maxScore (0: ask the game), validActions (0: list none)."""
@@ -43,6 +52,9 @@ class JerichoGame(EngineGame):
         self._file = Path(self.game.partition(":")[2]).expanduser()
         self._values = values(self.game, self.params)
         self._env: Any = None
+        self._digest = b""  # of the story file
+        self._here: tuple[Any, ...] = ()  # the interpreter's state, to which all that is tried goes back
+        self._place = b""  # digest of story, state and what is shown
         self._words: Words | None = None
         self._layout: Layout | None = None
         self._points, self._most = 0, 0
@@ -64,6 +76,30 @@ class JerichoGame(EngineGame):
             raise GameError(f"Jericho knows no walkthrough of {self._file.name}", hint="it knows some fifty files")
         return [str(action).lower() for action in path]
 
+    def equivalent(self, action: str, then: Sequence[str] = ()) -> str:
+        """The listed action that does here what `action` does; `action` itself where none is found.
+
+        Walkthroughs say "n" and "get lamp" where "north" and "take lamp" are listed. What changes no thing and no
+        score is told by its reply. As a story also counts and remembers what is no thing, `then` has to end the same
+        after it.
+        """
+        _, state = self._running()
+        if state.actions is None or action in state.actions or refusal(action, commas=self.commas):
+            return action
+        asked = blake2b(self._place + "\n".join((action, *then)).encode()).digest()
+        if asked not in _said:
+            _remember(_said, asked, self._equivalent(action, then, state.actions))
+        return _said[asked]
+
+    def _equivalent(self, action: str, then: Sequence[str], listed: Sequence[str]) -> str:
+        wanted, idle = self._attempt(action), self._attempt("wait")
+        alike = [(each, trial) for each in listed if (trial := self._attempt(each)).effect == wanted.effect]
+        same = [each for each, trial in alike if trial.text == wanted.text]
+        if wanted.effect != idle.effect:
+            same += [each for each, _ in alike if each not in same]
+        end = self._attempt(action, *then).effect if same else None
+        return next((each for each in same if self._attempt(each, *then).effect == end), action)
+
     def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
         """(the game listed the action, the game was won) for each, beside the live game."""
         other = JerichoGame(self.game, self.params)
@@ -81,7 +117,9 @@ class JerichoGame(EngineGame):
             if self._env.is_fully_supported:
                 self._env.seed(None)  # the dice of its walkthrough, which wins with no others
             text, _ = self._env.reset()
-        memory = self._memory()
+        self._digest = blake2b(self._file.read_bytes()).digest()
+        self._here = self._env.get_state()
+        memory = self._here[0]
         self._layout = layout(memory)
         entries = [(entry.word, bool(entry.is_noun)) for entry in self._env.get_dictionary()]
         self._words = words(entries, int(memory[0]))
@@ -102,6 +140,7 @@ class JerichoGame(EngineGame):
     def _shown(self, text: str) -> State:
         """What the player sees. Everything that is asked besides is taken back."""
         env = self._env
+        self._here = env.get_state()
         self._over = self._ends(text)
         if not self._over or env.is_fully_supported or points_and_moves(self._memory()) is not None:
             self._points = self._count_points()
@@ -109,8 +148,7 @@ class JerichoGame(EngineGame):
         won = bool(reached or env.victory() or (self._over and _HAS_WON.search(text)))
         carried, actions = "", None
         if not self._over and not won:
-            carried = tidy(self._attempt("inventory").text)
-            actions = self._actions(text, carried) if self._values["validActions"] else None
+            carried, actions = self._found(text)
         return State(
             text=tidy(text) or "Nothing happens.",
             goal=f"Play the adventure and score as many points as you can, {self._most} at most."
@@ -127,18 +165,32 @@ class JerichoGame(EngineGame):
         env = self._env
         return bool(env.game_over() or env.victory() or env._emulator_halted() or _ASKS_TO_RESTART.search(text))
 
+    def _found(self, text: str) -> tuple[str, tuple[str, ...] | None]:
+        """(what is carried, the valid actions): tried out, or remembered from the same state."""
+        lists = bool(self._values["validActions"])
+        place = blake2b(self._digest + repr((lists, text, *self._here[2:])).encode())
+        for memory in self._here[:2]:
+            place.update(memory)
+        self._place = place.digest()
+        if self._place not in _found:
+            carried = tidy(self._attempt("inventory").text)
+            _remember(_found, self._place, (carried, self._actions(text, carried) if lists else None))
+        return _found[self._place]
+
     def _actions(self, text: str, carried: str) -> tuple[str, ...]:
         assert self._words is not None
         seen = f"{text}\n{self._attempt('look').text}"
         return valid_actions(seen, carried, self._words, self._attempt)
 
-    def _attempt(self, action: str) -> Trial:
-        """Do `action` and take it back."""
+    def _attempt(self, *actions: str) -> Trial:
+        """Do `actions`, as far as the story goes, and take them back."""
         env = self._env
         assert self._layout is not None
-        state = env.get_state()
-        text = env.step(action)[0]
-        halted = env._emulator_halted()
+        for action in actions:
+            text = env.step(action)[0]
+            halted = env._emulator_halted()
+            if halted or self._ends(text):
+                break
         memory = self._memory()
         known = (env.get_score(), 0) if env.is_fully_supported else points_and_moves(memory)
         trial = Trial(text, world(memory, self._layout), known[0] if known else 0, halted or self._ends(text))
@@ -146,7 +198,7 @@ class JerichoGame(EngineGame):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 env.reset()
-        env.set_state(state)
+        env.set_state(self._here)
         return trial
 
     def _count_points(self) -> int:
@@ -168,6 +220,13 @@ class JerichoGame(EngineGame):
     def _memory(self) -> Any:
         """The dynamic memory of the story, as unsigned bytes."""
         return self._env.get_state()[0]
+
+
+def _remember(known: dict[bytes, Value], key: bytes, value: Value) -> None:
+    """`value` under `key`; of too many, the oldest is forgotten."""
+    if len(known) >= _MOST_KNOWN:
+        del known[next(iter(known))]
+    known[key] = value
 
 
 def _load(file: Path, seed: int) -> Any:

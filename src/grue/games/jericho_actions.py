@@ -40,6 +40,11 @@ class Trial(NamedTuple):
     points: int
     over: bool
 
+    @property
+    def effect(self) -> tuple[bytes, int, bool]:
+        """What is compared: actions of one effect do the same."""
+        return self.world, self.points, self.over
+
 
 class Words(NamedTuple):
     """A story's dictionary: words are cut to the length that its parser compares."""
@@ -78,7 +83,7 @@ def valid_actions(seen: str, carried: str, known: Words, attempt: Callable[[str]
     for action in _candidates(near, held):
         trial = attempt(action)
         if (trial.world, trial.points) not in nothing or trial.over:
-            effects.setdefault((trial.world, trial.points, trial.over), action)
+            effects.setdefault(trial.effect, action)
     looking = [f"examine {noun}" for noun in examined]
     return tuple(sorted({*ALWAYS, *looking, *effects.values()}))
 

@@ -134,10 +134,14 @@ def make_native(game: str, params: Params = "", *, read_timeout: float = 20.0) -
         check_file(Path(path).expanduser())
     if name == "babyai":
         return Guarded(open_here(game, spelled))
-    from grue.games.worker import WorkerExpertsGame, WorkerGoldGame, WorkerPlanGame
+    from grue.games.worker import WorkerExpertsGame, WorkerGoldGame, WorkerPlanGame, WorkerStoryGame
     from grue.games.worker_process import WorkerSettings
 
-    kinds: dict[str, type[WorkerGoldGame]] = {"textworld": WorkerPlanGame, "alfworld": WorkerExpertsGame}
+    kinds: dict[str, type[WorkerGoldGame]] = {
+        "textworld": WorkerPlanGame,
+        "alfworld": WorkerExpertsGame,
+        "jericho": WorkerStoryGame,
+    }
     return kinds.get(engine, WorkerGoldGame)(game, spelled, settings=WorkerSettings(read_timeout=read_timeout))
 
 

@@ -22,7 +22,7 @@ from grue.games.worker_process import Worker, WorkerDiedError, WorkerSettings, w
 from grue.types import Observation, Outcome, Task
 
 RESTARTS = 1  # within one call: what hangs or crashes twice at the same place will do so again
-_SLOW = {"open", "reset", "gold", "rehearse", "plan"}  # calls in which a game may be generated
+_SLOW = {"open", "reset", "gold", "rehearse", "plan", "equivalent"}  # calls that may make a game or play one
 _numbers = count()
 
 
@@ -258,6 +258,15 @@ class WorkerGoldGame(WorkerGame):
         """(the game listed the action, the game was won) for each, from the task's start, beside the live game."""
         self._running()
         return [(listed, won) for listed, won in self._ask({"call": "rehearse", "actions": list(actions)})]
+
+
+class WorkerStoryGame(WorkerGoldGame):
+    """A hosted game whose solution says some actions in other words than its list."""
+
+    def equivalent(self, action: str, then: Sequence[str] = ()) -> str:
+        """The listed action that does here what `action` does, with the same end after `then`; or `action`."""
+        self._running()
+        return str(self._ask({"call": "equivalent", "action": action, "then": list(then)}))
 
 
 class WorkerPlanGame(WorkerGoldGame):

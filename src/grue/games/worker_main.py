@@ -84,6 +84,8 @@ def _do(games: dict[int, Any], seat: int, request: dict[str, Any]) -> Any:
         return [_plain(observation), reward, None if outcome is None else str(outcome)]
     if call == "rehearse":
         return game.rehearse(request["actions"])
+    if call == "equivalent":
+        return game.equivalent(request["action"], request["then"])
     assert call in ("gold", "plan", "advice"), call
     return getattr(game, call)()
 

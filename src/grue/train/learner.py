@@ -26,7 +26,11 @@ LossFunction = Callable[[Reading, Batch], tuple[torch.Tensor, dict[str, torch.Te
 
 
 def learning_rate_factor(schedule: str, step: int, total: int, warmup: int) -> float:
-    """Factor in 0..1 of the peak learning rate at optimiser step `step` (from 0) of `total`."""
+    """Factor in 0..1 of the peak learning rate at optimiser step `step` (from 0) of `total`.
+
+    The warm-up takes `warmup` steps, but at most half of all: a short training would end before its peak.
+    """
+    warmup = min(warmup, total // 2)
     if step < warmup:
         return (step + 1) / warmup
     progress = (step - warmup) / max(1, total - warmup)

@@ -85,11 +85,7 @@ def train_ppo(
             metrics |= updater.update(episodes, iteration, rate, reference)
             update_s = time.monotonic() - played
             turns = sum(episode.steps for episode in episodes) * metrics["passes"]
-            metrics |= {
-                "update_s": update_s,
-                "turns_per_s": turns / update_s,
-                "learning_rate": rate * cfg.learning_rate,
-            }
+            metrics |= {"update_s": update_s, "turns_per_s": turns / update_s}
             progress["iteration"] = iteration + 1
             metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
             run.log("ppo", iteration + 1, metrics)

@@ -106,6 +106,7 @@ class Updater:
     critic: Critic | None = None  # None: the value loss is part of the PPO loss
     baseline: GameBaseline | None = None  # None: advantages are against the critic
     scale: RunningScale = field(default_factory=RunningScale)
+    policy_steps: int = 0  # optimiser steps that the policy has taken
     best: Best = field(default_factory=Best)
 
     @property
@@ -167,6 +168,7 @@ class Updater:
         }
         state: dict[str, Any] = {
             "entropy_coef": self.entropy_coef,
+            "policy_steps": self.policy_steps,
             "scale": [scale.count, scale.mean, scale.m2],
             "best": best,
         }
@@ -183,6 +185,7 @@ class Updater:
         if self.baseline is not None:
             self.baseline.load_state(tensors["baseline"], state["baseline"])
         self.entropy_coef, self.scale = state["entropy_coef"], RunningScale(*state["scale"])
+        self.policy_steps = state.get("policy_steps", 0)  # a run may have begun before it was stored
         self.best = Best(
             {int(seed): (steps, [sample_from_dict(s) for s in found]) for seed, (steps, found) in state["best"].items()}
         )
@@ -205,7 +208,12 @@ class Updater:
 
         # a critic fitted apart has nothing to learn here while the policy stands still
         learns = policy or self.critic is None
+        if policy:
+            # AdamW does not know yet how large gradients are: at full rate its first steps are as large as can be
+            self.policy_steps += 1
+            rate *= min(1.0, self.policy_steps / max(1, cfg.rate_warmup))
         metrics = self.learner.step(items, loss_of, rate) if learns else self.learner.measure(items, loss_of)
+        metrics["learning_rate"] = rate * cfg.learning_rate if policy else 0.0
         if seen is not None and self.critic is not None:
             seen += [(states, targets) for states, targets in self.learner.processes.gather_tensors(here)]
         return metrics

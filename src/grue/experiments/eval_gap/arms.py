@@ -55,7 +55,7 @@ def train_sft_arm(
     torch.manual_seed(hash_seed(f"{seed}/sft/dropout"))
     for part in minibatches(items, steps, random.Random(f"{seed}/sft")):
         nodes = max(1, sum(len(turn.branches) for item in part for turn in item.turns))
-        rate = learning_rate_factor(cfg.schedule, learner.step_count, steps, min(cfg.warmup_steps, steps // 2))
+        rate = learning_rate_factor(cfg.schedule, learner.step_count, steps, cfg.warmup_steps)
         learner.step(part, partial(sft_loss, cfg=cfg, nodes=nodes), rate)
         session.interrupt.check()
     return model

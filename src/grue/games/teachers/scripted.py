@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from grue.errors import GameError
@@ -21,6 +22,13 @@ class CanRehearse(HasGold, Protocol):
     """A game that can also try a list of actions beside the live episode."""
 
     def rehearse(self, actions: list[str]) -> list[tuple[bool, bool]]: ...
+
+
+@runtime_checkable
+class HasWords(Protocol):
+    """A game that can say an action of its solution in the words of its list."""
+
+    def equivalent(self, action: str, then: Sequence[str] = ()) -> str: ...
 
 
 class Random:
@@ -42,7 +50,7 @@ class Random:
 
 
 class Gold:
-    """The engine's solution, word by word, with its detours and, rarely, an invalid action."""
+    """The engine's solution with its detours, as far as possible in listed words; rarely, an invalid action."""
 
     name = "gold"
 
@@ -56,7 +64,8 @@ class Gold:
     def act(self, observation: Observation) -> str:
         if not self._path:
             raise GameError("the gold path ended before the game did")
-        return self._path.pop()
+        action = self._path.pop()
+        return self._game.equivalent(action, self._path[::-1]) if isinstance(self._game, HasWords) else action
 
 
 class GoldPruned:
