@@ -263,6 +263,45 @@ def test_a_torn_game_fails_alone(tmp_path: Path, torn: str) -> None:
     game.close()
 
 
+def test_solutions_and_closed_games_leave_the_process_alone() -> None:
+    """They used to: the library cannot be loaded again once it has been unloaded."""
+    game = opened(MICRO)
+    pids = set()
+    for task in games.tasks(MICRO, "", "train", 30, count=3):
+        game.reset(task)
+        assert game.gold()
+        other = opened(MICRO)
+        other.reset(task)
+        other.close()
+        pids |= {game.pid, other.pid}
+    game.close()
+    assert len(pids - {None}) == 1
+
+
+def test_the_quickened_engine_says_what_the_plain_one_says() -> None:
+    """To the letter; the plain one plays in a fresh process, as the other changes its libraries for good."""
+    script = """
+import random, sys
+from grue import games
+from grue.games import alfworld_engine
+from grue.games.alfworld import AlfworldGame
+if sys.argv[1] == "plain":
+    alfworld_engine._quicken = lambda: None
+dice, game = random.Random(0), AlfworldGame("alfworld-micro")
+for task in games.tasks("alfworld-micro", "", "train", 12, count=2):
+    observation, outcome = game.reset(task), None
+    for action in [*game.gold()[:6], *[None] * 6]:
+        print(observation)
+        if outcome is None:
+            observation, _, outcome = game.step(action or dice.choice(observation.actions))
+"""
+    said = [
+        subprocess.run([sys.executable, "-c", script, how], capture_output=True, text=True, check=True).stdout
+        for how in ("plain", "quick")
+    ]
+    assert said[0] == said[1] and len(said[0].splitlines()) == 24
+
+
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_process_that_dies_or_hangs_does_not_show(blow: int) -> None:
     task = first(MICRO, "task=6", limit=100)

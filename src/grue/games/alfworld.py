@@ -11,13 +11,13 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from grue.errors import GameError
 from grue.games.alfworld_data import Household, game_file, load
+from grue.games.alfworld_engine import borrow, give_back, logic
 from grue.games.alfworld_expert import MOST_STEPS, Handcoded, Seen
 from grue.games.engine_game import EngineGame, State
 from grue.types import Outcome, Task
@@ -75,8 +75,8 @@ class AlfworldGame(EngineGame):
     def _begin(self, task: Task) -> State:
         home = self._home = _home(task)
         self._seen, self._expert = [], None
-        self._env = self._env or _engine()
-        domain, grammar = _logic()
+        self._env = self._env or borrow()
+        domain, grammar = logic()
         self._env.load({"pddl_domain": domain, "grammar": grammar, "pddl_problem": home.problem})
         state = self._env.reset()
         # The opening text is a banner, this description, and the task, which an observation holds by itself.
@@ -89,11 +89,8 @@ class AlfworldGame(EngineGame):
 
     def _end(self) -> None:
         if self._env is not None:
-            from fast_downward import close_lib
-
-            # each engine has a copy of the library to itself, which it does not unload
-            library, self._env = self._env.unwrapped.downward_lib, None
-            close_lib(library)
+            give_back(self._env)
+            self._env = None
 
     def _shown(self, action: str, state: Any, text: str) -> State:
         assert self._home is not None
@@ -141,27 +138,3 @@ def _home(task: Task) -> Household:
 
         return home(task)
     return load(game_file(task))
-
-
-def _engine() -> Any:
-    """The engine, which names things "cabinet 1" where the data has coordinates."""
-    import fast_downward
-    import textworld
-    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-    from textworld.envs import PddlEnv
-
-    if not hasattr(fast_downward.pddl2sas, "cache_info"):
-        # The engine translates a problem four times to start it, which is most of what starting takes; twice is needed.
-        fast_downward.pddl2sas = lru_cache(maxsize=16)(fast_downward.pddl2sas)
-    return AlfredDemangler(PddlEnv(textworld.EnvInfos(admissible_commands=True, won=True, facts=False)))
-
-
-@cache
-def _logic() -> tuple[str, str]:
-    """(domain, grammar of the texts), both from the package.
-
-    A game file has a grammar too, which is not used: it holds Python expressions, and the engine evaluates them.
-    """
-    from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
-
-    return Path(ALFRED_PDDL_PATH).read_text(encoding="utf-8"), Path(ALFRED_TWL2_PATH).read_text(encoding="utf-8")
