@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from py4j.protocol import Py4JError
 
 from grue import games
 from grue.errors import ConfigError, GameError
+from grue.games import restarts
 from grue.games.gateway import Gateway
 from grue.games.java import find_java
 from grue.games.jvm import JvmSettings, current_jvm
@@ -87,7 +89,10 @@ def test_an_episode_survives_a_dead_or_hung_java(signal_name: str) -> None:
 
 
 @posix
-def test_all_games_of_a_dead_java_come_back() -> None:
+def test_all_games_of_a_dead_java_come_back_and_it_is_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "_restarts", Counter())
     seats = [TwxGame("cookingworld", CW16, settings=SETTINGS) for _ in range(3)]
     for seat in seats:
         seat.reset(task())
@@ -98,6 +103,7 @@ def test_all_games_of_a_dead_java_come_back() -> None:
         seat.close()
     assert len(texts) == 1
     assert "open fridge" in texts.pop()
+    assert [message[:22] for message in caplog.messages] == ["Java died or hung once"]
 
 
 @posix

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -14,6 +16,7 @@ import psutil
 import pytest
 
 from grue.errors import ConfigError, GameError
+from grue.games import restarts
 from grue.games.check import check_game
 from grue.games.play import play
 from grue.games.teachers import teacher
@@ -65,6 +68,24 @@ def test_games_side_by_side_stay_apart(seats: int) -> None:
         assert play(game, task, teacher("gold", game)).turns[0].observation == seen
     for game in games:
         game.close()
+
+
+def test_dead_processes_are_said_the_first_time_and_when_their_number_has_doubled(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "_restarts", Counter())
+    game = hosted()
+    game.reset(TASK)
+    for _ in range(5):
+        assert game.pid is not None
+        os.kill(game.pid, signal.SIGKILL)
+        game.step("look")
+    game.close()
+    assert [re.findall(r"once|\d+ times", message) for message in caplog.messages] == [
+        ["once"],
+        ["2 times"],
+        ["4 times"],
+    ]
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP])

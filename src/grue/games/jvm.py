@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from grue.errors import GameError
 from grue.games.java import find_java
+from grue.games.restarts import note_restart
 
 if TYPE_CHECKING:
     from grue.games.gateway import Pending
@@ -152,15 +153,16 @@ _running: dict[JvmSettings, Jvm] = {}
 _lock = threading.RLock()
 
 
-def current_jvm(settings: JvmSettings, dead: Jvm | None = None) -> Jvm:
+def current_jvm(settings: JvmSettings, dead: Jvm | None = None, reason: object = "") -> Jvm:
     """This process's Java for `settings`, started if needed.
 
-    `dead` is a Jvm that the caller found dead or hung: if it is still the current one it is killed and
+    `dead` is a Jvm that the caller found dead or hung, for `reason`: if it is still the current one it is killed and
     replaced; if another thread has replaced it already, the replacement is returned.
     """
     with _lock:
         jvm = _running.get(settings)
         if jvm is not None and jvm is dead:
+            note_restart("Java", reason)
             jvm.kill()
             jvm = None
         if jvm is None:

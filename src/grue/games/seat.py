@@ -125,7 +125,7 @@ class Seat:
         last: BaseException | None = None
         dead: Jvm | None = None
         for _ in range(1 + RESTARTS):
-            jvm = current_jvm(self._settings, dead)
+            jvm = current_jvm(self._settings, dead, last)
             try:
                 with _exclusive(jvm, task or self._task):
                     self._revive(jvm)

@@ -26,6 +26,7 @@ from typing import Any
 import orjson
 
 from grue.errors import ConfigError, GameError
+from grue.games.restarts import note_restart
 
 MAX_ANSWER = 64 * 2**20  # bytes; a longer answer counts as a crash
 _START_TIMEOUT = 120.0  # seconds for Python to come up; it takes 0.3 on an idle machine
@@ -132,11 +133,13 @@ class Worker:
                 raise WorkerDiedError("the process was ended")
             try:
                 yield
-            except WorkerDiedError:
+            except WorkerDiedError as error:
+                note_restart("a process of game engines", error)
                 self.kill()
                 raise
             except (OSError, orjson.JSONDecodeError) as error:
                 reason = self._last_words() or f"{type(error).__name__}: {error}"
+                note_restart("a process of game engines", reason)
                 self.kill()
                 raise WorkerDiedError(reason) from error
             except BaseException:  # Ctrl-C
