@@ -66,7 +66,7 @@ class JerichoGame(EngineGame):
         self._running(over=True)
         if self._env.is_fully_supported:
             return int(self._env.get_score()), int(self._env.get_moves())
-        known = points_and_moves(self._memory())
+        known = points_and_moves(self._here[0])
         return known if known is not None else (self._points, 0)
 
     def gold(self) -> list[str]:
@@ -142,7 +142,7 @@ class JerichoGame(EngineGame):
         env = self._env
         self._here = env.get_state()
         self._over = self._ends(text)
-        if not self._over or env.is_fully_supported or points_and_moves(self._memory()) is not None:
+        if not self._over or env.is_fully_supported or points_and_moves(self._here[0]) is not None:
             self._points = self._count_points()
         reached = self._most > 0 and self._points >= self._most
         won = bool(reached or env.victory() or (self._over and _HAS_WON.search(text)))
@@ -205,7 +205,7 @@ class JerichoGame(EngineGame):
         """The score now, in points."""
         if self._env.is_fully_supported:
             return int(self._env.get_score())
-        known = points_and_moves(self._memory())
+        known = points_and_moves(self._here[0])
         if known is not None:
             return known[0]
         found = _POINTS.search(self._attempt("score").text)
