@@ -13,11 +13,12 @@ import torch
 
 import tiny
 from grue import games, load_policy, stages
-from grue.config import Config, override
+from grue.config import Config, load_config, override
 from grue.errors import ConfigError, DataError, GrueError, ModelError
 from grue.games.play import play
 from grue.progress import Progress
-from grue.stages.export import export_run
+from grue.stages.card import model_card
+from grue.stages.export import _portable, export_run
 from grue.stages.push import PushError, push
 from grue.stages.trained import load_trained, read_probe
 from grue.storage import checkpoint, episodes
@@ -162,6 +163,30 @@ def test_a_policy_may_sample_and_then_depends_on_its_seed(runs: dict[str, Path])
         return [[turn.action for turn in play(game, task, policy).turns] for task in tiny.tasks(4, fold="dev")]
 
     assert actions(0) == actions(0) != actions(1)
+
+
+@pytest.mark.parametrize(
+    ("game", "fold", "said"),
+    [
+        ("toy", "test", "which no part of the training has seen"),
+        ("toy", "dev", "on which the weights were chosen"),
+        ("toy", "train", "the training may have played some"),
+        ("jericho:zork1.z5", "test", "all of the one story that it was trained on"),
+    ],
+)
+def test_the_card_calls_unseen_what_is_unseen(game: str, fold: str, said: str) -> None:
+    config = load_config(overrides=[f"game.name={game}", f"eval.fold={fold}"])
+    about = {"what": "merged", "policy": "sft", "base": "base", "versions": {}}
+    about |= {"probe": {"turns": 1, "mean": 0.0, "largest": 0.0, "same_choice": 1.0}}
+    row = {"games": 2, "seeds": [0, 1], "success": 0.5, "success_ci95": [0.1, 0.9], "score": 0.5, "failed": 0}
+    card = model_card(config, about, {"policies": {"sft": {"decoding": {"greedy": row}}}})
+    assert f"Fold `{fold}`, seeds 0 to 1, " in card
+    assert said in card
+
+
+def test_no_path_of_a_story_leaves_this_machine() -> None:
+    for name, left in (("jericho:/home/me/zork1.z5", "jericho:zork1.z5"), ("alfworld:/data/", "alfworld:data")):
+        assert _portable(load_config(overrides=[f"game.name={name}"]), "merged").game.name == left
 
 
 def test_the_card_says_what_one_has_to_know(tiny_folder: Path, runs: dict[str, Path], tmp_path: Path) -> None:

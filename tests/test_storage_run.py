@@ -20,6 +20,14 @@ def test_a_run_directory_holds_its_whole_configuration(tmp_path: Path) -> None:
     assert read_run_config(run.out) == config
     assert Run(run.out, config).resumed
     assert default_out(config) == Path("runs/toy-seed3")
+    for settings, name in (
+        ([], "cooking16-seed0"),
+        (["game.name=coin"], "coin-seed0"),
+        (["game.name=babyai"], "other-babyai-seed0"),
+        (["game.name=jericho:stories/zork1.z5"], "other-jericho-zork1-seed0"),
+    ):
+        assert default_out(load_config(overrides=settings)) == Path("runs", name)
+    assert default_out(load_config("smoke", ["game.name=twc"], seed=1)) == Path("runs/smoke-twc-seed1")
 
 
 def test_settings_are_fixed_once_their_stage_has_begun(tmp_path: Path) -> None:

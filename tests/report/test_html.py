@@ -258,6 +258,27 @@ def test_a_policy_that_got_worse_is_not_praised(tmp_path: Path) -> None:
     assert "up from" not in parsed(run).text
 
 
+def test_where_nobody_wins_the_score_tells(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config")
+    found = results(20)
+    for policy, score in (("base", 0.01), ("sft", 0.131), ("ppo", 0.18)):
+        found["policies"][policy]["decoding"]["greedy"] |= {"success": 0.0, "score": score, "score_ci95": [0.17, 0.19]}
+    (run / "results.json").write_bytes(orjson.dumps(found))
+    text = parsed(run).text
+    assert "PPO won none of 20 test games that it had never seen, and came to a mean score of 0.180" in text
+    assert "up from 0.131 after imitation" in text
+    assert "The 95% interval is 0.170 to 0.190. The base scores 0.010." in text
+
+
+def test_a_story_that_was_trained_on_is_not_called_unseen(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump(config | {"game": {"name": "jericho:zork1.z5"}}))
+    text = parsed(run).text
+    assert "60 test games, all of the story that it trained on" in text
+    assert "never seen" not in text
+
+
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [

@@ -96,6 +96,12 @@ def _check_together(name: str, full: dict[str, int]) -> None:
             raise ConfigError(f"{name}: level={full['level']} needs {rooms} rooms", hint="100 rooms are possible")
 
 
+def is_one_game(game: str) -> bool:
+    """Whether all folds and seeds are the same game: one story file. Results on it say nothing about another game."""
+    engine, _, file = game.partition(":")
+    return bool(file) and engine in ("jericho", "textworld")
+
+
 def values(game: str, params: str) -> dict[str, int]:
     """Every parameter of `game`, defaults filled in."""
     known = NATIVE[game.partition(":")[0]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from grue.games.native import is_one_game
 from grue.report.metrics import policy_title
 from grue.report.runfiles import RunFiles
 from grue.report.tables import Row, rows
@@ -28,19 +29,37 @@ def headline(run: RunFiles) -> Headline:
     if hero is None and "base" in found:
         base = found["base"]
         return Headline(
-            f"Without any training the model won {percent(base.success)} of {_games(base)}.",
+            f"Without any training the model won {percent(base.success)} of {_games(base, run)}.",
             _context(base, base, found),
         )
     if hero is None:
         return Headline(_progress(run), "")
     seconds = total_seconds(run.results or {})
     sentence = f"In {duration(seconds)}, " if seconds is not None else ""
-    sentence += f"{policy_title(hero.policy)} came to win {percent(hero.success)} of {_games(hero)}"
     before, words = _before(hero, found)
+    if not hero.success and not (before and before.success) and hero.score is not None:
+        return Headline(sentence + _scored(hero, before, words, run), _score_context(hero, found))
+    sentence += f"{policy_title(hero.policy)} came to win {percent(hero.success)} of {_games(hero, run)}"
     if before is not None:
         verb = "up from" if (hero.success or 0.0) > (before.success or 0.0) else "against"
         sentence += f", {verb} {percent(before.success)} {words}"
     return Headline(sentence + ".", _context(hero, before, found))
+
+
+def _scored(hero: Row, before: Row | None, words: str, run: RunFiles) -> str:
+    """Where nobody has won, which is common in adventures, the score tells what was learnt."""
+    score = hero.score or 0.0
+    sentence = f"{policy_title(hero.policy)} won none of {_games(hero, run)}, and came to a mean score of {score:.3f}"
+    if before is not None and before.score is not None:
+        sentence += f", {'up from' if score > before.score else 'against'} {before.score:.3f} {words}"
+    return sentence + "; 1 would be a win."
+
+
+def _score_context(hero: Row, found: dict[str, Row]) -> str:
+    parts = [f"The 95% interval is {interval_text(hero.score_ci95, scale=1, decimals=3)}."] if hero.score_ci95 else []
+    names = (("base", "The base scores"), ("gold", "The gold player scores"), ("random", "Random play scores"))
+    others = [(words, found[name].score) for name, words in names if name in found]
+    return " ".join([*parts, *(f"{words} {score:.3f}." for words, score in others if score is not None)])
 
 
 def total_seconds(results: Mapping[str, Any]) -> float | None:
@@ -51,8 +70,11 @@ def total_seconds(results: Mapping[str, Any]) -> float | None:
     return max(wall_s or 0.0, sum(parts)) if wall_s is not None or parts else None
 
 
-def _games(row: Row) -> str:
+def _games(row: Row, run: RunFiles) -> str:
     games = f"{number(row.games)} {row.fold} games" if row.games is not None else f"the {row.fold} games"
+    game = (run.config or {}).get("game")
+    if isinstance(game, dict) and is_one_game(str(game.get("name"))):
+        return f"{games}, all of the story that it trained on"
     return f"{games} that it had never seen" if row.fold == "test" else games
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from grue import __version__
 from grue.config import Config
+from grue.games.native import is_one_game
 
 USE = """```python
 from grue import load_policy
@@ -14,6 +15,13 @@ from grue import load_policy
 policy = load_policy("{folder}")
 action = policy.act(observation)  # a grue.types.Observation; policy.reset() before another game
 ```"""
+
+
+_SEEN = {
+    "train": "of which the training may have played some",
+    "dev": "on which the weights were chosen",
+    "test": "which no part of the training has seen",
+}
 
 
 def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, Any] | None) -> str:
@@ -79,9 +87,10 @@ def _results(config: Config, policy: str, results: Mapping[str, Any] | None) -> 
             rows.append(_row(f"**{name}**" if name == policy else name, decoding, row))
     seeds = next(iter(results["policies"][policy]["decoding"].values()))["seeds"]
     kind, temperature = config.policy.kind, config.eval.temperature
+    seen = "all of the one story that it was trained on" if is_one_game(config.game.name) else _SEEN[fold]
     return [
         (
-            f"Fold `{fold}`, seeds {seeds[0]} to {seeds[1]}, which no part of the training has seen. The policy is of "
+            f"Fold `{fold}`, seeds {seeds[0]} to {seeds[1]}, {seen}. The policy is of "
             f"the kind `{kind}`; sampled decoding has temperature {temperature}. Intervals are Wilson's."
         ),
         "\n".join(rows),

@@ -108,7 +108,8 @@ def _about(folder: Path, run: Path, config: Config, policy: str, what: str, dtyp
 
 def _portable(config: Config, what: str) -> Config:
     """The settings without paths of this machine. An adapter has to name its base, wherever that is."""
-    game = config.game.model_copy(update={"java": None})
+    engine, _, file = config.game.name.partition(":")
+    game = config.game.model_copy(update={"java": None, "name": f"{engine}:{Path(file).name}" if file else engine})
     changes = {"game": game}
     if what == "merged":
         model = config.model.model_copy(update={"name": _base_name(config), "revision": None})

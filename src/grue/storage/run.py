@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from grue.config import Config, differences, dump_config, read_config
+from grue.config import PRESETS, Config, differences, dump_config, read_config
 from grue.errors import ConfigError, DataError
 from grue.storage import jsonl
 from grue.storage.files import explained, write_atomic
@@ -39,8 +39,12 @@ _locks: dict[Path, int] = {}  # run directory -> descriptor of its lock, held un
 
 
 def default_out(config: Config) -> Path:
-    """Where a run goes if nobody says."""
-    return Path("runs") / f"{config.preset}-seed{config.seed}"
+    """Where a run goes if nobody says: a folder of its preset, of its game where that is another, and of its seed."""
+    name, game = config.preset, config.game.name
+    if name in PRESETS and PRESETS[name]().game.name != game:
+        kind, _, file = game.partition(":")
+        name = f"{name}-{kind}-{Path(file).stem}" if file else f"{name}-{kind}"
+    return Path("runs") / f"{name}-seed{config.seed}"
 
 
 class Run:

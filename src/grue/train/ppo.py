@@ -90,7 +90,8 @@ def train_ppo(
             metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
             run.log("ppo", iteration + 1, metrics)
             heap.trim()
-            bar.advance(note=f"success {metrics['success']:.2f} entropy {metrics['entropy']:.2f}")
+            reached = f"success {metrics['success']:.2f}" if metrics["success"] else f"score {metrics['score']:.3f}"
+            bar.advance(note=f"{reached} entropy {metrics['entropy']:.2f}")
             last = iteration + 1 == cfg.iterations
             processes.share_interrupt(interrupt)
             if cfg.dev_every and ((iteration + 1) % cfg.dev_every == 0 or last):
@@ -186,6 +187,8 @@ def _watch_dev(
     }
     run.log("dev", iteration, {**row, "seconds": time.monotonic() - start})
     measured = f"dev success {found['success']:.3f} [{low:.3f}, {high:.3f}] greedy, {found['games']} games"
+    if not found["success"]:
+        measured += f", score {found['score']:.3f}"
     say(f"iteration {iteration}: {measured}")
     merit = merit_of(found["success"], found["score"])
     if merit > progress["best_merit"]:
