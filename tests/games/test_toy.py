@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -124,6 +125,24 @@ class _ShortGold(ToyGame):
 def test_the_checker_finds_breaches(breach: type[ToyGame], promise: str) -> None:
     with pytest.raises(GameError, match=promise):
         check_game(breach, TASK)
+
+
+class _Polite(ToyGame):
+    """Its solution is in words that are not listed."""
+
+    def gold(self) -> list[str]:
+        return [f"please {action}" for action in super().gold()]
+
+    def equivalent(self, action: str, then: Sequence[str] = ()) -> str:
+        assert [action, *then] == self.gold()[-1 - len(then) :]
+        return action.removeprefix("please ")
+
+
+@pytest.mark.parametrize("name", ["gold", "gold-pruned"])
+def test_gold_is_said_in_listed_words(name: str) -> None:
+    game = _Polite()
+    episode = play(game, TASK, teacher(name, game))
+    assert episode.won and all(turn.valid for turn in episode.turns)
 
 
 @pytest.mark.parametrize(

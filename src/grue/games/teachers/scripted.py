@@ -64,8 +64,7 @@ class Gold:
     def act(self, observation: Observation) -> str:
         if not self._path:
             raise GameError("the gold path ended before the game did")
-        action = self._path.pop()
-        return self._game.equivalent(action, self._path[::-1]) if isinstance(self._game, HasWords) else action
+        return _said(self._game, self._path)
 
 
 class GoldPruned:
@@ -91,7 +90,13 @@ class GoldPruned:
     def act(self, observation: Observation) -> str:
         if not self._path:
             raise GameError("the gold path ended before the game did")
-        return self._path.pop()
+        return _said(self._game, self._path)
+
+
+def _said(game: HasGold, path: list[str]) -> str:
+    """The last of `path`, which is taken from it, in listed words where the game knows them."""
+    action = path.pop()
+    return game.equivalent(action, path[::-1]) if isinstance(game, HasWords) else action
 
 
 def prune(game: CanRehearse, gold: list[str]) -> list[str]:
