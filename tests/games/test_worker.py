@@ -185,6 +185,18 @@ def test_resets_that_were_begun_are_those_of_a_game_at_home(seats: int, blow: si
         game.close()
 
 
+@pytest.mark.parametrize(("spread", "shared"), [(1, [3, 2]), (2, [3, 2]), (3, [2, 2, 1])])
+def test_games_are_spread_over_processes_two_at_first(spread: int, shared: list[int]) -> None:
+    settings = WorkerSettings(read_timeout=2.0, slow=60.0, seats=3, spread=spread)
+    games = [WorkerGoldGame("toy", "rooms=4", settings=settings) for _ in range(5)]
+    for game in games:
+        game.reset(TASK)
+    assert list(Counter(game.pid for game in games).values()) == shared
+    assert len({game.pid for game in games[:2]}) == 1
+    for game in games:
+        game.close()
+
+
 def test_a_process_that_the_kernel_has_ended_is_not_given_out_again() -> None:
     game, other = hosted(1), hosted(1)
     for seat in (game, other):

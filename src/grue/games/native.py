@@ -17,6 +17,7 @@ from grue.errors import ConfigError, needs
 from grue.games.base import Game, fold_range
 from grue.games.faults import Guarded
 from grue.games.params import Params, parse
+from grue.hardware import physical_cores
 
 # name -> parameter -> (default, lowest, highest). A file or folder is named after the colon: "jericho:zork1.z3".
 NATIVE: dict[str, dict[str, tuple[int, int, int]]] = {
@@ -148,7 +149,9 @@ def make_native(game: str, params: Params = "", *, read_timeout: float = 20.0) -
         "alfworld": WorkerExpertsGame,
         "jericho": WorkerStoryGame,
     }
-    return kinds.get(engine, WorkerGoldGame)(game, spelled, settings=WorkerSettings(read_timeout=read_timeout))
+    spread = 1 if engine == "scienceworld" else physical_cores()  # its Java takes up to 1 GB a process
+    settings = WorkerSettings(read_timeout=read_timeout, spread=spread)
+    return kinds.get(engine, WorkerGoldGame)(game, spelled, settings=settings)
 
 
 def _some_split(game: str, params: str) -> None:

@@ -39,6 +39,7 @@ class WorkerSettings:
     read_timeout: float = 20.0  # seconds that one step may take before the process counts as hung
     slow: float = 9.0  # a call that may generate a game (reset, gold path) may take this many times as long
     seats: int = 8  # games that share a process; one that hangs or crashes makes the others replay
+    spread: int = 1  # processes to have before one gets a third game: that many can compute at the same time
 
 
 class WorkerDiedError(Exception):
@@ -211,6 +212,7 @@ class Worker:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
+_SHARED = 2  # games that a process gets before another one is started, which takes memory and a second or two
 _pool: list[Worker] = []
 _lock = threading.RLock()
 
@@ -221,11 +223,12 @@ def worker_with_room(settings: WorkerSettings) -> Worker:
         for worker in _pool:
             worker.reap()
         _pool[:] = [worker for worker in _pool if worker.alive]
-        for worker in _pool:
-            if len(worker.seats) < settings.seats:
-                return worker
-        _pool.append(Worker())
-        return _pool[-1]
+        room = [worker for worker in _pool if len(worker.seats) < settings.seats]
+        emptiest = min(room, key=lambda worker: len(worker.seats), default=None)
+        if emptiest is None or (len(emptiest.seats) >= _SHARED and len(_pool) < settings.spread):
+            emptiest = Worker()
+            _pool.append(emptiest)
+        return emptiest
 
 
 def shutdown() -> None:
