@@ -201,7 +201,8 @@ def test_recomputing_gives_the_same_gradients_from_less_memory(name: str, tmp_pa
     assert small_bytes < 0.6 * plain_bytes
     assert set(plain) == set(again)
     for key, gradient in plain.items():
-        assert torch.allclose(gradient, again[key], atol=1e-6), key
+        # the two ways go through different kernels of attention, which round differently
+        assert torch.allclose(gradient, again[key], rtol=0, atol=1e-5 * gradient.abs().max().item()), key
     assert not any(module.training for module in model.modules())
 
 
