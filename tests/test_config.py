@@ -127,7 +127,7 @@ def test_quantised_weights_bring_adapters() -> None:
         ("iterations", "ppo.iterations"),
         ("pp.iterations", "ppo.iterations"),
         ("PPO.gamma", "ppo.gamma"),
-        ("learning_rate", "sft.learning_rate or ppo.learning_rate"),
+        ("learning_rate", "sft.learning_rate or dagger.learning_rate or ppo.learning_rate"),
         ("model.quantise", "model.quantize"),
         ("sed", "seed"),
     ],

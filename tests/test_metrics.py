@@ -18,6 +18,7 @@ ALL = (
     "game.limit=30",
     "sft.epochs=6",
     "sft.learning_rate=0.01",
+    "dagger.rounds=1",
     "ppo.iterations=2",
     "ppo.warmup_iterations=0",
     "ppo.imitation_coef=0.1",
@@ -28,7 +29,7 @@ ALL = (
 
 def test_what_is_logged_is_described_and_what_is_described_is_logged(tiny_folder: Path, tmp_path: Path) -> None:
     config, out = tiny.config(tiny_folder, *ALL), tmp_path / "run"
-    for stage in ("demos", "sft", "ppo"):
+    for stage in ("demos", "sft", "dagger", "ppo"):
         stages.run_stage(stage, config, out, say=Progress(quiet=True))  # type: ignore[arg-type]
     logged = {name for row in read_metrics(out) for name in row} - {"stage", "step", "time_s"}
     assert {split_name(name)[0] for name in logged} == set(METRICS)

@@ -78,6 +78,7 @@ class Turn:
     whole: bool = False  # a teacher's: logits at its branches are log-probabilities over the whole vocabulary
     thought: str = ""  # `think` only: what was written before the action
     thought_ids: int = 0  # ids between the state and the action
+    advice: str = ""  # what a teacher who looked on would have done; "": nobody was asked, or nobody knew
 
     @property
     def is_context(self) -> bool:

@@ -65,7 +65,8 @@ def _work(config: Config, out: Path, last: str, end: End | None) -> None:
             run_all(config, out, say=say)
             return
         for stage in STAGES[: STAGES.index(last) + 1]:
-            run_stage(stage, config, out, say=say)  # type: ignore[arg-type]
+            if stage != "dagger" or config.dagger.rounds:
+                run_stage(stage, config, out, say=say)  # type: ignore[arg-type]
     except Interrupted as stop:
         sys.exit(stop.exit_code)
 

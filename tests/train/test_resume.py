@@ -33,7 +33,7 @@ def without_times(row: dict[str, Any]) -> dict[str, Any]:
 
 def assert_equal_runs(one: Path, other: Path) -> None:
     """Weights, moments and counters of every checkpoint that is left, and every row of the metrics."""
-    for stage in ("sft", "ppo"):
+    for stage in ("sft", "dagger", "ppo"):
         for newest in (checkpoint.latest_valid, checkpoint.best_valid):
             found = [newest(out / "checkpoints" / stage) for out in (one, other)]
             assert (found[0] is None) == (found[1] is None)
@@ -71,7 +71,7 @@ def often(config: Config) -> Config:
     """The same run, saved after every step. How often a run is saved is no part of what it computes."""
     from grue.config import override
 
-    return override(config, ["sft.save_every_s=0", "ppo.save_every_s=0"], None)
+    return override(config, ["sft.save_every_s=0", "dagger.save_every_s=0", "ppo.save_every_s=0"], None)
 
 
 PLAIN = ("ppo.imitation_coef=0.1", "ppo.entropy_target=1", "ppo.normalise_rewards=true", "ppo.warmup_iterations=1")
@@ -105,6 +105,26 @@ def test_a_run_killed_again_and_again_equals_an_unbroken_one(
     assert _newest(broken, "ppo") == 3
     assert work(config, broken, "ppo") == 0
     assert_equal_runs(whole, broken)
+
+
+def test_a_corrected_imitation_killed_again_and_again_equals_an_unbroken_one(tiny_folder: Path, tmp_path: Path) -> None:
+    changes = ("dagger.rounds=2", "dagger.games_per_round=6", "dagger.slots=6", "dagger.steps=3", "dagger.dev_games=4")
+    config = tiny.config(tiny_folder, *changes)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert work(config, whole, "dagger") == 0
+    assert [row["step"] for row in read_metrics(whole, "dagger")] == [1, 2]
+
+    # at the notes of the bar: when a round has been played, and when it is over
+    assert work(config, broken, "dagger", End("DAgger", 0, signal.SIGKILL)) == KILLED
+    assert _newest(broken, "dagger") is None
+    assert work(often(config), broken, "dagger", End("DAgger", 1, signal.SIGKILL)) == KILLED
+    assert _newest(broken, "dagger") == 2  # in the middle of the first round
+    assert work(config, broken, "dagger", End("DAgger", 1, signal.SIGTERM)) == 143
+    assert _newest(broken, "dagger") == 3
+    assert work(config, broken, "dagger") == 0
+    assert_equal_runs(whole, broken)
+    files = [out / "episodes" / "dagger.jsonl" for out in (whole, broken)]
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_names_drawn_for_an_epoch_are_the_same_after_a_kill(tmp_path: Path) -> None:

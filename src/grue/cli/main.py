@@ -78,7 +78,7 @@ def run(
 
 
 def _perform_stage(
-    name: Literal["demos", "sft", "ppo"],
+    name: Literal["demos", "sft", "dagger", "ppo"],
     read: Callable[[], tuple[Config, Path]],
     *,
     again: bool,
@@ -115,7 +115,7 @@ def demos(
     _perform_stage("demos", read, again=again, as_json=as_json, quiet=quiet)
 
 
-def _add_stage_verb(name: Literal["sft", "ppo"], help_text: str) -> None:
+def _add_stage_verb(name: Literal["sft", "dagger", "ppo"], help_text: str) -> None:
     def verb(
         arguments: RunAndSettings = None,
         preset: PresetName = None,
@@ -133,6 +133,7 @@ def _add_stage_verb(name: Literal["sft", "ppo"], help_text: str) -> None:
 
 
 _add_stage_verb("sft", "Fine-tune the model on the demonstrations.")
+_add_stage_verb("dagger", "Let the fine-tuned policy play, and learn what a teacher would have done at each state.")
 _add_stage_verb("ppo", "Let the fine-tuned policy play, and learn from its own games.")
 app.command("eval")(model_verbs.evaluate)
 app.command("export")(model_verbs.export)
@@ -159,7 +160,7 @@ def report(folder: common.RunFolder = None, as_json: Json = False, quiet: Quiet 
 def watch(
     folder: common.RunFolder = None,
     policy: Annotated[
-        str | None, typer.Option(help="base, sft or ppo; default: the furthest one of the run", metavar="NAME")
+        str | None, typer.Option(help="base, sft, dagger or ppo; default: the furthest one of the run", metavar="NAME")
     ] = None,
     decoding: Annotated[Literal["greedy", "sampled"], typer.Option(help="how actions are taken")] = "greedy",
     seed: Annotated[int | None, typer.Option(help="seed of the game; default: the first of the dev fold")] = None,

@@ -74,7 +74,9 @@ def export(
     what: Annotated[
         Literal["adapter", "merged"], typer.Option(help="the adapter alone, or a whole model with it merged in")
     ] = "merged",
-    policy: Annotated[str | None, typer.Option(help="sft or ppo; default: the furthest one", metavar="NAME")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="sft, dagger or ppo; default: the furthest one", metavar="NAME")
+    ] = None,
     to: Annotated[Path | None, typer.Option(metavar="DIR", help="where to; default: RUN/export-WHAT")] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"], typer.Option(help="number format of a merged model's weights")

@@ -18,6 +18,7 @@ from grue.config.load import (
 from grue.config.presets import PRESETS
 from grue.config.stages import (
     Config,
+    DaggerConfig,
     DemosConfig,
     EvalConfig,
     GameConfig,
@@ -30,6 +31,7 @@ from grue.config.stages import (
 __all__ = [
     "PRESETS",
     "Config",
+    "DaggerConfig",
     "DemosConfig",
     "EvalConfig",
     "GameConfig",

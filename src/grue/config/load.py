@@ -24,7 +24,7 @@ from grue.errors import ConfigError
 DEFAULT_GAME = "cookingworld"
 MAX_CONFIG_BYTES = 1_000_000
 # what a preset sets for its own game and another game may not know
-_OF_ONE_GAME = (("game", "params"), ("sft", "rename"), ("ppo", "rename"), ("ppo", "hidden_state"))
+_OF_ONE_GAME = (("game", "params"), ("sft", "rename"), ("dagger", "rename"), ("ppo", "rename"), ("ppo", "hidden_state"))
 
 
 def load_config(

@@ -155,6 +155,37 @@ class SFTConfig(Stage):
     )
 
 
+class DaggerConfig(Stage):
+    """DAgger, between SFT and PPO: the policy plays, a teacher says what it would have done, SFT on all of that."""
+
+    rounds: int = Field(0, ge=0, le=1000, description="rounds of playing, being corrected and learning; 0 = skip")
+    teacher: Literal["explore", "optimal"] = Field("optimal", description="who corrects")
+    games_per_round: int = Field(200, ge=1, le=1_000_000, description="train games played in a round")
+    slots: int = Field(128, ge=1, description="games that advance together in one batch", json_schema_extra=LOCAL)
+    steps: int = Field(100, ge=1, le=1_000_000, description="optimiser steps of a round, on all games so far")
+    episodes_per_batch: int = Field(32, ge=1, description="episodes per optimiser step")
+    demo_share: float = Field(
+        0.5, ge=0, lt=1, description="of these, share of demonstrations; 0 where their teacher and this one disagree"
+    )
+    learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of AdamW")
+    weight_decay: float = Field(0.01, ge=0, lt=1, description="decoupled weight decay")
+    warmup_steps: int = Field(10, ge=0, description="optimiser steps of linear warm-up, at most half of all")
+    schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
+        "linear", description="learning rate after the warm-up"
+    )
+    smoothing: float = Field(0.02, ge=0, lt=1, description="label smoothing over the trie's children")
+    rename: float = Field(0.0, ge=0, le=1, description="share of episodes with things renamed, anew in each round")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
+    micro_tokens: int = Field(
+        8192, ge=64, description="tokens per forward pass; gradients are accumulated", json_schema_extra=LOCAL
+    )
+    save_every_s: float = Field(
+        60.0, ge=0, description="seconds between two checkpoints; 0 = after every step", json_schema_extra=LOCAL
+    )
+    dev_every: int = Field(1, ge=0, description="rounds between evaluations on the dev fold; 0 = never")
+    dev_games: int = Field(200, ge=1, le=1000, description="dev games per such evaluation")
+
+
 class PPOConfig(Stage):
     """Proximal policy optimisation on whole games."""
 
@@ -266,5 +297,6 @@ class Config(Stage):
     policy: PolicyConfig = PolicyConfig()
     demos: DemosConfig = DemosConfig()
     sft: SFTConfig = SFTConfig()
+    dagger: DaggerConfig = DaggerConfig()
     ppo: PPOConfig = PPOConfig()
     eval: EvalConfig = EvalConfig()

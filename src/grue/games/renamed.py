@@ -113,6 +113,7 @@ def renamed_episode(episode: Episode, rng: random.Random) -> Episode:
             turn,
             observation=renamed_observation(turn.observation, names, change),
             action=change(turn.action, names),
+            advice=change(turn.advice, names),
         )
         for turn in turns
     )

@@ -109,6 +109,20 @@ class ToyGame:
         fetch = [*_walk(house.start, house.key), f"open {house.boxes[house.key]}", "take key"]
         return [*fetch, *_walk(house.key, house.chest), "unlock chest", "open chest", "take gem"]
 
+    def plan(self) -> list[str]:
+        """A shortest way to win from here."""
+        if self._task is None or self._outcome is not None:
+            raise GameError("plan() needs a game that goes on", hint="call reset(task) first")
+        house, state, path = self._house, self._state, []
+        here = state.here
+        if "key" not in state.done:
+            path = _walk(here, house.key)
+            path += [f"open {house.boxes[house.key]}"] if house.key not in state.opened else []
+            path.append("take key")
+            here = house.key
+        left = [action for action, done in _MILESTONES.items() if done not in state.done and done != "key"]
+        return [*path, *_walk(here, house.chest), *left]
+
     def rehearse(self, actions: list[str]) -> list[tuple[bool, bool]]:
         """(the game listed the action, the game was won) for each, beside the live episode."""
         if self._task is None:

@@ -77,7 +77,7 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
     if settings.adapter == "lora":
         always["adapters"] = FULL * learned
     # two buffers while one grows into the other
-    slots = max(config.ppo.slots, config.eval.slots)
+    slots = max(config.ppo.slots, config.eval.slots, config.dagger.slots if config.dagger.rounds else 0)
     size = (torch.float32 if settings.adapter == "none" and dtype is torch.float32 else dtype).itemsize
     playing = {"key-value cache": int(1.5 * slots * (settings.context + 1) * cache_elements(model) * size)}
     learning = {

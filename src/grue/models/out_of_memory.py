@@ -40,14 +40,15 @@ def explained_memory(config: Config, stage: str) -> Iterator[None]:
 def hints(config: Config, stage: str) -> list[str]:
     """What to change, first what changes no result. Settings that are at their end are left out."""
     model, found = config.model, []
-    if stage in ("sft", "ppo"):
+    if stage in ("sft", "dagger", "ppo"):
         tokens = getattr(config, stage).micro_tokens
         if tokens > 256:
             found.append(f"{stage}.micro_tokens={max(64, tokens // 2)} (is {tokens}; same result, slower)")
         if not model.gradient_checkpointing:
             found.append("model.gradient_checkpointing=true (same result, slower)")
-    for section, slots in (("ppo", config.ppo.slots), ("eval", config.eval.slots)):
-        if stage in (section, "ppo") and slots > 1:
+    playing = {"dagger": config.dagger.slots, "ppo": config.ppo.slots, "eval": config.eval.slots}
+    for section, slots in playing.items():
+        if (stage == section or (stage == "ppo" and section == "eval")) and slots > 1:
             found.append(f"{section}.slots={slots // 2} (is {slots}; same games, slower)")
     if stage != "eval" and not model.optimizer.endswith("8bit"):
         found.append(f"model.optimizer=adamw-8bit (is {model.optimizer})")
@@ -69,8 +70,8 @@ def _now(config: Config, stage: str) -> str:
         "model.dtype": model.dtype,
         "model.context": model.context,
     }
-    if stage in ("sft", "ppo"):
+    if stage in ("sft", "dagger", "ppo"):
         values[f"{stage}.micro_tokens"] = getattr(config, stage).micro_tokens
-    if stage in ("ppo", "eval"):
+    if stage in ("dagger", "ppo", "eval"):
         values[f"{stage}.slots"] = getattr(config, stage).slots
     return ", ".join(f"{key}={value}" for key, value in values.items())

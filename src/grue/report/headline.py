@@ -11,7 +11,7 @@ from grue.report.runfiles import RunFiles
 from grue.report.tables import Row, rows
 from grue.report.text import as_number, duration, interval_text, number, percent
 
-TRAINED = ("ppo", "grpo", "dagger", "sft")  # the last stage first
+TRAINED = ("ppo", "dagger", "sft")  # the last stage first
 
 
 class Headline(NamedTuple):
@@ -108,7 +108,7 @@ def _progress(run: RunFiles) -> str:
             logged = run.stages[stage]
             success = logged.series.get("success")
             reached = f"; at last it won {percent(success[-1][1])} of its training games" if success else ""
-            what = "iteration" if stage in ("ppo", "grpo", "dagger") else "step"
+            what = {"ppo": "iteration", "dagger": "round"}.get(stage, "step")
             what += "" if logged.lines == 1 else "s"
             so_far = f"{policy_title(stage)} has logged {logged.lines} {what}{reached}."
             return f"This run has not been evaluated yet. {so_far}"

@@ -19,12 +19,13 @@ _STAGE_TITLES = {
     "demos": "Demonstrations",
     "sft": "Imitation (SFT)",
     "ppo": "Reinforcement learning (PPO)",
-    "grpo": "Reinforcement learning (GRPO)",
     "dagger": "Corrected imitation (DAgger)",
+    "dagger_dev": "Games of the dev fold, during DAgger",
     "dev": "Games of the dev fold",
 }
-_AXES = {"sft": "optimiser steps", "ppo": "iterations", "grpo": "iterations", "dagger": "rounds", "dev": "iterations"}
-_STAGE_ORDER = ("ppo", "grpo", "dagger", "dev", "sft", "demos")
+_AXES = {"sft": "optimiser steps", "ppo": "iterations", "dagger": "rounds", "dagger_dev": "rounds", "dev": "iterations"}
+_STAGE_ORDER = ("ppo", "dev", "dagger", "dagger_dev", "sft", "demos")
+_CURVES = (("dev", "dev"), ("ppo", "training"), ("dagger_dev", "dev"), ("dagger", "training"))  # stage, its games
 
 
 def learning_section(stages: Mapping[str, StageMetrics], results: Mapping[str, Any] | None) -> Html:
@@ -41,7 +42,7 @@ def learning_section(stages: Mapping[str, StageMetrics], results: Mapping[str, A
 
 def _main_figure(stages: Mapping[str, StageMetrics], results: Mapping[str, Any] | None) -> Html | None:
     """Success over the iterations: on dev where it was measured, on the training games else."""
-    for stage, games in (("dev", "dev"), ("ppo", "training"), ("grpo", "training"), ("dagger", "training")):
+    for stage, games in _CURVES:
         if stage not in stages:
             continue
         drawn = [panel for group in panels(stages[stage])[0].values() for panel in group]
@@ -49,10 +50,10 @@ def _main_figure(stages: Mapping[str, StageMetrics], results: Mapping[str, Any] 
         if not found:
             continue
         panel = found[0]
-        caption = f"Success on {games} games over the training iterations."
+        caption = f"Success on {games} games over the {_AXES[stage]}."
         if panel.band:
             caption += f" Bands: {panel.band}."
-        references = _references(results) if stage == "dev" else []
+        references = _references(results, "ppo" if stage == "dev" else "dagger") if games == "dev" else []
         if references:
             caption += " Dotted lines: other players on dev games."
         figure = panel_svg(panel, "main", LARGE, references)
@@ -60,11 +61,9 @@ def _main_figure(stages: Mapping[str, StageMetrics], results: Mapping[str, Any] 
     return None
 
 
-def _references(results: Mapping[str, Any] | None) -> list[Reference]:
-    """What other players reach on the dev fold; the curve's own policies are the curve."""
-    others = [
-        row for row in rows(results or {}, "dev") if row.policy not in ("ppo", "grpo") and row.decoding != "sampled"
-    ]
+def _references(results: Mapping[str, Any] | None, drawn: str) -> list[Reference]:
+    """What other players reach on the dev fold; the policy that is `drawn` is the curve."""
+    others = [row for row in rows(results or {}, "dev") if row.policy != drawn and row.decoding != "sampled"]
     return [Reference(policy_title(row.policy), row.success) for row in others if row.success is not None][:6]
 
 
@@ -83,7 +82,7 @@ def _stage(name: str, stage: StageMetrics, position: int, *, opened: bool) -> Ht
     parts.append(_not_finite(stage))
     lines = f"{stage.lines:,} logged step{'s' if stage.lines != 1 else ''}"
     # the dev fold is measured between iterations, so its clock is not its own
-    took = f" in {duration(stage.seconds)}" if stage.seconds is not None and name != "dev" else ""
+    took = f" in {duration(stage.seconds)}" if stage.seconds is not None and not name.endswith("dev") else ""
     title = tag("summary", tag("h3", _STAGE_TITLES.get(name, name)), " ", tag("small", lines + took))
     return tag("details", title, *parts, open=opened, class_="stage")
 

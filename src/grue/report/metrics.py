@@ -70,6 +70,10 @@ _ALL = (
            "teacher's choice first.", "imitation", "share"),
     Metric("node_entropy", "Entropy", "Mean entropy of the model where valid actions part; what is left to explore "
            "with.", "imitation", "nats"),
+    Metric("advised", "Advised", "Share of the policy's turns at which the teacher knew what to do.", "imitation",
+           "share"),
+    Metric("corrected", "Corrected", "Share of the advised turns at which the teacher would have done something else.",
+           "imitation", "share"),
     # optimiser
     Metric("grad_norm", "Gradient norm", "Length of the gradient before it is clipped.", "optimiser"),
     Metric("loss_scale", "Loss scale", "What a float16 loss is multiplied by; halved after an overflow.", "optimiser"),
@@ -117,14 +121,13 @@ POLICY_MEANINGS: dict[str, str] = {
     "base": "the language model before any training on this game",
     "sft": "after imitation of the teacher (supervised fine-tuning)",
     "dagger": "after imitation with the teacher's corrections of its own games",
-    "grpo": "after group-relative policy optimisation",
     "ppo": "after proximal policy optimisation",
 }
 
-POLICY_TITLES: dict[str, str] = {"sft": "SFT", "dagger": "DAgger", "grpo": "GRPO", "ppo": "PPO"}
+POLICY_TITLES: dict[str, str] = {"sft": "SFT", "dagger": "DAgger", "ppo": "PPO"}
 
 # Rows of every table: what needs no learning, then the stages of learning.
-POLICY_ORDER = ("random", "explore", "gold", "gold-pruned", "optimal", "base", "sft", "dagger", "grpo", "ppo")
+POLICY_ORDER = ("random", "explore", "gold", "gold-pruned", "optimal", "base", "sft", "dagger", "ppo")
 
 
 def policy_title(name: str) -> str:

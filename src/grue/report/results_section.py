@@ -65,7 +65,7 @@ def _table_row(row: Row, *, first: bool, tales: bool) -> Html:
         label = f"{policy_title(row.policy)} {row.decoding}: {success}, 95% interval {interval_text(row.success_ci95)}"
         mark = interval_mark(row.success, row.success_ci95, width=160, label=label)
     crashed = _crashed(row)
-    kinds = [kind for kind, on in (("first", first), ("hero", row.policy in ("ppo", "grpo"))) if on]
+    kinds = [kind for kind, on in (("first", first), ("hero", row.policy == "ppo")) if on]
     score = tag("small", interval_text(row.score_ci95, scale=1, decimals=3))
     return tag(
         "tr",

@@ -99,7 +99,7 @@ def terminal_table(results: Mapping[str, Any], fold: str = "") -> Table:
         if row.policy == previous:
             cells[0] = ""  # a policy's name stands once, at its first decoding
         previous = row.policy
-        table.add_row(*(Text(cell) for cell in cells), style="bold" if row.policy in ("ppo", "grpo") else "")
+        table.add_row(*(Text(cell) for cell in cells), style="bold" if row.policy == "ppo" else "")
     return table
 
 

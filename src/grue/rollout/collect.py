@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from grue.games import Game, begin_reset
+from grue.games.teachers import Adviser
 from grue.parallel import ALONE, Processes
 from grue.policy.choose import Decoding
 from grue.policy.engine import Engine
@@ -25,16 +26,18 @@ def collect(
     player: str = "choose",
     on_episode: Callable[[Episode], None] | None = None,
     processes: Processes = ALONE,
+    adviser: str = "",
 ) -> list[Episode]:
     """One episode for each task, in the order of the tasks; as many at once as there are `games`.
 
     `seed` and a task's place in the list fix every draw of its episode, whatever plays beside it. A game that crashes
     gives an episode with Outcome.FAILED. A history longer than `columns` tokens starts a new segment.
-    With several `processes` each of them plays a part, and all of them get all episodes.
+    With several `processes` each of them plays a part, and all of them get all episodes. The teacher called `adviser`
+    is asked at each turn what it would do (`Turn.advice`).
     """
 
     def play(part: Sequence[Task], places: Sequence[int]) -> list[Episode]:
-        return _collect_here(policy, games, part, places, decoding, seed, columns, player, on_episode)
+        return _collect_here(policy, games, part, places, decoding, seed, columns, player, on_episode, adviser)
 
     return processes.all_of(tasks, play)
 
@@ -49,6 +52,7 @@ def _collect_here(
     columns: int,
     player: str,
     on_episode: Callable[[Episode], None] | None,
+    adviser: str,
 ) -> list[Episode]:
     """`collect` in this process. `places` are those of `tasks` in the list of all."""
     episodes: dict[int, Episode] = {}
@@ -78,7 +82,8 @@ def _collect_here(
     if not slots:
         return []
     engine = policy.engine(slots, columns)
-    seats = [Seat(row, game, policy, player, columns) for row, game in enumerate(games[:slots])]
+    advisers = [Adviser(adviser, game) if adviser else None for game in games[:slots]]
+    seats = [Seat(row, games[row], policy, player, columns, advisers[row]) for row in range(slots)]
     refill(seats)
     playing = [seat for seat in seats if seat.task is not None]
     while playing:

@@ -126,8 +126,11 @@ def samples(
     return packed
 
 
-def tokenise(episode: Episode, policy: Policy, columns: int | None = None) -> Episode:
-    """A scripted player's episode with the ids, positions and branches that `policy` would have had."""
+def tokenise(episode: Episode, policy: Policy, columns: int | None = None, *, advised: bool = False) -> Episode:
+    """A scripted player's episode with the ids, positions and branches that `policy` would have had.
+
+    With `advised` the branches lead to what the teacher advised at each turn, whatever was done.
+    """
     if not episode.turns:
         return episode
     history = History(policy.encoder, episode.turns[0].observation.goal, episode.task.limit, columns)
@@ -140,6 +143,8 @@ def tokenise(episode: Episode, policy: Policy, columns: int | None = None) -> Ep
             lesson = policy.lesson(actions, turn.action, state)
         else:
             lesson = Lesson(policy.encoder.unlearnt(turn.action))
+        if advised:
+            lesson = _advised(turn, lesson, policy, state)
         turns.append(
             Turn(
                 turn.observation,
@@ -156,6 +161,20 @@ def tokenise(episode: Episode, policy: Policy, columns: int | None = None) -> Ep
         )
         history.act(lesson.ids)
     return Episode(episode.task, episode.player, tuple(turns), episode.outcome, episode.final, history.segments())
+
+
+def _advised(turn: Turn, done: Lesson, policy: Policy, state: int) -> Lesson:
+    """What `done` would have had to decide to do what was advised; nothing is learnt where no advice was given.
+
+    What was done is what follows in the segment, so the branches end where the two actions part.
+    """
+    if not turn.advice:
+        return Lesson(done.ids, thought_ids=done.thought_ids)
+    lesson = policy.lesson(turn.observation.actions or (), turn.advice, state)
+    pairs = enumerate(zip(lesson.ids, done.ids, strict=False))
+    parting = next((place for place, (one, other) in pairs if one != other), len(lesson.ids))
+    branches = tuple(branch for branch in lesson.branches if branch.position <= state + parting)
+    return replace(lesson, ids=done.ids, branches=branches)
 
 
 def minibatches(items: Sequence[Sample], count: int, rng: random.Random) -> Iterator[list[Sample]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from grue.errors import GameError, ModelError
 from grue.games import Game, begin_step
+from grue.games.teachers import Adviser
 from grue.policy.choose import Decision, Query
 from grue.policy.policy import Policy
 from grue.prompts.history import History
@@ -15,13 +16,17 @@ from grue.types import Episode, Observation, Outcome, Task, Turn
 
 @dataclass(slots=True)
 class Seat:
-    """Plays one task after another in `game`. What the engine has not been fed yet is `unread()`."""
+    """Plays one task after another in `game`. What the engine has not been fed yet is `unread()`.
+
+    An `adviser` looks on, and is asked before every move what it would do.
+    """
 
     row: int
     game: Game
     policy: Policy
     player: str
     columns: int
+    adviser: Adviser | None = None
     task: Task | None = None
     rng: random.Random = field(default_factory=random.Random)
     observation: Observation | None = None
@@ -29,6 +34,7 @@ class Seat:
     turns: list[Turn] = field(default_factory=list)
     decision: Decision | None = None
     value: float = 0.0
+    advice: str = ""
 
     def start(self, task: Task, rng: random.Random) -> Episode | None:
         """Reset the game to `task`. Returns an episode only when the game fails to start."""
@@ -39,6 +45,8 @@ class Seat:
         except GameError as error:
             return self._end(Outcome.FAILED, error.message)
         self.history = History(self.policy.encoder, self.observation.goal, task.limit, self.columns)
+        if self.adviser is not None:
+            self.adviser.start(task, self.observation)
         self._show()
         return None
 
@@ -61,6 +69,8 @@ class Seat:
                 f"{self.task.game} (seed {self.task.seed}) lists no valid actions after {len(self.turns)} steps",
                 hint="set policy.kind=write: the others choose among actions; some games list them with validActions=1",
             )
+        if self.adviser is not None:  # here, where no game is in the middle of a step
+            self.advice = self.adviser.advice(self.observation)
         return Query(self.row, self.observation.actions or (), len(self.history.ids), self.rng)
 
     def begin(self) -> None:
@@ -91,9 +101,12 @@ class Seat:
                 candidates=decision.candidates,
                 thought=decision.thought,
                 thought_ids=decision.thought_ids,
+                advice=self.advice,
             )
         )
         history.act(decision.taken, decision.fed)
+        if self.adviser is not None:
+            self.adviser.saw(decision.action)
         if outcome is not None:
             return self._end(outcome)
         self._show()

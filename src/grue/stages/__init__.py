@@ -1,4 +1,4 @@
-"""The stages of a run, in the order in which one builds on the other: demos, sft, ppo, eval, report."""
+"""The stages of a run, in the order in which one builds on the other: demos, sft, dagger, ppo, eval, report."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from grue.config import Config, PPOConfig, SFTConfig
-from grue.errors import DataError, GameError
+from grue.config import Config, DaggerConfig, PPOConfig, SFTConfig
+from grue.errors import ConfigError, GameError
 from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
-from grue.games.renamed import renamed_episode
-from grue.games.teachers import teacher
+from grue.games.teachers import Adviser, teacher
 from grue.models.out_of_memory import explained_memory
 from grue.models.sharding import check_sharding
 from grue.parallel import Processes, join
-from grue.policy.policy import make_policy
 from grue.progress import Progress
 from grue.report import html
 from grue.report.shown import append_shown
-from grue.rollout.pack import Sample, samples, tokenise
+from grue.rollout.pack import Sample
 from grue.stages.final import final_results, measure
+from grue.stages.lessons import check_demonstrations, lessons
 from grue.stages.session import Session, open_session
-from grue.stages.show import play_and_show, print_episode, shown_episode
+from grue.stages.show import play_and_show, print_episode
 from grue.stages.trained import keep_probe
-from grue.storage import checkpoint, episodes, jsonl
-from grue.storage.run import Run, read_results, read_run_config
+from grue.stages.watching import watch
+from grue.storage import episodes, jsonl
+from grue.storage.run import Run, read_results
+from grue.train.dagger import Lessons, train_dagger
 from grue.train.learner import Learner
 from grue.train.ppo import check_game, train_ppo
 from grue.train.sft import train_sft
 from grue.types import Outcome
 
-StageName = Literal["demos", "sft", "ppo", "eval"]
+StageName = Literal["demos", "sft", "dagger", "ppo", "eval"]
 
 
 def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) -> dict[str, Any]:
@@ -46,10 +47,13 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     _check(config, processes)
     run = _open(out, config, "demos" if again else "", processes)
     say(plan(config, out))
-    missing = [name for name in STAGES if not run.is_done(name)]
+    wanted = [name for name in STAGES if name != "dagger" or config.dagger.rounds]
+    missing = [name for name in wanted if not run.is_done(name)]
     results = None if missing else read_results(out)
     if results is None:
         with open_session(run, config, say, processes) as session:
+            if "dagger" in missing:
+                _check_adviser(session)
             for name in missing:
                 _do(session, name)
             wall_s = None if run.resumed else time.monotonic() - start
@@ -66,7 +70,7 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
     processes = join()
     if name == "ppo":
         _check(config, processes)
-    elif name == "sft":
+    elif name in ("sft", "dagger"):
         check_sharding(config.model, processes)
     run = _open(out, config, name if again else "", processes)
     if run.is_done(name) and (name != "eval" or read_results(out) is not None):
@@ -87,6 +91,12 @@ def _check(config: Config, processes: Processes) -> None:
         check_game(config.game.name, config.ppo.rename, config.ppo.hidden_state)
 
 
+def _check_adviser(session: Session) -> None:
+    """GameError where the teacher that DAgger is to ask does not know such games."""
+    (game,), (task,) = session.games(1), session.tasks("train", 1)
+    Adviser(session.config.dagger.teacher, game).start(task, game.reset(task))
+
+
 def _open(out: Path, config: Config, again: str, processes: Processes) -> Run:
     """The run directory: the leader makes it what the others then read."""
     run = Run(out, config, again=again) if processes.leads else None
@@ -101,11 +111,14 @@ def plan(config: Config, out: Path) -> str:
     game = config.game
     params = ",".join(f"{key}={value}" for key, value in game.params.items())
     decodings = " and ".join(config.eval.decodings)
+    dagger = f"{config.dagger.rounds} rounds of {config.dagger.games_per_round} train games"
+    corrections = [f"  dagger {dagger}, corrected by {config.dagger.teacher}"] if config.dagger.rounds else []
     return "\n".join(
         [
             f"{config.preset}: {game.name} {params}, {game.limit} steps; model {config.model.name}; seed {config.seed}",
             f"  demos  {config.demos.games} train games played by {config.demos.teacher}",
             f"  sft    {config.sft.epochs} passes",
+            *corrections,
             f"  ppo    {config.ppo.iterations} iterations of {config.ppo.episodes_per_iteration} train games",
             f"  eval   {config.eval.games} {config.eval.fold} games for each policy, {decodings}",
             f"  into   {out}; Ctrl-C saves, and the same command goes on",
@@ -171,27 +184,14 @@ def _demos(session: Session) -> dict[str, Any]:
 
 def _sft(session: Session) -> dict[str, Any]:
     cfg, config = session.config.sft, session.config
-    file = session.run.episodes("demos")
-    if not file.exists():
-        raise DataError(f"there are no demonstrations in {file}", hint=f"grue demos {session.run.out}")
+    check_demonstrations(session)
     session.load("base")
     _show(session, "base", "before training")
-    policy = make_policy(session.model, session.encoder)
-    recorded = [file, *([replays] if (replays := session.run.episodes("replays")).exists() else [])]
+    names = f"{config.seed}/sft/names"
 
     @lru_cache(maxsize=1)
     def items_of(reading: int) -> list[Sample]:
-        rng = random.Random(f"{config.seed}/sft/names" + (f"/{reading}" if reading else ""))
-        played = (
-            renamed_episode(episode, rng) if rng.random() < cfg.rename else episode
-            for part in recorded
-            for episode in episodes.read(part)
-        )
-        return [
-            sample.without_texts()
-            for episode in played
-            for sample in samples([tokenise(episode, policy, config.model.context)])
-        ]
+        return lessons(session, names + (f"/{reading}" if reading else ""), cfg.rename, "demos", "replays")
 
     learner = _learner(session, cfg, dropout=True)
     # names are drawn anew for each epoch; without renaming all epochs read the same
@@ -207,9 +207,38 @@ def _sft(session: Session) -> dict[str, Any]:
     return {"samples": count, "optimiser_steps": learner.step_count}
 
 
+def _dagger(session: Session) -> dict[str, Any]:
+    cfg, config = session.config.dagger, session.config
+    if not cfg.rounds:
+        raise ConfigError("dagger.rounds is 0", hint=f"for example: grue dagger {session.run.out} dagger.rounds=5")
+    check_demonstrations(session)
+    games = session.games(session.slots(cfg.slots))
+    session.load("sft")
+    names = f"{config.seed}/dagger/names"
+
+    def items_of(number: int) -> Lessons:
+        demos = lessons(session, f"{names}/{number}/demos", cfg.rename, "demos", "replays") if cfg.demo_share else []
+        return Lessons(demos, lessons(session, f"{names}/{number}", cfg.rename, "dagger", corrected=True))
+
+    facts = train_dagger(
+        session.run,
+        config,
+        _learner(session, cfg, dropout=True),
+        session.encoder,
+        games,
+        session.tasks("train"),
+        session.tasks("dev", cfg.dev_games),
+        items_of,
+        session.say,
+        session.interrupt,
+    )
+    _show(session, "dagger", "after DAgger")
+    return dict(facts)
+
+
 def _ppo(session: Session) -> dict[str, Any]:
     cfg, config = session.config.ppo, session.config
-    session.load("sft")
+    session.load("dagger" if config.dagger.rounds else "sft")
     learner = _learner(session, cfg, value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate)
     facts = train_ppo(
         session.run,
@@ -238,7 +267,7 @@ def _eval(session: Session) -> dict[str, Any]:
     return {}
 
 
-def _learner(session: Session, cfg: SFTConfig | PPOConfig, **changes: Any) -> Learner:
+def _learner(session: Session, cfg: SFTConfig | DaggerConfig | PPOConfig, **changes: Any) -> Learner:
     return Learner.of(session.model, session.config.model, cfg, processes=session.processes, **changes)
 
 
@@ -257,36 +286,12 @@ def _show(session: Session, policy: str, title: str) -> None:
     print_episode(session.say, shown)
 
 
-def watch(
-    out: Path, *, policy: str | None, decoding: str, seed: int | None, delay_s: float, say: Progress
-) -> dict[str, Any]:
-    """Show a trained policy of a run play one game."""
-    from dataclasses import asdict, replace
-
-    config = read_run_config(out)
-    run = Run(out, config)
-    done = [name for name in ("ppo", "sft") if checkpoint.latest_valid(run.checkpoints(name)) is not None]
-    with open_session(run, config, say) as session:
-        name = policy or (done[0] if done else "base")
-        session.load(name)
-        task = session.tasks("dev", 1)[0]
-        if seed is not None:
-            fold = next((f for f in ("train", "dev", "test") if seed in _range(f)), "test")
-            task = replace(task, fold=fold, seed=seed)
-        shown = shown_episode(session, name, f"{name}, {decoding}", task, greedy=decoding == "greedy")
-        print_episode(say, shown, delay_s=delay_s)
-    return asdict(shown)
-
-
-def _range(fold: str) -> range:
-    from grue.games import FOLDS
-
-    return FOLDS[fold]
-
-
 STAGES: dict[str, Callable[[Session], dict[str, Any] | None]] = {
     "demos": _demos,
     "sft": _sft,
+    "dagger": _dagger,
     "ppo": _ppo,
     "eval": _eval,
 }
+
+__all__ = ["STAGES", "StageName", "run_all", "run_stage", "watch"]

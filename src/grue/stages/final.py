@@ -20,13 +20,14 @@ from grue.games.teachers import HasGold, teacher
 from grue.hardware import hardware, versions
 from grue.policy.choose import Decoding
 from grue.storage import episodes, jsonl
+from grue.storage.run import STAGES
 from grue.types import Episode, Observation, Task
 
 if TYPE_CHECKING:
     from grue.progress import Bar
     from grue.stages.session import Session
 
-TRAINED = ("base", "sft", "ppo")
+TRAINED = ("base", "sft", "dagger", "ppo")
 SCRIPTED = ("random", "gold")
 
 
@@ -44,10 +45,11 @@ class Row(NamedTuple):
 
 
 def policies(session: Session) -> tuple[str, ...]:
-    """Who is in the table: gold only where the game can solve itself, SFT and PPO only where something was trained."""
+    """Who is in the table: gold only where the game can solve itself, what was trained only where it was."""
     (game,), config = session.games(1), session.config
     left_out = {"gold"} if not isinstance(game, HasGold) else set()
     left_out |= {"ppo"} if not config.ppo.iterations else set()
+    left_out |= {"dagger"} if not config.dagger.rounds else set()
     left_out |= {"sft"} if not config.sft.epochs else set()
     return tuple(name for name in (*SCRIPTED, *TRAINED) if name not in left_out)
 
@@ -95,16 +97,18 @@ def final_results(session: Session, *, wall_s: float | None, command: str) -> di
     run, config = session.run, session.config
     measured = _read(session)
     folds: dict[str, dict[str, Any]] = {"train": {}, "dev": {}, "test": {}}
-    trained = run.facts("ppo").get("env_steps", 0)
+    trained = {"dagger": run.facts("dagger").get("env_steps", 0)}
+    trained["ppo"] = trained["dagger"] + run.facts("ppo").get("env_steps", 0)
     for row in rows(session):
-        result = {**measured[row.name], "env_steps_trained": trained if row.policy == "ppo" else 0}
+        result = {**measured[row.name], "env_steps_trained": trained.get(row.policy, 0)}
         folds[row.fold].setdefault(row.policy, {"decoding": {}})["decoding"][row.decoding] = result
     for _, entry in jsonl.read(_file(session)):
         if "api" in entry:  # measured by grue eval --api, beside the rows of the run's own
             key = entry["api"]
             decodings = folds[key["fold"]].setdefault(key["policy"], {"decoding": {}})["decoding"]
             decodings[key["decoding"]] = {**entry["result"], "env_steps_trained": 0}
-    seconds = {name: run.seconds(name) for name in ("demos", "sft", "ppo", "eval")}
+    stages = [name for name in STAGES if name != "dagger" or config.dagger.rounds]
+    seconds = {name: run.seconds(name) for name in stages}
     results = {
         "schema": 1,
         "preset": config.preset,
@@ -123,22 +127,23 @@ def final_results(session: Session, *, wall_s: float | None, command: str) -> di
 
 
 def _paired(session: Session) -> list[dict[str, Any]]:
-    """PPO against the others on the same games, greedy where there is a choice."""
+    """What was trained last against the others on the same games, greedy where there is a choice."""
     cfg, found, there = session.config.eval, [], policies(session)
-    for other in ("base", "sft", "gold"):
-        if not {"ppo", other} <= {*there}:
+    best = next((name for name in ("ppo", "dagger") if name in there), None)
+    for other in ("base", "sft", "dagger", "gold"):
+        if best is None or other not in there or other == best:
             continue
         decoding = cfg.decodings[0]
-        ours = session.run.episodes(Row("ppo", cfg.fold, decoding, cfg.games).name)
+        ours = session.run.episodes(Row(best, cfg.fold, decoding, cfg.games).name)
         theirs = session.run.episodes(
             Row(other, cfg.fold, "scripted" if other in SCRIPTED else decoding, cfg.games).name
         )
         try:
             result = compare(list(episodes.read(ours)), list(episodes.read(theirs)), bootstrap=cfg.bootstrap)
         except DataError as error:  # all games of one of them have crashed, which the table tells
-            session.say.warn(f"ppo and {other} cannot be compared: {error.message}")
+            session.say.warn(f"{best} and {other} cannot be compared: {error.message}")
             continue
-        found.append({"a": "ppo", "b": other, "decoding": decoding, **result})
+        found.append({"a": best, "b": other, "decoding": decoding, **result})
     return found
 
 

@@ -101,7 +101,7 @@ class Session:
         return {name: p.detach().clone() for name, p in self.model.named_parameters() if p.requires_grad}
 
     def load(self, policy: str) -> None:
-        """Give the model the weights of "base", "sft" or "ppo". CheckpointError where that stage has left none."""
+        """Give the model the weights of "base", or of a stage that trains. CheckpointError where it has left none."""
         _ = self._base_weights  # before anything overwrites them
         if policy == "base":
             load_weights(self.model, self._base_weights)

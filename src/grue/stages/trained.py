@@ -25,7 +25,7 @@ from grue.train.learner import load_weights
 from grue.types import Episode
 
 ABOUT, SETTINGS, PROBE = "grue.json", "grue.yaml", "probe.jsonl"  # of an exported folder
-TRAINED = ("ppo", "grpo", "dagger", "sft")  # the furthest first
+TRAINED = ("ppo", "dagger", "sft")  # the furthest first
 SCHEMA = 1
 
 
@@ -33,7 +33,7 @@ SCHEMA = 1
 class Trained:
     """A model with the weights of one stage, and how it is driven."""
 
-    name: str  # "sft" or "ppo"
+    name: str  # "sft", "dagger" or "ppo"
     config: Config
     model: PolicyModel
     encoder: Encoder
@@ -48,8 +48,8 @@ class Trained:
 def load_policy(folder: str | Path, policy: str | None = None, *, greedy: bool = True, seed: int = 0) -> PolicyPlayer:
     """The trained policy of a run directory or of an exported folder, ready to `act` on observations.
 
-    `policy` is "sft" or "ppo", the furthest that the run has come to by default. Before it is given back, it must give
-    a recorded game the log-probabilities that it had; ModelError where it does not.
+    `policy` is "sft", "dagger" or "ppo", the furthest that the run has come to by default. Before it is given back, it
+    must give a recorded game the log-probabilities that it had; ModelError where it does not.
     """
     trained = load_trained(Path(folder), policy)
     config = trained.config

@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
     from grue.storage.checkpoint import Checkpoint
 
-STAGES = ("demos", "sft", "ppo", "eval")  # in the order in which one builds on the other
+STAGES = ("demos", "sft", "dagger", "ppo", "eval")  # in the order in which one builds on the other
 _ALSO_LEFT = {
     "sft": ("episodes/shown.jsonl", "prompt.json"),
     "eval": ("evaluation.jsonl", "results.json", "report.html"),
 }
+_DEV_ROWS = {"dagger": "dagger_dev", "ppo": "dev"}  # what a stage measures on the dev fold
 _locks: dict[Path, int] = {}  # run directory -> descriptor of its lock, held until this process ends
 
 
@@ -52,9 +53,9 @@ class Run:
 
     Of several processes of one run only the leader writes; the others (leads=False) read what stands there.
 
-    A setting may change between two commands until the stage that it belongs to has begun; those of game, model and
-    seed until any stage has; those of the machine (threads, java) always. `again` names a stage that starts over, and
-    with it those behind it: what they left is deleted.
+    A setting may change between two commands until the stage that it belongs to, or a later one, has begun; those of
+    game, model and seed until any stage has; those of the machine (threads, java) always. `again` names a stage that
+    starts over, and with it those behind it: what they left is deleted.
     """
 
     def __init__(self, out: Path, config: Config, *, again: str = "", leads: bool = True) -> None:
@@ -203,7 +204,8 @@ class Run:
                 with explained(f"delete {self.checkpoints(name)}"):
                     shutil.rmtree(self.checkpoints(name))
         self._write(self._stages_file, _pretty(self._stages))
-        jsonl.keep(self.metrics_file, lambda row: row.get("stage") not in over)
+        rows = {*over, *(_DEV_ROWS[name] for name in over if name in _DEV_ROWS)}
+        jsonl.keep(self.metrics_file, lambda row: row.get("stage") not in rows)
         for name in over:
             patterns = (f"episodes/{name}.jsonl", f"episodes/{name}-*.jsonl", f"episodes/probe-{name}.jsonl")
             for pattern in (*patterns, *_ALSO_LEFT.get(name, ())):
@@ -214,14 +216,19 @@ class Run:
         changed = {
             key: values
             for key, values in differences(stored, self.config).items()
-            if (section := key.partition(".")[0]) in self._stages or (section not in STAGES and self._stages)
+            if self._has_begun(key.partition(".")[0])
         }
         if changed:
             listing = ", ".join(f"{key} ({old} there, {new} now)" for key, (old, new) in changed.items())
             raise ConfigError(
                 f"{self.out} has begun with other settings: {listing}",
-                hint="give the same settings to resume it, or another --out to begin anew",
+                hint="give the same settings to resume it, --again to do a stage over, or another --out to begin anew",
             )
+
+    def _has_begun(self, section: str) -> bool:
+        """Has the stage of these settings begun, or one that builds on it? Any, for those of all stages."""
+        later = STAGES[STAGES.index(section) :] if section in STAGES else STAGES
+        return any(stage in self._stages for stage in later)
 
     def _write(self, file: Path, data: bytes) -> None:
         if not self.leads:

@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from grue import heap
 from grue.config import Config
-from grue.errors import ConfigError, TrainingError
-from grue.evaluate.evaluate import evaluate
-from grue.evaluate.summary import summarise
+from grue.errors import ConfigError
 from grue.games import Game
 from grue.games.renamed import GAMES as RENAMED
 from grue.games.renamed import Renamed
@@ -29,11 +27,10 @@ from grue.storage.run import Run
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner, load_weights, policy_rate_factor
+from grue.train.measures import UNMEASURED, dev_metrics, merit_of
 from grue.train.ppo_update import Updater, rollout_metrics
 from grue.train.reference import Reference
 from grue.types import Task
-
-UNMEASURED = -1.0  # below every merit
 
 
 def train_ppo(
@@ -170,36 +167,13 @@ def _watch_dev(
     """Measure on the dev fold, greedy; keep the weights where they are the best so far."""
     iteration = int(progress["iteration"])
     start = time.monotonic()
-    columns, processes = config.model.context, learner.processes
-    episodes = evaluate(policy, games, tasks, Decoding(greedy=True), columns=columns, processes=processes)
-    found = summarise(episodes, fold="dev", bootstrap=200)
-    if found["success"] is None or found["success_ci95"] is None:
-        raise TrainingError(
-            f"all {len(episodes)} dev games failed: {episodes[0].error}", hint="grue doctor checks Java"
-        )
-    low, high = found["success_ci95"]
-    row = {
-        "success_greedy": found["success"],
-        "success_greedy_lo": low,
-        "success_greedy_hi": high,
-        "score_greedy": found["score"],
-        "games": found["games"],
-    }
+    row, words = dev_metrics(config, policy, games, tasks, learner.processes)
     run.log("dev", iteration, {**row, "seconds": time.monotonic() - start})
-    measured = f"dev success {found['success']:.3f} [{low:.3f}, {high:.3f}] greedy, {found['games']} games"
-    if not found["success"]:
-        measured += f", score {found['score']:.3f}"
-    say(f"iteration {iteration}: {measured}")
-    merit = merit_of(found["success"], found["score"])
+    say(f"iteration {iteration}: {words}")
+    merit = merit_of(row["success_greedy"], row["score_greedy"])
     if merit > progress["best_merit"]:
         progress |= {"best_merit": merit, "best_iteration": iteration}
-        weights = {"model": learner.state()[0]["model"]}
-        run.save("ppo", iteration, weights, row, best=True)
-
-
-def merit_of(success: float, score: float | None) -> float:
-    """By what the best weights are chosen. Only a tie goes to the higher score: at the beginning no game may be won."""
-    return success + 1e-7 * (score or 0.0)
+        run.save("ppo", iteration, {"model": learner.state()[0]["model"]}, row, best=True)
 
 
 def _save(run: Run, learner: Learner, updater: Updater, progress: dict[str, float]) -> None:

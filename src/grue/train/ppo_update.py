@@ -20,6 +20,7 @@ from grue.train.credit import RunningScale, credit, critic_values, telling_plays
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
+from grue.train.measures import play_metrics
 from grue.train.reference import Reference
 from grue.types import Episode, Outcome
 
@@ -247,23 +248,9 @@ def explained_variance(
 def rollout_metrics(
     episodes: Sequence[Episode], seconds: float, cfg: PPOConfig, divisor: float = 1.0
 ) -> dict[str, float]:
-    """What one iteration's play looked like. Failed games are counted, and left out of the means."""
+    """What one iteration's play looked like, and how well the critic foresaw it."""
     kept = [e for e in episodes if e.outcome is not Outcome.FAILED]
-    steps = sum(e.steps for e in episodes)
-
-    def mean(values: list[float]) -> float:
-        return float(np.mean(values)) if values else float("nan")
-
     return {
-        "success": mean([e.won for e in kept]),
-        "score": mean([e.score for e in kept]),
-        "steps_mean": mean([e.steps for e in kept]),
-        "lost": mean([e.outcome is Outcome.LOST for e in kept]),
-        "limit": mean([e.outcome is Outcome.LIMIT for e in kept]),
-        "invalid": mean([not turn.valid for e in kept for turn in e.turns]),
-        "failed": len(episodes) - len(kept),
-        "episodes": len(episodes),
+        **play_metrics(episodes, seconds),
         "explained_variance": explained_variance(kept, cfg, divisor=divisor),
-        "rollout_s": seconds,
-        "env_steps_per_s": steps / max(seconds, 1e-9),
     }

@@ -11,7 +11,7 @@ import torch
 
 from grue import heap
 from grue.algos.losses import branch_log_probs, node_entropies, smoothed_nll
-from grue.config import Config, SFTConfig
+from grue.config import Config, DaggerConfig, SFTConfig
 from grue.errors import TrainingError
 from grue.interrupt import Interrupt
 from grue.models.policy_model import Reading
@@ -26,7 +26,7 @@ TRIM_EVERY = 8  # steps
 
 
 def sft_loss(
-    reading: Reading, batch: Batch, cfg: SFTConfig, *, nodes: int
+    reading: Reading, batch: Batch, cfg: SFTConfig | DaggerConfig, *, nodes: int
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """A micro-batch's share of the mean loss over the `nodes` branching nodes of the whole batch."""
     log_probs_NC = reading.logits_NC if batch.whole else branch_log_probs(reading.logits_NC, 1.0)
@@ -36,6 +36,15 @@ def sft_loss(
         nll = smoothed_nll(log_probs_NC, batch.chosen_N, 0.0).sum() / nodes
         entropy = node_entropies(branch_log_probs(reading.logits_NC, 1.0)).sum() / nodes
     return loss, {"nll": nll, "accuracy": right, "node_entropy": entropy}
+
+
+def imitation_step(
+    learner: Learner, part: Sequence[Sample], cfg: SFTConfig | DaggerConfig, rate: float, dropout: str
+) -> dict[str, float]:
+    """One optimiser step on the samples of `part`; `dropout` seeds its dropout."""
+    nodes = max(1, sum(len(turn.branches) for item in part for turn in item.turns))
+    torch.manual_seed(hash_seed(dropout))
+    return learner.step(part, partial(sft_loss, cfg=cfg, nodes=nodes), rate)
 
 
 def train_sft(
@@ -71,11 +80,9 @@ def train_sft(
             # the order of an epoch comes from its number alone, so a resumed run goes on in the same order
             parts = list(minibatches(items, per_epoch, random.Random(f"{config.seed}/sft/{epoch}")))
             for part in parts[place:]:
-                nodes = max(1, sum(len(turn.branches) for item in part for turn in item.turns))
                 rate = learning_rate_factor(cfg.schedule, learner.step_count, total, cfg.warmup_steps)
                 # as with the order: dropout of a step comes from its number alone
-                torch.manual_seed(hash_seed(f"{config.seed}/sft/dropout/{learner.step_count}"))
-                metrics = learner.step(part, partial(sft_loss, cfg=cfg, nodes=nodes), rate)
+                metrics = imitation_step(learner, part, cfg, rate, f"{config.seed}/sft/dropout/{learner.step_count}")
                 run.log("sft", learner.step_count, {**metrics, "learning_rate": rate * cfg.learning_rate})
                 if learner.step_count % TRIM_EVERY == 0:
                     heap.trim()

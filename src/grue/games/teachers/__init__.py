@@ -7,7 +7,7 @@
 | gold-pruned | the same, without its idle steps         | every game that can solve itself         |
 | explore     | what it has read and seen, like a policy | cookingworld, alfworld                   |
 | optimal     | everything, hidden things too            | cookingworld, textworld, babyai,         |
-|             |                                          | alfworld: from any state not yet lost    |
+|             |                                          | alfworld, toy: from any state not lost   |
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from grue.errors import ConfigError, GameError
 from grue.games.base import Game
 from grue.games.play import Player
+from grue.games.teachers.adviser import ADVISERS, Adviser
 from grue.games.teachers.explore import Explore
 from grue.games.teachers.optimal import Optimal, SeesAll
 from grue.games.teachers.planned import Advised, CanAdvise, CanPlan, Planned
@@ -49,4 +50,16 @@ def teacher(name: str, game: Game, seed: int = 0) -> Player:
     raise ConfigError(f"unknown teacher {name!r}", hint=hint)
 
 
-__all__ = ["TEACHERS", "Explore", "Gold", "GoldPruned", "HasGold", "Optimal", "Player", "Random", "teacher"]
+__all__ = [
+    "ADVISERS",
+    "TEACHERS",
+    "Adviser",
+    "Explore",
+    "Gold",
+    "GoldPruned",
+    "HasGold",
+    "Optimal",
+    "Player",
+    "Random",
+    "teacher",
+]

@@ -68,6 +68,10 @@ class Explore:
         self._last = self._choose(observation)
         return self._last
 
+    def follow(self, action: str) -> None:
+        """Not what was advised last has been done, but `action`."""
+        self._last = action
+
     def _choose(self, observation: Observation) -> str:
         actions = observation.actions or ()
         if self._recipe is None:

@@ -1,0 +1,45 @@
+"""A teacher who looks on while another plays, and says at each state what it would do: the labeller of DAgger."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from grue.errors import GameError
+from grue.games.base import Game
+from grue.games.play import Player
+from grue.types import Observation, Task
+
+ADVISERS = ("explore", "optimal")  # teachers who know what to do at any state, not only on their own way
+
+
+@runtime_checkable
+class Follows(Protocol):
+    """A teacher who remembers what has been done, and must be told where that was not its advice."""
+
+    def follow(self, action: str) -> None: ...
+
+
+class Adviser:
+    """The teacher called `name`, beside a player of `game`. GameError where it cannot play such a game."""
+
+    def __init__(self, name: str, game: Game) -> None:
+        from grue.games.teachers import teacher
+
+        self._teacher: Player = teacher(name, game)
+
+    def start(self, task: Task, observation: Observation) -> None:
+        """Another game begins. GameError where the teacher does not know such games."""
+        self._teacher.start(task, observation)
+
+    def advice(self, observation: Observation) -> str:
+        """What the teacher would do now; "" where it does not know, or names what is not listed."""
+        try:
+            action = self._teacher.act(observation)
+        except GameError:  # most often: nothing can be done any more
+            return ""
+        return action if action in (observation.actions or ()) else ""
+
+    def saw(self, action: str) -> None:
+        """What the player did."""
+        if isinstance(self._teacher, Follows):
+            self._teacher.follow(action)

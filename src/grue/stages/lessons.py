@@ -1,0 +1,32 @@
+"""What imitation learns from: recorded games as a policy would have played them."""
+
+from __future__ import annotations
+
+import random
+
+from grue.errors import DataError
+from grue.games.renamed import renamed_episode
+from grue.policy.policy import make_policy
+from grue.rollout.pack import Sample, samples, tokenise
+from grue.stages.session import Session
+from grue.storage import episodes
+
+
+def check_demonstrations(session: Session) -> None:
+    """DataError where there are none."""
+    file = session.run.episodes("demos")
+    if not file.exists():
+        raise DataError(f"there are no demonstrations in {file}", hint=f"grue demos {session.run.out}")
+
+
+def lessons(session: Session, names: str, rename: float, *kinds: str, corrected: bool = False) -> list[Sample]:
+    """The games of some `kinds` of files of the run; with `corrected` as the teacher that looked on would have played.
+
+    In a share `rename` of the games things are renamed, with names that `names` draws.
+    """
+    rng = random.Random(names)
+    policy, columns = make_policy(session.model, session.encoder), session.config.model.context
+    read = (episode for kind in kinds for episode in episodes.read(session.run.episodes(kind)))
+    played = (renamed_episode(episode, rng) if rng.random() < rename else episode for episode in read)
+    found = (tokenise(episode, policy, columns, advised=corrected) for episode in played)
+    return [sample.without_texts() for episode in found for sample in samples([episode])]

@@ -1,0 +1,37 @@
+"""A trained policy of a run plays one game, for people."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from grue.games import FOLDS
+from grue.progress import Progress
+from grue.stages.session import open_session
+from grue.stages.show import print_episode, shown_episode
+from grue.storage import checkpoint
+from grue.storage.run import Run, read_run_config
+
+
+def watch(
+    out: Path, *, policy: str | None, decoding: str, seed: int | None, delay_s: float, say: Progress
+) -> dict[str, Any]:
+    """Show a trained policy of a run play one game."""
+    config = read_run_config(out)
+    run = Run(out, config)
+    done = [name for name in ("ppo", "dagger", "sft") if checkpoint.latest_valid(run.checkpoints(name)) is not None]
+    with open_session(run, config, say) as session:
+        name = policy or (done[0] if done else "base")
+        session.load(name)
+        task = session.tasks("dev", 1)[0]
+        if seed is not None:
+            fold = next((f for f in ("train", "dev", "test") if seed in _range(f)), "test")
+            task = replace(task, fold=fold, seed=seed)
+        shown = shown_episode(session, name, f"{name}, {decoding}", task, greedy=decoding == "greedy")
+        print_episode(say, shown, delay_s=delay_s)
+    return asdict(shown)
+
+
+def _range(fold: str) -> range:
+    return FOLDS[fold]

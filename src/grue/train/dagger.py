@@ -1,0 +1,212 @@
+"""DAgger: the policy plays, a teacher says what it would have done at each state (Ross, Gordon & Bagnell 2011, 3).
+
+What the policy does wrong leads to states that no demonstration shows. Here it is corrected at those states, and
+learns from demonstrations and corrected games together. No step is the teacher's own: after SFT the policy plays well
+enough to come to states worth a correction (their beta is 0 from the first round on).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from grue import heap
+from grue.config import Config, DaggerConfig
+from grue.errors import TrainingError
+from grue.games import Game
+from grue.interrupt import Interrupt
+from grue.policy.actor import Actor
+from grue.policy.choose import Decoding
+from grue.policy.policy import Policy, make_policy
+from grue.progress import Progress
+from grue.prompts.tokens import Encoder
+from grue.rollout.collect import collect
+from grue.rollout.pack import Sample
+from grue.storage import checkpoint, episodes, jsonl
+from grue.storage.run import Run
+from grue.train.learner import Learner, learning_rate_factor, load_weights
+from grue.train.measures import UNMEASURED, dev_metrics, mean, merit_of, play_metrics
+from grue.train.ppo import draw
+from grue.train.sft import imitation_step
+from grue.types import Episode, Outcome, Task
+
+
+class Lessons(NamedTuple):
+    """What a round learns from."""
+
+    demos: Sequence[Sample]  # the demonstrations
+    corrected: Sequence[Sample]  # all games so far that were corrected
+
+
+def train_dagger(
+    run: Run,
+    config: Config,
+    learner: Learner,
+    encoder: Encoder,
+    games: Sequence[Game],
+    train_tasks: Sequence[Task],
+    dev_tasks: Sequence[Task],
+    items_of: Callable[[int], Lessons],
+    say: Progress,
+    interrupt: Interrupt,
+) -> dict[str, float]:
+    """Play, be corrected, learn; again. The learner ends with the weights that did best on the dev fold.
+
+    `items_of` gives the samples of a round.
+    """
+    cfg, processes = config.dagger, learner.processes
+    progress = _resume(run, learner, cfg.steps)
+    actor = Actor(learner.policy_model, config.model.dtype)
+    policy = make_policy(actor.model, encoder)
+
+    def watch_dev(number: int) -> None:
+        """Measure on the dev fold after round `number`; keep the weights where they are the best so far."""
+        start = time.monotonic()
+        actor.sync()
+        row, words = dev_metrics(config, policy, games, dev_tasks, processes)
+        run.log("dagger_dev", number, {**row, "seconds": time.monotonic() - start})
+        say(f"round {number}: {words}")
+        merit = merit_of(row["success_greedy"], row["score_greedy"])
+        if merit > progress["best_merit"]:
+            progress.update(best_merit=merit, best_round=number)
+            run.save("dagger", learner.step_count, {"model": learner.state()[0]["model"]}, row, best=True)
+
+    if cfg.dev_every and not learner.step_count:
+        watch_dev(0)
+    with say.bar("DAgger", cfg.rounds, done=learner.step_count // cfg.steps, unit="rounds") as bar:
+        for number in range(learner.step_count // cfg.steps, cfg.rounds):
+            start = time.monotonic()
+            actor.sync()
+            played, seconds = _corrected_games(run, config, policy, games, train_tasks, number, learner)
+            metrics = play_metrics(played, seconds) | _corrections(played, config)
+            progress["env_steps"] += 0 if learner.step_count % cfg.steps else sum(episode.steps for episode in played)
+            bar.advance(0, note=f"success {metrics['success']:.2f}, learning")
+            metrics |= _learn(run, config, learner, items_of(number), progress, interrupt)
+            metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
+            run.log("dagger", number + 1, metrics)
+            if cfg.dev_every and ((number + 1) % cfg.dev_every == 0 or number + 1 == cfg.rounds):
+                watch_dev(number + 1)
+            heap.trim()
+            bar.advance(note=f"success {metrics['success']:.2f} corrected {metrics['corrected']:.2f}")
+            _save(run, learner, progress)
+            processes.share_interrupt(interrupt)
+            if number + 1 < cfg.rounds:
+                interrupt.check()
+    processes.wait()  # the leader writes, and all read the same
+    best = checkpoint.best_valid(run.checkpoints("dagger"))
+    if best is not None:
+        load_weights(learner.policy_model, run.load(best).tensors["model"])
+    return {name: progress[name] for name in ("env_steps", "best_merit", "best_round")}
+
+
+def _corrected_games(
+    run: Run,
+    config: Config,
+    policy: Policy,
+    games: Sequence[Game],
+    tasks: Sequence[Task],
+    number: int,
+    learner: Learner,
+) -> tuple[list[Episode], float]:
+    """(games of round `number` (from 0), seconds of play). What an earlier command has played is not played again."""
+    cfg, processes = config.dagger, learner.processes
+    file, first = run.episodes("dagger"), number * cfg.games_per_round
+    known = len(list(episodes.read(file))) - first
+    start = time.monotonic()
+    if known < cfg.games_per_round:
+        processes.wait()  # nobody writes before all have read
+        played = collect(
+            policy,
+            games[: cfg.slots],
+            draw(tasks, cfg.games_per_round, 1, f"{config.seed}/dagger/{number}/tasks"),
+            Decoding(top_p=config.policy.top_p),
+            seed=f"{config.seed}/dagger/{number}/play",
+            columns=config.model.context,
+            player="dagger",
+            processes=processes,
+            adviser=cfg.teacher,
+        )
+        if run.leads:
+            jsonl.keep_first(file, first)  # what a command left that was killed while it wrote
+            episodes.append(file, played)
+        processes.wait()
+    seconds = time.monotonic() - start
+    return list(episodes.read(file))[first : first + cfg.games_per_round], seconds
+
+
+def _corrections(played: Sequence[Episode], config: Config) -> dict[str, float]:
+    """At how many of the turns the teacher knew what to do, and at how many of those it would have done otherwise."""
+    turns = [turn for e in played if e.outcome is not Outcome.FAILED for turn in e.turns]
+    advised = [turn for turn in turns if turn.advice]
+    if not advised:
+        error = next((episode.error for episode in played if episode.error), "")
+        raise TrainingError(
+            f"the teacher {config.dagger.teacher} knew nothing to do in any of {len(played)} games"
+            + (f": {error}" if error else ""),
+            hint="choose another with dagger.teacher=NAME",
+        )
+    return {
+        "advised": len(advised) / len(turns),
+        "corrected": mean([turn.advice != turn.action for turn in advised]),
+    }
+
+
+def _learn(
+    run: Run,
+    config: Config,
+    learner: Learner,
+    items: Lessons,
+    progress: dict[str, Any],
+    interrupt: Interrupt,
+) -> dict[str, float]:
+    """The optimiser steps of a round that are not done yet; returns means over all of them. Saves as it goes."""
+    cfg, processes = config.dagger, learner.processes
+    start = saved = time.monotonic()
+    first = learner.step_count - learner.step_count % cfg.steps
+    sums, end = progress["sums"] if learner.step_count > first else {}, first + cfg.steps
+    progress["sums"] = sums
+    while learner.step_count < end:
+        # what a step reads, and its dropout, come from its number alone: a resumed run does the same
+        step, name = learner.step_count, f"{config.seed}/dagger/{learner.step_count}"
+        part = _drawn(items, cfg, random.Random(name))
+        rate = learning_rate_factor(cfg.schedule, step, cfg.rounds * cfg.steps, cfg.warmup_steps)
+        metrics = imitation_step(learner, part, cfg, rate, f"{name}/dropout")
+        for key, value in {**metrics, "learning_rate": rate * cfg.learning_rate}.items():
+            sums[key] = sums.get(key, 0.0) + value
+        processes.share_interrupt(interrupt)
+        late = time.monotonic() - saved >= cfg.save_every_s
+        if learner.step_count < end and processes.any(interrupt.requested or late):
+            _save(run, learner, progress)
+            saved = time.monotonic()
+            interrupt.check()
+    return {name: value / cfg.steps for name, value in sums.items()} | {"update_s": time.monotonic() - start}
+
+
+def _drawn(items: Lessons, cfg: DaggerConfig, rng: random.Random) -> list[Sample]:
+    """The episodes of one optimiser step."""
+    shown = min(len(items.demos), round(cfg.demo_share * cfg.episodes_per_batch))
+    corrected = min(len(items.corrected), cfg.episodes_per_batch - shown)
+    return rng.sample(list(items.demos), shown) + rng.sample(list(items.corrected), corrected)
+
+
+def _save(run: Run, learner: Learner, progress: dict[str, Any]) -> None:
+    tensors, state = learner.state()
+    run.save("dagger", learner.step_count, tensors, {**state, "progress": progress})
+
+
+def _resume(run: Run, learner: Learner, steps: int) -> dict[str, Any]:
+    """What has been counted: from the last checkpoint if there is one, whose state the learner then has."""
+    path = checkpoint.latest_valid(run.checkpoints("dagger"))
+    stored = None if path is None else run.load(path)
+    learner.processes.wait()  # nobody writes before all have read
+    if stored is None:
+        run.rewind("dagger", 0)
+        run.rewind("dagger_dev", -1)  # the first measurement is that of round 0
+        return {"env_steps": 0, "best_merit": UNMEASURED, "best_round": 0, "sums": {}}
+    learner.load_state(stored.tensors, stored.state)
+    for rows in ("dagger", "dagger_dev"):
+        run.rewind(rows, stored.step // steps)
+    progress: dict[str, Any] = stored.state["progress"]
+    return progress

@@ -1,0 +1,73 @@
+"""What is measured while a stage trains: the games that it plays, and how well it does on the dev fold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from grue.config import Config
+from grue.errors import TrainingError
+from grue.evaluate.evaluate import evaluate
+from grue.evaluate.summary import summarise
+from grue.games import Game
+from grue.parallel import Processes
+from grue.policy.choose import Decoding
+from grue.policy.policy import Policy
+from grue.types import Episode, Outcome, Task
+
+UNMEASURED = -1.0  # below every merit
+
+
+def play_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str, float]:
+    """What the play of one round looked like. Failed games are counted, and left out of the means."""
+    kept = [e for e in episodes if e.outcome is not Outcome.FAILED]
+    steps = sum(e.steps for e in episodes)
+    return {
+        "success": mean([e.won for e in kept]),
+        "score": mean([e.score for e in kept]),
+        "steps_mean": mean([e.steps for e in kept]),
+        "lost": mean([e.outcome is Outcome.LOST for e in kept]),
+        "limit": mean([e.outcome is Outcome.LIMIT for e in kept]),
+        "invalid": mean([not turn.valid for e in kept for turn in e.turns]),
+        "failed": len(episodes) - len(kept),
+        "episodes": len(episodes),
+        "rollout_s": seconds,
+        "env_steps_per_s": steps / max(seconds, 1e-9),
+    }
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean; nan of nothing."""
+    return float(np.mean(values)) if values else float("nan")
+
+
+def dev_metrics(
+    config: Config, policy: Policy, games: Sequence[Game], tasks: Sequence[Task], processes: Processes
+) -> tuple[dict[str, Any], str]:
+    """(metrics, the same in words) of `tasks` of the dev fold, played greedily."""
+    columns = config.model.context
+    episodes = evaluate(policy, games, tasks, Decoding(greedy=True), columns=columns, processes=processes)
+    found = summarise(episodes, fold="dev", bootstrap=200)
+    if found["success"] is None or found["success_ci95"] is None:
+        raise TrainingError(
+            f"all {len(episodes)} dev games failed: {episodes[0].error}", hint="grue doctor checks Java"
+        )
+    low, high = found["success_ci95"]
+    words = f"dev success {found['success']:.3f} [{low:.3f}, {high:.3f}] greedy, {found['games']} games"
+    if not found["success"]:
+        words += f", score {found['score']:.3f}"
+    row = {
+        "success_greedy": found["success"],
+        "success_greedy_lo": low,
+        "success_greedy_hi": high,
+        "score_greedy": found["score"],
+        "games": found["games"],
+    }
+    return row, words
+
+
+def merit_of(success: float, score: float | None) -> float:
+    """By what the best weights are chosen. Only a tie goes to the higher score: at the beginning no game may be won."""
+    return success + 1e-7 * (score or 0.0)

@@ -1,0 +1,148 @@
+"""DAgger between SFT and PPO: games that a teacher corrects, what is learnt from them, and what a run then holds."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tiny
+from grue import stages
+from grue.config import Config, override
+from grue.errors import ConfigError, GameError, TrainingError
+from grue.progress import Progress
+from grue.rollout.pack import Sample
+from grue.stages.lessons import lessons
+from grue.stages.session import open_session
+from grue.storage import checkpoint, episodes
+from grue.storage.run import Run, read_metrics, read_stages
+from grue.train.dagger import Lessons, _corrections, _drawn
+from grue.types import Turn
+
+QUIET = Progress(quiet=True)
+SETTINGS = (
+    "dagger.rounds=2",
+    "dagger.games_per_round=8",
+    "dagger.slots=8",
+    "dagger.steps=4",
+    "dagger.episodes_per_batch=8",
+    "dagger.dev_games=4",
+    "ppo.iterations=1",
+    "ppo.warmup_iterations=0",
+)
+
+
+@pytest.fixture(scope="module")
+def config(tiny_folder: Path) -> Config:
+    return tiny.config(tiny_folder, *SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def finished(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "done"
+    stages.run_all(config, out, say=QUIET)
+    return out
+
+
+def test_a_run_has_corrected_games_their_rows_and_their_policy(finished: Path) -> None:
+    played = list(episodes.read(finished / "episodes" / "dagger.jsonl"))
+    assert len(played) == 16
+    assert len({episode.task.seed for episode in played[:8]}) == 8
+    assert {episode.task.fold for episode in played} == {"train"}
+    rows = read_metrics(finished, "dagger")
+    assert [row["step"] for row in rows] == [1, 2]
+    assert [row["env_steps_trained"] for row in rows] == [sum(e.steps for e in part) for part in (played[:8], played)]
+    turns = [turn for episode in played[:8] for turn in episode.turns]
+    assert rows[0]["advised"] == 1
+    assert rows[0]["corrected"] == pytest.approx(sum(turn.advice != turn.action for turn in turns) / len(turns))
+    assert [row["step"] for row in read_metrics(finished, "dagger_dev")] == [0, 1, 2]
+    results = json.loads((finished / "results.json").read_text())
+    assert list(results["policies"]) == ["random", "gold", "base", "sft", "dagger", "ppo"]
+    assert [(pair["a"], pair["b"]) for pair in results["paired"]] == [
+        ("ppo", name) for name in ("base", "sft", "dagger", "gold")
+    ]
+    assert set(results["stages"]) == {"demos", "sft", "dagger", "ppo", "eval"}
+    greedy = {name: entry["decoding"].get("greedy", {}) for name, entry in results["policies"].items()}
+    trained = {name: row.get("env_steps_trained") for name, row in greedy.items()}
+    assert trained["base"] == trained["sft"] == 0 < trained["dagger"] < trained["ppo"]
+    page = (finished / "report.html").read_text()
+    assert "Corrected imitation (DAgger)" in page
+    assert "corrections of its own games" in page
+
+
+def test_reinforcement_begins_with_the_best_of_the_corrected_weights(
+    finished: Path, config: Config, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    still = override(config, ["ppo.iterations=0"], None)
+    stages.run_stage("ppo", still, out, say=QUIET, again=True)
+    best, ppo = (
+        checkpoint.best_valid(out / "checkpoints" / "dagger"),
+        checkpoint.latest_valid(out / "checkpoints" / "ppo"),
+    )
+    assert best is not None
+    assert ppo is not None
+    one, other = (checkpoint.load(path).tensors["model"] for path in (best, ppo))
+    assert all(one[name].equal(other[name]) for name in one if name.startswith("lm."))
+
+
+def test_corrections_are_learnt_and_not_what_was_done(finished: Path, config: Config) -> None:
+    with open_session(Run(finished, config), config, QUIET) as session:
+        found = lessons(session, "names", 0.0, "dagger", corrected=True)
+        own = lessons(session, "names", 0.0, "dagger")
+    assert len(found) >= 16  # a segment each, or more
+    pairs = [(a, b) for one, other in zip(found, own, strict=True) for a, b in zip(one.turns, other.turns, strict=True)]
+    assert any(a.branches != b.branches for a, b in pairs)
+    assert all(a.branches == b.branches for a, b in pairs if a.advice == a.action)
+
+
+def test_dagger_needs_rounds_and_a_stage_that_built_on_other_weights_begins_over(
+    finished: Path, config: Config, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    without = override(config, ["dagger.rounds=0"], None)
+    with pytest.raises(ConfigError, match=r"dagger\.rounds \(2 there, 0 now\)") as refused:
+        stages.run_stage("ppo", without, out, say=QUIET, again=True)
+    assert "--again" in (refused.value.hint or "")
+    stages.run_stage("sft", without, out, say=QUIET, again=True)
+    assert not (out / "episodes" / "dagger.jsonl").exists()
+    assert read_metrics(out, "dagger") == read_metrics(out, "dagger_dev") == []
+    with pytest.raises(ConfigError, match=r"dagger\.rounds is 0"):
+        stages.run_stage("dagger", without, out, say=QUIET)
+    results = stages.run_all(without, out, say=QUIET)
+    assert "dagger" not in results["policies"]
+    # PPO has begun with the weights of SFT
+    with pytest.raises(ConfigError, match=r"dagger\.rounds \(0 there, 2 now\)"):
+        stages.run_stage("dagger", config, out, say=QUIET)
+    stages.run_stage("dagger", config, out, say=QUIET, again=True)
+    assert read_metrics(out, "ppo") == []
+
+
+def test_a_step_reads_its_share_of_demonstrations(config: Config) -> None:
+    turn = Turn(tiny.scripted("gold")[0].turns[0].observation, "look", 0.0)
+
+    def some(count: int, first: int) -> list[Sample]:
+        return [Sample((first + i,), (turn,)) for i in range(count)]
+
+    items = Lessons(some(40, 0), some(6, 1000))
+    for share, expected in ((0.0, (0, 6)), (0.25, (2, 6)), (0.75, (6, 2))):
+        cfg = config.dagger.model_copy(update={"demo_share": share})
+        drawn = [sample.ids[0] for sample in _drawn(items, cfg, random.Random(0))]
+        assert (sum(i < 1000 for i in drawn), sum(i >= 1000 for i in drawn)) == expected
+        assert len(set(drawn)) == len(drawn)
+
+
+def test_a_teacher_who_never_knows_what_to_do_is_an_error(config: Config) -> None:
+    with pytest.raises(TrainingError, match="optimal knew nothing"):
+        _corrections(tiny.scripted("random", 3), config)
+
+
+def test_a_teacher_who_cannot_play_the_game_is_refused_before_anything_is_done(config: Config, tmp_path: Path) -> None:
+    with pytest.raises(GameError, match="explore"):
+        stages.run_all(override(config, ["dagger.teacher=explore"], None), tmp_path / "run", say=QUIET)
+    assert read_stages(tmp_path / "run") == {}
