@@ -21,6 +21,7 @@ from decoders import (
     t5,
 )
 from grue.errors import ModelError
+from grue.models import attention
 from grue.models.policy_model import PolicyModel
 from grue.policy.engine import Engine
 from grue.policy.tree import candidate_tree
@@ -42,9 +43,13 @@ def check(engine: Engine, fed: dict[int, list[int]], rows: list[int], new: list[
         assert torch.allclose(hidden[place], expected, atol=1e-5, rtol=1e-4), (row, len(fed[row]))
 
 
+@pytest.mark.parametrize("part_bytes", [attention.PART_BYTES, 1], ids=["all rows at once", "row by row"])
 @pytest.mark.parametrize("make", ARCHITECTURES)
-def test_a_random_schedule_gives_the_hidden_states_of_full_passes(make: Callable[[], PreTrainedModel]) -> None:
+def test_a_random_schedule_gives_the_hidden_states_of_full_passes(
+    make: Callable[[], PreTrainedModel], part_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Subsets of the rows in any order, 1 to 12 new tokens each, resets in between."""
+    monkeypatch.setattr(attention, "PART_BYTES", part_bytes)
     model, draw, slots = make(), random.Random(3), 6
     engine = Engine(model, slots, COLUMNS)
     fed: dict[int, list[int]] = {row: [] for row in range(slots)}

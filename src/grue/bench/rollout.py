@@ -60,14 +60,14 @@ def run(
 ) -> dict[str, Any]:
     """`games` games with `slots` at once against `baseline_games` of them one by one, `repetitions` times each."""
     model, encoder = load(config)
-    actor = Actor(model, config.model.dtype).model
+    actor, plain = (Actor(model, config.model.dtype, packed=packed).model for packed in (True, False))
     with threads(config) as thread_count, open_games(config, slots) as seats:
         say(f"starting {slots} games")
         warm_up, *sets = task_sets(config, repetitions + 1, games)
         for number, seat in enumerate(seats):  # a game's first reset loads it
             seat.reset(warm_up[number % games])
         sides = Sides(
-            ChoosePolicy(actor, encoder), PromptPlayer(actor, encoder), seats, [*sets, warm_up], config.model.context
+            ChoosePolicy(actor, encoder), PromptPlayer(plain, encoder), seats, [*sets, warm_up], config.model.context
         )
         sides.baseline(-1, 1)
         sides.ours(-1)

@@ -44,7 +44,7 @@ def run(
 ) -> dict[str, Any]:
     """`states` states with `actions` actions each, after about `turns` turns of a game, `repetitions` times."""
     trained, encoder = load(config)
-    model = Actor(trained, config.model.dtype).model
+    model, plain = (Actor(trained, config.model.dtype, packed=packed).model for packed in (True, False))
     policy = ScorePolicy(model, encoder)
     candidates = policy.candidates(state_actions(actions))
     prompts = [_prompt(encoder, turns, number) for number in range(states)]
@@ -61,7 +61,7 @@ def run(
 
         def baseline(row: int) -> torch.Tensor:
             before, now = prompts[row]
-            return _baseline(model, candidates, [*before, *now])
+            return _baseline(plain, candidates, [*before, *now])
 
         gap = max(
             float((ours(row).softmax(-1) - baseline(row).softmax(-1)).abs().max()) for row in range(min(2, states))

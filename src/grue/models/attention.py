@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 NAME = "grue"  # of `attention` among transformers' attention functions
 DROPOUTS = ("attention_dropout", "attn_pdrop")  # of attention, as configurations name it
 LONGEST = 768  # tokens; beyond, torch's kernel is as fast
+PART_BYTES = 2**20  # of copied keys and values at a time: half of a core's second cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,18 +183,44 @@ def _of_groups(
         rows, n = group.tokens_Bn.shape
         end = start + rows * n
         index = group.tokens_Bn.flatten()
-        # index_select copies whole rows; key[rows] is several times slower
-        keys, values = (states[:, :, : group.length].index_select(0, group.rows_B) for states in (key, value))
-        states_BnHD = _grouped_heads(
+        states_BnHD = _of_rows(
+            group.rows_B,
             query_NHD[index].unflatten(0, (rows, n)).transpose(1, 2),
-            keys,
-            values,
+            key[:, :, : group.length],
+            value[:, :, : group.length],
             mask[0, 0, start:end, : group.length].unflatten(0, (rows, n))[:, None],
             scale,
         )
         out_NHD[index[group.real_R]] = states_BnHD.flatten(0, 1)[group.real_R]
         start = end
     return out_NHD[None]
+
+
+def _of_rows(
+    rows_B: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    scale: float | None,
+) -> torch.Tensor:
+    """(B, n, heads, dim) for query (B, heads, n, dim) and mask (B, 1, n, length); key and value are of all rows.
+
+    On a CPU some rows at a time: their copied keys and values are then still in its cache when attention reads them.
+    """
+    count = len(rows_B)
+    size = (key[0].numel() + value[0].numel()) * key.element_size()
+    part = count if key.device.type != "cpu" else min(count, max(1, PART_BYTES // size))
+    keys, values = (states.new_empty(part, *states.shape[1:]) for states in (key, value))
+    found = []
+    for start in range(0, count, part):
+        rows = rows_B[start : start + part]
+        # index_select copies whole rows; key[rows] is several times slower
+        torch.index_select(key, 0, rows, out=keys[: len(rows)])
+        torch.index_select(value, 0, rows, out=values[: len(rows)])
+        asked, seen = query[start : start + part], mask[start : start + part]
+        found.append(_grouped_heads(asked, keys[: len(rows)], values[: len(rows)], seen, scale))
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
 def _grouped_heads(

@@ -15,6 +15,7 @@ import torch
 from grue.config import Config, ModelConfig
 from grue.models.adapter import adapted_matrices, matrices
 from grue.models.load import compute_dtype, default_device, stored_dtype
+from grue.models.packed import packs
 from grue.models.quantization import check_stored, stored_method
 from grue.models.sharding import wants_shards
 from grue.models.sources import cannot_load, read_config, safe_options, source_of
@@ -177,7 +178,11 @@ def _value_head(model: PreTrainedModel) -> int:
 def _playing_copy(model: PreTrainedModel, config: ModelConfig, dtype: torch.dtype, *, whole: bool) -> int:
     """Of a model that learns in float32 and plays in another format, or learns in shards and plays as a whole."""
     copied = whole or (config.adapter == "none" and dtype is not torch.float32)
-    return model.num_parameters() * dtype.itemsize if copied else 0
+    if not copied:
+        return 0
+    packed = sum(inputs * outputs for inputs, outputs in matrices(model).values())
+    twice = not whole and packs(default_device(), dtype)
+    return (model.num_parameters() + twice * packed) * dtype.itemsize
 
 
 def _head_size(config: Any) -> int:

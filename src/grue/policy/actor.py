@@ -7,6 +7,7 @@ from copy import deepcopy
 import torch
 
 from grue.models.load import compute_dtype
+from grue.models.packed import pack
 from grue.models.policy_model import PolicyModel
 from grue.models.sharding import whole
 
@@ -15,10 +16,11 @@ class Actor:
     """`model` is what plays. With an adapter or in float32 it is the trained model itself; `sync` then does nothing.
 
     Of a model in shards it is the whole copy beside them, and all processes have to make the actor and `sync` together.
+    A copy of its own has packed weights, unless `packed` is false.
     """
 
-    def __init__(self, trained: PolicyModel, dtype: str) -> None:
-        self._trained = trained
+    def __init__(self, trained: PolicyModel, dtype: str, *, packed: bool = True) -> None:
+        self._trained, self._packed = trained, packed
         wanted = compute_dtype(dtype, next(trained.parameters()).device.type)
         if trained.playing:
             (self.model,) = trained.playing
@@ -28,6 +30,7 @@ class Actor:
         else:
             self.model = deepcopy(trained)
             self.model.lm.to(wanted)  # type: ignore[arg-type]
+            self._pack()
         self.model.eval()
 
     @torch.no_grad()
@@ -36,4 +39,9 @@ class Actor:
         if self.model is not self._trained:
             for mine, theirs in zip(self.model.parameters(), self._trained.parameters(), strict=True):
                 mine.copy_(whole(theirs))
+            self._pack()
         self.model.eval()
+
+    def _pack(self) -> None:
+        if self._packed and not self._trained.playing:  # who trains in shards has no memory to spare
+            pack(self.model.lm)

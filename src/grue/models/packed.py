@@ -1,0 +1,65 @@
+"""Weights laid out once as the processor's kernels want them, instead of at every product.
+
+For products in 16 bits on a CPU, torch's library (oneDNN) brings the weights into its own order each time, which for a
+few hundred tokens takes a third of the product. Torch has the operations for doing that once, for its compiler; they
+are no public interface, so where they are missing or refuse, layers stay as they are. The products are the same, bit by
+bit.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class _Packed(nn.Linear):
+    """A linear layer with a second, reordered copy of its weight; `repack` after the weight has changed."""
+
+    packed: torch.Tensor | None = None
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        if self.packed is None or torch.is_grad_enabled() or states.dtype is not self.weight.dtype:
+            return super().forward(states)
+        found: torch.Tensor = _ops()._linear_pointwise(states, self.packed, self.bias, "none", [], "")
+        return found
+
+    def repack(self) -> None:
+        # the old copy goes first: two at a time are not needed
+        self.packed = None
+        self.packed = _ops()._reorder_linear_weight(self.weight.detach(), None)
+
+
+def pack(model: nn.Module) -> None:
+    """Give the linear layers of a model that only plays packed weights, where that helps. Again after each change."""
+    for layer in model.modules():
+        if type(layer) is nn.Linear and packs(layer.weight.device.type, layer.weight.dtype):
+            layer.__class__ = _Packed
+        if isinstance(layer, _Packed):
+            layer.repack()
+
+
+def packs(device: str, dtype: torch.dtype) -> bool:
+    """Does `pack` change anything for weights in this format?"""
+    return device == "cpu" and dtype is torch.bfloat16 and _works()
+
+
+@cache
+def _works() -> bool:
+    """Are the operations there, and do they compute what a linear layer does?"""
+    weight, states = torch.randn(32, 64, dtype=torch.bfloat16), torch.randn(8, 64, dtype=torch.bfloat16)
+    try:
+        with torch.no_grad():
+            if not _ops()._is_mkldnn_bf16_supported():
+                return False
+            packed = _ops()._reorder_linear_weight(weight, None)
+            found = _ops()._linear_pointwise(states, packed, None, "none", [], "")
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    return bool(torch.equal(found, nn.functional.linear(states, weight)))
+
+
+def _ops() -> Any:
+    return torch.ops.mkldnn
