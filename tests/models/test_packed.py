@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -59,6 +61,17 @@ def test_a_packed_layer_still_has_gradients() -> None:
     pack(layer)
     layer(torch.randn(3, 64, dtype=torch.bfloat16)).sum().backward()
     assert layer[0].weight.grad is not None
+
+
+@needs_packing
+def test_a_packed_layer_can_be_copied() -> None:
+    layer, states = nn.Sequential(nn.Linear(64, 64)).to(torch.bfloat16), torch.randn(3, 64, dtype=torch.bfloat16)
+    pack(layer)
+    other = deepcopy(layer)
+    with torch.no_grad():
+        assert torch.equal(other(states), layer(states))
+        other[0].weight.zero_()
+        assert not torch.equal(other(states), layer(states))
 
 
 def test_other_formats_stay_as_they_are() -> None:

@@ -247,6 +247,13 @@ def test_results_without_ppo_tell_of_sft(tmp_path: Path) -> None:
     text = parsed(run).text
     assert "SFT came to win" in text
     assert "No test result for PPO" in text
+    # where the settings ask for none, nothing is missing
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    settings["ppo"]["iterations"] = 0
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    text = parsed(run).text
+    assert "PPO iteration" not in text
+    assert "No test result" not in text
 
 
 def test_a_policy_that_got_worse_is_not_praised(tmp_path: Path) -> None:

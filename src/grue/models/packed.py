@@ -26,6 +26,9 @@ class _Packed(nn.Linear):
         found: torch.Tensor = _ops()._linear_pointwise(states, self.packed, self.bias, "none", [], "")
         return found
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"packed": None}  # the reordered weight can be neither copied nor stored
+
     def repack(self) -> None:
         # the old copy goes first: two at a time are not needed
         self.packed = None

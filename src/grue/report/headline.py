@@ -116,21 +116,33 @@ def _progress(run: RunFiles) -> str:
 
 
 def missing(run: RunFiles) -> list[str]:
-    """One sentence for every part of the page that cannot be filled."""
-    notes = []
+    """One sentence for every part of the page that should be there and cannot be filled."""
+    notes, skipped = [], _skipped(run)
     if run.config is None:
         notes.append("config.yaml is absent or unreadable: the settings are not known.")
     if run.results is None:
         notes.append("results.json is absent or unreadable: the evaluation has not finished.")
     else:
         present = {row.policy for row in rows(run.results)}
-        absent = [policy_title(name) for name in ("random", "gold", "base", "sft", "ppo") if name not in present]
+        wanted = [name for name in ("random", "gold", "base", "sft", "dagger", "ppo") if name not in skipped]
+        absent = [policy_title(name) for name in wanted if name not in present]
         if absent:
             notes.append(f"No test result for {', '.join(absent)}.")
     if not run.stages:
         notes.append("metrics.jsonl is absent or empty: there are no training curves.")
-    elif "ppo" not in run.stages:
+    elif "ppo" not in run.stages and "ppo" not in skipped:
         notes.append("No PPO iteration has been logged.")
     if not run.episodes:
         notes.append("No played episode has been kept.")
     return notes
+
+
+def _skipped(run: RunFiles) -> set[str]:
+    """The policies that the settings ask not to train."""
+    lengths = {"sft": "epochs", "dagger": "rounds", "ppo": "iterations"}
+    asked = {"dagger": {"rounds": 0}} | (run.config or {})  # a run of an earlier version knows nothing of DAgger
+    return {
+        name
+        for name, length in lengths.items()
+        if isinstance(section := asked.get(name), dict) and section.get(length) == 0
+    }
