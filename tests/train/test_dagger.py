@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 from pathlib import Path
@@ -12,14 +13,15 @@ import pytest
 import tiny
 from grue import stages
 from grue.config import Config, override
-from grue.errors import ConfigError, GameError, TrainingError
+from grue.errors import ConfigError, DataError, GameError, TrainingError
 from grue.progress import Progress
 from grue.rollout.pack import Sample
 from grue.stages.lessons import lessons
 from grue.stages.session import open_session
-from grue.storage import checkpoint, episodes
+from grue.storage import checkpoint, episodes, jsonl
 from grue.storage.run import Run, read_metrics, read_stages
-from grue.train.dagger import Lessons, _corrections, _drawn
+from grue.train.dagger import Lessons, _corrections, _drawn, _learn
+from grue.train.learner import Learner
 from grue.types import Turn
 
 QUIET = Progress(quiet=True)
@@ -114,6 +116,7 @@ def test_dagger_needs_rounds_and_a_stage_that_built_on_other_weights_begins_over
     assert read_metrics(out, "dagger") == read_metrics(out, "dagger_dev") == []
     with pytest.raises(ConfigError, match=r"dagger\.rounds is 0"):
         stages.run_stage("dagger", without, out, say=QUIET)
+    assert "dagger" not in read_stages(out)  # so that the hint can be followed
     results = stages.run_all(without, out, say=QUIET)
     assert "dagger" not in results["policies"]
     # PPO has begun with the weights of SFT
@@ -121,6 +124,38 @@ def test_dagger_needs_rounds_and_a_stage_that_built_on_other_weights_begins_over
         stages.run_stage("dagger", config, out, say=QUIET)
     stages.run_stage("dagger", config, out, say=QUIET, again=True)
     assert read_metrics(out, "ppo") == []
+    shown = [row["policy"] for _, row in jsonl.read(out / "episodes" / "shown.jsonl")]
+    assert shown == ["base", "sft", "dagger"]
+
+
+def test_ppo_does_not_begin_with_corrections_that_are_not_done(finished: Path, config: Config, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    stages.run_stage("sft", config, out, say=QUIET, again=True)
+    with pytest.raises(DataError, match="DAgger is not done"):
+        stages.run_stage("ppo", config, out, say=QUIET)
+
+
+def test_thoughts_cannot_be_corrected(config: Config) -> None:
+    with pytest.raises(ConfigError, match="no thoughts"):
+        override(config, ["policy.kind=think"], None)
+
+
+def test_steps_that_float16_leaves_out_spoil_no_mean(tiny_folder: Path, tmp_path: Path) -> None:
+    """A loss scale that overflows: gradients are infinite, the step is left out, and the state is still saved."""
+    config = tiny.config(tiny_folder, *SETTINGS, "model.dtype=float16", "dagger.save_every_s=0")
+    for stage in ("demos", "sft"):
+        stages.run_stage(stage, config, tmp_path / "run", say=QUIET)  # type: ignore[arg-type]
+    with open_session(Run(tmp_path / "run", config), config, QUIET) as session:
+        session.load("sft")
+        learner = Learner.of(session.model, config.model, config.dagger)
+        assert learner.scale is not None
+        learner.scale.scale = 1e38
+        found = lessons(session, "names", 0.0, "demos")
+        progress = {"sums": {}, "env_steps": 0}
+        means = _learn(session.run, config, learner, Lessons(found, found), progress, session.interrupt)
+    assert means["skipped"] > 0
+    assert all(math.isfinite(value) for value in means.values())
 
 
 def test_a_step_reads_its_share_of_demonstrations(config: Config) -> None:

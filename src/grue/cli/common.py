@@ -179,7 +179,8 @@ def existing_run(folder: Path | None) -> Path:
 
 
 _MEMORY_HINT = (
-    "in this order: halve sft.micro_tokens and ppo.micro_tokens (same result, slower), halve ppo.slots and eval.slots, "
+    "in this order: halve sft.micro_tokens, dagger.micro_tokens and ppo.micro_tokens (same result, slower), halve "
+    "dagger.slots, ppo.slots and eval.slots, "
     "model.adapter=lora, model.quantize=nf4, a smaller model"
 )
 

@@ -63,7 +63,8 @@ def run(
 ) -> None:
     """Do everything, from demonstrations to report.
 
-    Demonstrations, fine-tuning, PPO, evaluation, report. The same command takes up an unfinished run where it stopped.
+    Demonstrations, fine-tuning, DAgger if asked for, PPO, evaluation, report. The same command takes up an unfinished
+    run where it stopped.
     """
 
     def work(say: Progress) -> object:

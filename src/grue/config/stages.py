@@ -53,7 +53,7 @@ class ModelConfig(Stage):
     adapter: Literal["none", "lora"] = Field("none", description="none = all weights learn; lora = low-rank adapters")
     lora_rank: int = Field(16, ge=1, le=1024, description="rank of the adapters")
     lora_alpha: int = Field(32, ge=1, description="scale of the adapters (alpha / rank)")
-    lora_dropout: float = Field(0.0, ge=0, lt=1, description="dropout in the adapters, in SFT only")
+    lora_dropout: float = Field(0.0, ge=0, lt=1, description="dropout in the adapters, in SFT and DAgger only")
     lora_targets: str = Field("all-linear", description="all-linear, or module names joined by commas")
     lora_dora: bool = Field(False, description="adapters learn size and direction of the weights apart (DoRA)")
     lora_rslora: bool = Field(False, description="adapters are scaled by alpha / sqrt(rank) instead (rsLoRA)")
@@ -300,3 +300,9 @@ class Config(Stage):
     dagger: DaggerConfig = DaggerConfig()
     ppo: PPOConfig = PPOConfig()
     eval: EvalConfig = EvalConfig()
+
+    @model_validator(mode="after")
+    def _teachers_say_no_thoughts(self) -> Self:
+        if self.dagger.rounds and self.policy.kind == "think":
+            raise ValueError("policy.kind=think: a teacher's corrections have no thoughts; set dagger.rounds to 0")
+        return self

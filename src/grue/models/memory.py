@@ -81,9 +81,11 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
     slots = max(config.ppo.slots, config.eval.slots, config.dagger.slots if config.dagger.rounds else 0)
     size = (torch.float32 if settings.adapter == "none" and dtype is torch.float32 else dtype).itemsize
     playing = {"key-value cache": int(1.5 * slots * (settings.context + 1) * cache_elements(model) * size)}
+    tokens = [config.sft.micro_tokens, config.ppo.micro_tokens]
+    tokens += [config.dagger.micro_tokens] if config.dagger.rounds else []
     learning = {
         "gradients": FULL * learned,
-        "activations": activation_bytes(model, settings, max(config.sft.micro_tokens, config.ppo.micro_tokens), dtype),
+        "activations": activation_bytes(model, settings, max(tokens), dtype),
     }
     return Estimate(always, playing, learning, available_bytes())
 

@@ -40,15 +40,18 @@ def explained_memory(config: Config, stage: str) -> Iterator[None]:
 def hints(config: Config, stage: str) -> list[str]:
     """What to change, first what changes no result. Settings that are at their end are left out."""
     model, found = config.model, []
+    corrected = stage == "ppo" and config.dagger.rounds > 0  # whoever asks about PPO asks about all of a run
     if stage in ("sft", "dagger", "ppo"):
-        tokens = getattr(config, stage).micro_tokens
-        if tokens > 256:
-            found.append(f"{stage}.micro_tokens={max(64, tokens // 2)} (is {tokens}; same result, slower)")
+        for section in (stage, *(["dagger"] if corrected else [])):
+            tokens = getattr(config, section).micro_tokens
+            if tokens > 256:
+                found.append(f"{section}.micro_tokens={max(64, tokens // 2)} (is {tokens}; same result, slower)")
         if not model.gradient_checkpointing:
             found.append("model.gradient_checkpointing=true (same result, slower)")
     playing = {"dagger": config.dagger.slots, "ppo": config.ppo.slots, "eval": config.eval.slots}
     for section, slots in playing.items():
-        if (stage == section or (stage == "ppo" and section == "eval")) and slots > 1:
+        also = stage == "ppo" and (section == "eval" or (section == "dagger" and corrected))
+        if (stage == section or also) and slots > 1:
             found.append(f"{section}.slots={slots // 2} (is {slots}; same games, slower)")
     if stage != "eval" and not model.optimizer.endswith("8bit"):
         found.append(f"model.optimizer=adamw-8bit (is {model.optimizer})")

@@ -44,4 +44,4 @@ class Actor:
 
     def _pack(self) -> None:
         if self._packed and not self._trained.playing:  # who trains in shards has no memory to spare
-            pack(self.model.lm)
+            pack(self.model.lm.get_decoder())  # of the output layer single rows are read

@@ -92,7 +92,7 @@ _ALL = (
     Metric("update_s", "Updating", "Wall time of learning from them.", "health", "seconds"),
     Metric("seconds", "In all", "Wall time of the step.", "health", "seconds"),
     Metric("episodes", "Episodes", "Games played in the iteration.", "health", kind="counter"),
-    Metric("env_steps_trained", "Environment steps trained", "Turns that training has used so far.", "health",
+    Metric("env_steps_trained", "Environment steps trained", "Turns that the stage has used so far.", "health",
            kind="counter"),
 )  # fmt: skip
 

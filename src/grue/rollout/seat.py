@@ -85,7 +85,9 @@ class Seat:
         try:
             self.observation, reward, outcome = self.game.step(decision.action)
         except GameError as error:
-            return self._end(Outcome.FAILED, error.message)
+            # an engine that the teacher's question has brought down fails at the next step, for no reason of its own
+            asked = self.adviser.trouble if self.adviser is not None else ""
+            return self._end(Outcome.FAILED, f"{error.message} (the teacher: {asked})" if asked else error.message)
         self.turns.append(
             Turn(
                 observation=before,

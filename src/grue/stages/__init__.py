@@ -11,27 +11,25 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from grue.config import Config, DaggerConfig, PPOConfig, SFTConfig
-from grue.errors import ConfigError, GameError
+from grue.config import Config, PPOConfig, SFTConfig
+from grue.errors import ConfigError, DataError, GameError
 from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
-from grue.games.teachers import Adviser, teacher
+from grue.games.teachers import teacher
 from grue.models.out_of_memory import explained_memory
 from grue.models.sharding import check_sharding
 from grue.parallel import Processes, join
 from grue.progress import Progress
 from grue.report import html
-from grue.report.shown import append_shown
 from grue.rollout.pack import Sample
+from grue.stages.dagger import check_adviser, dagger
 from grue.stages.final import final_results, measure
 from grue.stages.lessons import check_demonstrations, lessons
 from grue.stages.session import Session, open_session
-from grue.stages.show import play_and_show, print_episode
-from grue.stages.trained import keep_probe
+from grue.stages.show import keep_shown
 from grue.stages.watching import watch
 from grue.storage import episodes, jsonl
 from grue.storage.run import Run, read_results
-from grue.train.dagger import Lessons, train_dagger
 from grue.train.learner import Learner
 from grue.train.ppo import check_game, train_ppo
 from grue.train.sft import train_sft
@@ -53,7 +51,7 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     if results is None:
         with open_session(run, config, say, processes) as session:
             if "dagger" in missing:
-                _check_adviser(session)
+                check_adviser(session)
             for name in missing:
                 _do(session, name)
             wall_s = None if run.resumed else time.monotonic() - start
@@ -72,11 +70,15 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
         _check(config, processes)
     elif name in ("sft", "dagger"):
         check_sharding(config.model, processes)
+    if name == "dagger" and not config.dagger.rounds:
+        raise ConfigError("dagger.rounds is 0", hint=f"for example: grue dagger {out} dagger.rounds=5")
     run = _open(out, config, name if again else "", processes)
     if run.is_done(name) and (name != "eval" or read_results(out) is not None):
         say(f"{name} is done in {out}; --again does it over")
         return run.facts(name)
     with open_session(run, config, say, processes) as session:
+        if name == "dagger":
+            check_adviser(session)
         if not run.is_done(name):
             _do(session, name)
         if name == "eval" and processes.leads:
@@ -89,12 +91,6 @@ def _check(config: Config, processes: Processes) -> None:
     check_sharding(config.model, processes)
     if config.ppo.iterations:
         check_game(config.game.name, config.ppo.rename, config.ppo.hidden_state)
-
-
-def _check_adviser(session: Session) -> None:
-    """GameError where the teacher that DAgger is to ask does not know such games."""
-    (game,), (task,) = session.games(1), session.tasks("train", 1)
-    Adviser(session.config.dagger.teacher, game).start(task, game.reset(task))
 
 
 def _open(out: Path, config: Config, again: str, processes: Processes) -> Run:
@@ -186,7 +182,7 @@ def _sft(session: Session) -> dict[str, Any]:
     cfg, config = session.config.sft, session.config
     check_demonstrations(session)
     session.load("base")
-    _show(session, "base", "before training")
+    keep_shown(session, "base", "before training")
     names = f"{config.seed}/sft/names"
 
     @lru_cache(maxsize=1)
@@ -203,42 +199,16 @@ def _sft(session: Session) -> dict[str, Any]:
         session.say,
         session.interrupt,
     )
-    _show(session, "sft", "after SFT")
+    keep_shown(session, "sft", "after SFT")
     return {"samples": count, "optimiser_steps": learner.step_count}
-
-
-def _dagger(session: Session) -> dict[str, Any]:
-    cfg, config = session.config.dagger, session.config
-    if not cfg.rounds:
-        raise ConfigError("dagger.rounds is 0", hint=f"for example: grue dagger {session.run.out} dagger.rounds=5")
-    check_demonstrations(session)
-    games = session.games(session.slots(cfg.slots))
-    session.load("sft")
-    names = f"{config.seed}/dagger/names"
-
-    def items_of(number: int) -> Lessons:
-        demos = lessons(session, f"{names}/{number}/demos", cfg.rename, "demos", "replays") if cfg.demo_share else []
-        return Lessons(demos, lessons(session, f"{names}/{number}", cfg.rename, "dagger", corrected=True))
-
-    facts = train_dagger(
-        session.run,
-        config,
-        _learner(session, cfg, dropout=True),
-        session.encoder,
-        games,
-        session.tasks("train"),
-        session.tasks("dev", cfg.dev_games),
-        items_of,
-        session.say,
-        session.interrupt,
-    )
-    _show(session, "dagger", "after DAgger")
-    return dict(facts)
 
 
 def _ppo(session: Session) -> dict[str, Any]:
     cfg, config = session.config.ppo, session.config
-    session.load("dagger" if config.dagger.rounds else "sft")
+    before = "dagger" if config.dagger.rounds else "sft"
+    if before == "dagger" and not session.run.is_done("dagger"):  # what is there may still change
+        raise DataError(f"DAgger is not done in {session.run.out}", hint=f"grue dagger {session.run.out}")
+    session.load(before)
     learner = _learner(session, cfg, value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate)
     facts = train_ppo(
         session.run,
@@ -252,7 +222,7 @@ def _ppo(session: Session) -> dict[str, Any]:
         session.interrupt,
         demo_steps(session) if cfg.game_baseline else None,
     )
-    _show(session, "ppo", "after PPO")
+    keep_shown(session, "ppo", "after PPO")
     return dict(facts)
 
 
@@ -267,29 +237,14 @@ def _eval(session: Session) -> dict[str, Any]:
     return {}
 
 
-def _learner(session: Session, cfg: SFTConfig | DaggerConfig | PPOConfig, **changes: Any) -> Learner:
+def _learner(session: Session, cfg: SFTConfig | PPOConfig, **changes: Any) -> Learner:
     return Learner.of(session.model, session.config.model, cfg, processes=session.processes, **changes)
-
-
-def _show(session: Session, policy: str, title: str) -> None:
-    """Play one dev game, print it, and keep it for the report."""
-    if not (session.run.leads or session.model.playing):
-        return
-    player = session.player()  # where weights are in shards all put them together, and one plays
-    if not session.run.leads:
-        return
-    shown, played = play_and_show(session, player, policy, title, session.tasks("dev", 1)[0])
-    keep_probe(session.run.out, policy, played)
-    file = session.run.episodes("shown")
-    jsonl.keep(file, lambda row: row.get("title") != title)  # what a stage that began over has shown before
-    append_shown(file, shown)
-    print_episode(session.say, shown)
 
 
 STAGES: dict[str, Callable[[Session], dict[str, Any] | None]] = {
     "demos": _demos,
     "sft": _sft,
-    "dagger": _dagger,
+    "dagger": dagger,
     "ppo": _ppo,
     "eval": _eval,
 }

@@ -8,6 +8,7 @@ from typing import Any
 from grue import __version__
 from grue.config import Config
 from grue.games.native import is_one_game
+from grue.report.metrics import policy_title
 
 USE = """```python
 from grue import load_policy
@@ -31,7 +32,7 @@ def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, A
     probe = about["probe"]
     parts = [
         _metadata(config, about),
-        f"# {about['policy'].upper()} policy for {game.name}",
+        f"# {policy_title(about['policy'])} policy for {game.name}",
         f"A language-model policy that plays the text game {game.name} ({params}), {game.limit} steps a game. It was "
         f"trained with [grue](https://pypi.org/project/grue/) {__version__}, preset `{config.preset}`, seed "
         f"{config.seed}, on top of `{about['base']}`. "

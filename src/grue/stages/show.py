@@ -10,7 +10,9 @@ from grue.evaluate.probe import PROBE_TEMPERATURE
 from grue.policy.choose import Decoding
 from grue.policy.policy import Policy
 from grue.prompts.transcript import render_task, tidy
-from grue.report.shown import ShownEpisode, from_episode
+from grue.report.shown import ShownEpisode, append_shown, from_episode
+from grue.stages.trained import keep_probe
+from grue.storage import jsonl
 from grue.types import Episode, Task
 
 if TYPE_CHECKING:
@@ -79,3 +81,18 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
         time.sleep(delay_s)
     say(tidy(shown.final))
     say(f"--- {shown.outcome}, score {shown.score:.2f}, {len(shown.turns)} steps", style="bold")
+
+
+def keep_shown(session: Session, policy: str, title: str) -> None:
+    """Play one dev game, print it, and keep it for the report."""
+    if not (session.run.leads or session.model.playing):
+        return
+    player = session.player()  # where weights are in shards all put them together, and one plays
+    if not session.run.leads:
+        return
+    shown, played = play_and_show(session, player, policy, title, session.tasks("dev", 1)[0])
+    keep_probe(session.run.out, policy, played)
+    file = session.run.episodes("shown")
+    jsonl.keep(file, lambda row: row.get("title") != title)  # what a stage that began over has shown before
+    append_shown(file, shown)
+    print_episode(session.say, shown)

@@ -206,6 +206,7 @@ class Run:
         self._write(self._stages_file, _pretty(self._stages))
         rows = {*over, *(_DEV_ROWS[name] for name in over if name in _DEV_ROWS)}
         jsonl.keep(self.metrics_file, lambda row: row.get("stage") not in rows)
+        jsonl.keep(self.episodes("shown"), lambda row: row.get("policy") not in over)
         for name in over:
             patterns = (f"episodes/{name}.jsonl", f"episodes/{name}-*.jsonl", f"episodes/probe-{name}.jsonl")
             for pattern in (*patterns, *_ALSO_LEFT.get(name, ())):

@@ -7,6 +7,7 @@ enough to come to states worth a correction (their beta is 0 from the first roun
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ from grue.storage.run import Run
 from grue.train.learner import Learner, learning_rate_factor, load_weights
 from grue.train.measures import UNMEASURED, dev_metrics, mean, merit_of, play_metrics
 from grue.train.ppo import draw
-from grue.train.sft import imitation_step
+from grue.train.sft import TRIM_EVERY, imitation_step
 from grue.types import Episode, Outcome, Task
 
 
@@ -57,7 +58,7 @@ def train_dagger(
     `items_of` gives the samples of a round.
     """
     cfg, processes = config.dagger, learner.processes
-    progress = _resume(run, learner, cfg.steps)
+    progress = _resume(run, learner, cfg.steps, say)
     actor = Actor(learner.policy_model, config.model.dtype)
     policy = make_policy(actor.model, encoder)
 
@@ -80,15 +81,18 @@ def train_dagger(
             start = time.monotonic()
             actor.sync()
             played, seconds = _corrected_games(run, config, policy, games, train_tasks, number, learner)
-            metrics = play_metrics(played, seconds) | _corrections(played, config)
-            progress["env_steps"] += 0 if learner.step_count % cfg.steps else sum(episode.steps for episode in played)
+            if not learner.step_count % cfg.steps:  # else an earlier command has counted this round
+                progress["env_steps"] += sum(episode.steps for episode in played)
+                progress["play_s"] = seconds
+            metrics = play_metrics(played, progress["play_s"] or 1.0) | _corrections(played, config)
+            if progress["play_s"] is None:  # played by a command that was killed before it could say how long
+                del metrics["rollout_s"], metrics["env_steps_per_s"]
             bar.advance(0, note=f"success {metrics['success']:.2f}, learning")
             metrics |= _learn(run, config, learner, items_of(number), progress, interrupt)
             metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
             run.log("dagger", number + 1, metrics)
             if cfg.dev_every and ((number + 1) % cfg.dev_every == 0 or number + 1 == cfg.rounds):
                 watch_dev(number + 1)
-            heap.trim()
             bar.advance(note=f"success {metrics['success']:.2f} corrected {metrics['corrected']:.2f}")
             _save(run, learner, progress)
             processes.share_interrupt(interrupt)
@@ -109,12 +113,12 @@ def _corrected_games(
     tasks: Sequence[Task],
     number: int,
     learner: Learner,
-) -> tuple[list[Episode], float]:
-    """(games of round `number` (from 0), seconds of play). What an earlier command has played is not played again."""
+) -> tuple[list[Episode], float | None]:
+    """(games of round `number` (from 0), seconds of play), without seconds where an earlier command has played."""
     cfg, processes = config.dagger, learner.processes
     file, first = run.episodes("dagger"), number * cfg.games_per_round
     known = len(list(episodes.read(file))) - first
-    start = time.monotonic()
+    start, seconds = time.monotonic(), None
     if known < cfg.games_per_round:
         processes.wait()  # nobody writes before all have read
         played = collect(
@@ -128,11 +132,12 @@ def _corrected_games(
             processes=processes,
             adviser=cfg.teacher,
         )
+        seconds = time.monotonic() - start
+        _corrections(played, config)  # what is useless is not kept
         if run.leads:
             jsonl.keep_first(file, first)  # what a command left that was killed while it wrote
             episodes.append(file, played)
         processes.wait()
-    seconds = time.monotonic() - start
     return list(episodes.read(file))[first : first + cfg.games_per_round], seconds
 
 
@@ -141,11 +146,12 @@ def _corrections(played: Sequence[Episode], config: Config) -> dict[str, float]:
     turns = [turn for e in played if e.outcome is not Outcome.FAILED for turn in e.turns]
     advised = [turn for turn in turns if turn.advice]
     if not advised:
-        error = next((episode.error for episode in played if episode.error), "")
+        again = "then the same command again, or grue dagger RUN --again with another dagger.teacher"
+        if not turns:
+            error = next((episode.error for episode in played if episode.error), "")
+            raise TrainingError(f"all {len(played)} games of the round failed: {error}", hint=f"mend that; {again}")
         raise TrainingError(
-            f"the teacher {config.dagger.teacher} knew nothing to do in any of {len(played)} games"
-            + (f": {error}" if error else ""),
-            hint="choose another with dagger.teacher=NAME",
+            f"the teacher {config.dagger.teacher} knew nothing to do in any of {len(played)} games", hint=again
         )
     return {
         "advised": len(advised) / len(turns),
@@ -174,14 +180,19 @@ def _learn(
         rate = learning_rate_factor(cfg.schedule, step, cfg.rounds * cfg.steps, cfg.warmup_steps)
         metrics = imitation_step(learner, part, cfg, rate, f"{name}/dropout")
         for key, value in {**metrics, "learning_rate": rate * cfg.learning_rate}.items():
-            sums[key] = sums.get(key, 0.0) + value
+            if math.isfinite(value):  # a step that float16 left out has no gradient's length
+                total, count = sums.get(key, (0.0, 0))
+                sums[key] = (total + value, count + 1)
+        if learner.step_count % TRIM_EVERY == 0:
+            heap.trim()
         processes.share_interrupt(interrupt)
         late = time.monotonic() - saved >= cfg.save_every_s
         if learner.step_count < end and processes.any(interrupt.requested or late):
             _save(run, learner, progress)
             saved = time.monotonic()
             interrupt.check()
-    return {name: value / cfg.steps for name, value in sums.items()} | {"update_s": time.monotonic() - start}
+    progress["sums"] = {}
+    return {name: total / count for name, (total, count) in sums.items()} | {"update_s": time.monotonic() - start}
 
 
 def _drawn(items: Lessons, cfg: DaggerConfig, rng: random.Random) -> list[Sample]:
@@ -196,17 +207,26 @@ def _save(run: Run, learner: Learner, progress: dict[str, Any]) -> None:
     run.save("dagger", learner.step_count, tensors, {**state, "progress": progress})
 
 
-def _resume(run: Run, learner: Learner, steps: int) -> dict[str, Any]:
+def _resume(run: Run, learner: Learner, steps: int, say: Progress) -> dict[str, Any]:
     """What has been counted: from the last checkpoint if there is one, whose state the learner then has."""
     path = checkpoint.latest_valid(run.checkpoints("dagger"))
     stored = None if path is None else run.load(path)
+    place = checkpoint.best_valid(run.checkpoints("dagger"))
+    best = None if place is None else run.load(place)
     learner.processes.wait()  # nobody writes before all have read
     if stored is None:
         run.rewind("dagger", 0)
         run.rewind("dagger_dev", -1)  # the first measurement is that of round 0
-        return {"env_steps": 0, "best_merit": UNMEASURED, "best_round": 0, "sums": {}}
+        return {"env_steps": 0, "best_merit": UNMEASURED, "best_round": 0, "play_s": 0.0, "sums": {}}
     learner.load_state(stored.tensors, stored.state)
     for rows in ("dagger", "dagger_dev"):
         run.rewind(rows, stored.step // steps)
     progress: dict[str, Any] = stored.state["progress"]
+    if best is not None and best.step > stored.step:
+        # saved just before a kill, in place of the one before it: it stands until a better one is found, as in PPO
+        merit = merit_of(best.state["success_greedy"], best.state["score_greedy"])
+        progress |= {"best_merit": merit, "best_round": best.step // steps}
+    if best is None and progress["best_merit"] > UNMEASURED:
+        say.warn(f"the best weights, of round {progress['best_round']}, are gone: the best from here on count")
+        progress |= {"best_merit": UNMEASURED, "best_round": 0}
     return progress

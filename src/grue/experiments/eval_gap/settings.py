@@ -14,7 +14,7 @@ from grue.errors import ConfigError
 class Settings(Stage):
     """How much is played and trained. The defaults take hours on two cores, most of them for the trainings."""
 
-    policy: Literal["base", "sft", "ppo"] = Field("ppo", description="whose evaluation is examined")
+    policy: Literal["base", "sft", "dagger", "ppo"] = Field("ppo", description="whose evaluation is examined")
     fold: Literal["dev", "test"] = Field("dev", description="fold of the paired contrasts; test is for the last word")
     games: int = Field(1000, ge=2, le=1000, description="games for each cell that needs no training")
     few_games: int = Field(20, ge=1, le=1000, description="games of the small evaluation")

@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from grue.errors import ConfigError, GameError
 from grue.games.base import Game
 from grue.games.play import Player
-from grue.games.teachers.adviser import ADVISERS, Adviser
+from grue.games.teachers.adviser import Adviser
 from grue.games.teachers.explore import Explore
 from grue.games.teachers.optimal import Optimal, SeesAll
 from grue.games.teachers.planned import Advised, CanAdvise, CanPlan, Planned
@@ -51,7 +51,6 @@ def teacher(name: str, game: Game, seed: int = 0) -> Player:
 
 
 __all__ = [
-    "ADVISERS",
     "TEACHERS",
     "Adviser",
     "Explore",

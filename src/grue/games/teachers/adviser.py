@@ -9,8 +9,6 @@ from grue.games.base import Game
 from grue.games.play import Player
 from grue.types import Observation, Task
 
-ADVISERS = ("explore", "optimal")  # teachers who know what to do at any state, not only on their own way
-
 
 @runtime_checkable
 class Follows(Protocol):
@@ -26,6 +24,7 @@ class Adviser:
         from grue.games.teachers import teacher
 
         self._teacher: Player = teacher(name, game)
+        self.trouble = ""  # why there was no advice, when it was asked for last
 
     def start(self, task: Task, observation: Observation) -> None:
         """Another game begins. GameError where the teacher does not know such games."""
@@ -33,9 +32,11 @@ class Adviser:
 
     def advice(self, observation: Observation) -> str:
         """What the teacher would do now; "" where it does not know, or names what is not listed."""
+        self.trouble = ""
         try:
             action = self._teacher.act(observation)
-        except GameError:  # most often: nothing can be done any more
+        except GameError as error:  # most often: nothing can be done any more
+            self.trouble = error.message
             return ""
         return action if action in (observation.actions or ()) else ""
 

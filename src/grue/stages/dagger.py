@@ -1,0 +1,64 @@
+"""DAgger as a stage of a run: who corrects, and what is learnt in each round."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from grue.errors import GameError
+from grue.games.teachers import Adviser
+from grue.rollout.pack import Sample
+from grue.stages.lessons import check_demonstrations, lessons
+from grue.stages.session import Session
+from grue.stages.show import keep_shown
+from grue.train.dagger import Lessons, train_dagger
+from grue.train.learner import Learner
+
+
+def check_adviser(session: Session) -> None:
+    """GameError where the teacher that is to correct does not know what to do in such games."""
+    name, game = session.config.dagger.teacher, session.config.game.name
+    (played,), (task,) = session.games(1), session.tasks("train", 1)
+    try:
+        observation = played.reset(task)
+        adviser = Adviser(name, played)
+        adviser.start(task, observation)
+        advice, trouble = adviser.advice(observation), adviser.trouble
+    except GameError as error:
+        advice, trouble = "", error.message
+    if not advice:
+        raise GameError(
+            f"the teacher {name!r} cannot correct a policy that plays {game}: {trouble or 'it names no listed action'}",
+            hint="another one with dagger.teacher=NAME, or none with dagger.rounds=0",
+        )
+
+
+def dagger(session: Session) -> dict[str, Any]:
+    cfg, config = session.config.dagger, session.config
+    check_demonstrations(session)
+    session.load("sft")
+    names = f"{config.seed}/dagger/names"
+
+    @lru_cache(maxsize=1)
+    def demos(reading: int) -> list[Sample]:
+        return lessons(session, f"{names}/{reading}/demos", cfg.rename, "demos", "replays")
+
+    def items_of(number: int) -> Lessons:
+        # names are drawn anew for each round; without renaming all rounds read the same demonstrations
+        shown = demos(number if cfg.rename else 0) if cfg.demo_share else []
+        return Lessons(shown, lessons(session, f"{names}/{number}", cfg.rename, "dagger", corrected=True))
+
+    facts = train_dagger(
+        session.run,
+        config,
+        Learner.of(session.model, config.model, cfg, processes=session.processes, dropout=True),
+        session.encoder,
+        session.games(session.slots(cfg.slots)),
+        session.tasks("train"),
+        session.tasks("dev", cfg.dev_games),
+        items_of,
+        session.say,
+        session.interrupt,
+    )
+    keep_shown(session, "dagger", "after DAgger")
+    return dict(facts)
