@@ -263,8 +263,8 @@ def test_errors_keep_their_kind_and_hint_over_the_pipe() -> None:
 def test_an_exception_inside_the_engine_is_a_failed_game_and_the_seat_recovers() -> None:
     game = hosted()
     game.reset(TASK)
-    with pytest.raises(GameError, match=r"the engine failed: AttributeError: .*'plan'"):
-        game._ask({"call": "plan"})
+    with pytest.raises(GameError, match=r"the engine failed: AttributeError: .*'advice'"):
+        game._ask({"call": "advice"})
     assert game.reset(TASK) == ToyGame().reset(TASK)
     game.close()
 
