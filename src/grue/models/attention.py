@@ -211,6 +211,13 @@ def _of_rows(
     count = len(rows_B)
     size = (key[0].numel() + value[0].numel()) * key.element_size()
     part = count if key.device.type != "cpu" else min(count, max(1, PART_BYTES // size))
+    if part == 1:  # nothing to gather: a row is read where it lies
+        return torch.cat(
+            [
+                _grouped_heads(query[i : i + 1], key[row : row + 1], value[row : row + 1], mask[i : i + 1], scale)
+                for i, row in enumerate(rows_B.tolist())
+            ]
+        )
     keys, values = (states.new_empty(part, *states.shape[1:]) for states in (key, value))
     found = []
     for start in range(0, count, part):
