@@ -18,7 +18,7 @@ import tiny
 from grue.config import Config, dump_config
 from grue.interrupt import Interrupt
 from grue.parallel import ALONE, Processes
-from grue.storage import checkpoint
+from grue.storage import checkpoint, episodes
 from grue.storage.run import read_metrics, read_results
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
@@ -119,6 +119,31 @@ def test_a_run_of_two_that_was_killed_goes_on_exactly(config: Config, two: Path,
     stages(config, out, 2, "ppo")
     ours, theirs = weights(out, "ppo"), weights(two, "ppo")
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.slow
+def test_two_processes_are_corrected_as_one_is(tiny_folder: Path, tmp_path: Path) -> None:
+    rounds = ("dagger.rounds=2", "dagger.games_per_round=6", "dagger.slots=4", "dagger.steps=3")
+    more = ("dagger.episodes_per_batch=5", "dagger.dev_games=3", "sft.micro_tokens=256", "dagger.micro_tokens=256")
+    config = tiny.config(tiny_folder, *SMALL, *rounds, *more)
+    outs = {count: tmp_path / str(count) for count in (1, 2)}
+    for count, out in outs.items():
+        for verb in ("demos", "sft", "dagger"):
+            code, said = finish(launch(config, out, count, "--quiet", verb=verb))
+            assert code == 0, said
+    # the very same games and corrections in the same order, though each process has played a part of them
+    played, together = (list(episodes.read(out / "episodes" / "dagger.jsonl")) for out in outs.values())
+    assert [e.task for e in played] == [e.task for e in together]
+    for ours, theirs in zip(played, together, strict=True):
+        assert [(t.action, t.advice) for t in ours.turns] == [(t.action, t.advice) for t in theirs.turns]
+    alone, shared = (weights(out, "dagger") for out in outs.values())
+    for name in alone:
+        assert torch.allclose(alone[name], shared[name], atol=TOLERANCE), name
+    for rows in ("dagger", "dagger_dev"):
+        one, two = (read_metrics(out, rows) for out in outs.values())
+        assert [row["step"] for row in one] == [row["step"] for row in two] != []
+        for name in {"loss", "success", "corrected", "success_greedy"} & set(one[0]):
+            assert [row[name] for row in one] == pytest.approx([row[name] for row in two], abs=1e-3), (rows, name)
 
 
 def wait_for(out: Path, step: int, process: subprocess.Popen[str]) -> None:
