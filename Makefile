@@ -3,42 +3,44 @@
 # make tutorial   runs the notebook in its fast mode
 #
 # PYTHON=python3.12 chooses the interpreter, TORCH=... another build of torch, WORKERS=4 the processes that test side by
-# side (one thread and a Java each), ARGS=... goes to `grue run` or pytest.
+# side (one thread and a Java each), ARGS=... goes to `grue run` or pytest, EXTRAS="textworld sb3" are installed as well.
 
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 BENCH ?= rollout
 WORKERS ?= 2
+EXTRAS ?=
 ARGS ?=
 
 BIN := $(VENV)/bin
+WITH := $(EXTRAS:%=$(VENV)/.with-%)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
 .PHONY: demo test slow tutorial lint format bench clean
 
-demo: $(VENV)/.core
+demo: $(VENV)/.core $(WITH)
 	$(BIN)/grue run $(ARGS)
 
-test: $(VENV)/.dev
+test: $(VENV)/.with-dev $(WITH)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
-slow: $(VENV)/.dev
+slow: $(VENV)/.with-dev $(WITH)
 	$(BIN)/python -m pytest -m "slow or learning" $(ARGS)
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.with-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-tutorial: $(VENV)/.notebooks
+tutorial: $(VENV)/.with-dev $(VENV)/.with-notebooks
 	$(BIN)/python -m pytest -m slow tests/tutorials/test_notebook.py $(ARGS)
 
-format: $(VENV)/.dev
+format: $(VENV)/.with-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.core
+bench: $(VENV)/.core $(WITH)
 	$(BIN)/grue bench $(BENCH) --json
 
 clean:
@@ -53,10 +55,6 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.core
-	$(PIP) -e ".[dev]"
-	touch $@
-
-$(VENV)/.notebooks: $(VENV)/.dev
-	$(PIP) -e ".[notebooks]"
+$(VENV)/.with-%: $(VENV)/.core
+	$(PIP) -e ".[$*]"
 	touch $@
