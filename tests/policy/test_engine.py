@@ -80,12 +80,12 @@ def test_a_sequence_may_fill_its_row_to_the_last_column() -> None:
 
 def test_the_cache_grows_with_its_longest_sequence() -> None:
     """Far beyond the columns it begins with, while its neighbour stays short."""
-    engine, fed, draw = Engine(llama(), 3, 700), {0: [], 1: [], 2: []}, random.Random(0)
+    engine, fed, draw = Engine(llama(), 3, 1500), {0: [], 1: [], 2: []}, random.Random(0)
     check(engine, fed, [2, 0], [[5], [6, 7]])
-    for size in (150, 120, 260, 150):
+    for size in (150, 120, 260, 450, 200):
         check(engine, fed, [0, 1], [[draw.randrange(300) for _ in range(size)], [draw.randrange(300)]])
     check(engine, fed, [0, 1, 2], [[1] * 15, [2], [3, 4]])
-    assert engine.lengths == [697, 5, 3]
+    assert engine.lengths == [1197, 6, 3]
 
 
 def test_one_token_too_many_is_an_error_that_loses_nothing() -> None:
