@@ -1,4 +1,4 @@
-"""Free memory goes back to the system, and Python looks for cycles seldom.
+"""Free memory goes back to the system, few kernels are kept, and Python looks for cycles seldom.
 
 glibc keeps what is freed between blocks that are still in use, and tensors of ever new sizes leave many such gaps: the
 main job would hold 4 GiB, three times what it uses.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
 SELDOM = (50_000, 20, 20)  # instead of Python's 700, 10, 10
+CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")  # of oneDNN, and of torch's layer above it
+KERNELS = 64  # of products on a CPU that are kept; more than one pass through a model has shapes
 
 
 def trim() -> None:
@@ -26,6 +29,16 @@ def trim() -> None:
 @cache
 def _malloc_trim() -> Callable[[int], object] | None:
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+
+
+def keep_few_kernels() -> None:
+    """Let oneDNN and torch's layer above it keep 64 kernels each instead of 1024. Before the first product only.
+
+    A kernel is compiled for one shape, and hardly any shape comes again when a pass holds what a batch happens to: a
+    thousand take more than a GiB. Who has set these variables keeps them.
+    """
+    for name in CAPACITIES:
+        os.environ.setdefault(name, str(KERNELS))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from grue import heap
 from grue.config import ModelConfig
 from grue.errors import ConfigError, needs
 from grue.hardware import native_bfloat16
@@ -50,6 +51,7 @@ def load_model(config: ModelConfig, *, device: str | None = None) -> tuple[PreTr
     Remote code and pickled weights are refused. Raises ModelError with the name where nothing can be loaded from it,
     ConfigError where settings do not fit the model or a package is missing.
     """
+    heap.keep_few_kernels()
     model, tokenizer = load_base(config, device=device)
     if config.adapter == "lora":
         model = with_adapter(model, config)

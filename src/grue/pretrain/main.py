@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grue import heap
 from grue.games import tasks
 from grue.games.names import game_foods
 from grue.games.twx import TwxGame
@@ -110,6 +111,7 @@ def main(
     from grue.pretrain.tokenizer import train_tokenizer
     from grue.pretrain.train import Recipe, train
 
+    heap.keep_few_kernels()
     if threads:
         torch.set_num_threads(threads)
     with Interrupt() as interrupt:

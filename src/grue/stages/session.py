@@ -123,6 +123,7 @@ class Session:
 def open_session(run: Run, config: Config, say: Progress, processes: Processes = ALONE) -> Iterator[Session]:
     """A session whose games are closed at the end, whatever happens."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    heap.keep_few_kernels()
     torch.set_num_threads(config.threads or max(1, physical_cores() // processes.count))
     with Interrupt() as interrupt, heap.seldom_collected():
         session = Session(run, config, say, interrupt, processes)
