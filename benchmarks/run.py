@@ -2,7 +2,8 @@
 
 The same as `grue bench NAME --json`, but takes settings, such as model.name=FOLDER or threads=1, and sizes of the
 benchmark, such as slots=256. `--random 1536x22` plays with random weights in the shape of 22 Llama layers 1536 wide
-(0.6 B): what a real model of that size costs, without one.
+(0.6 B): what a real model of that size costs, without one. In `896x24x2` the 14 heads of 64 share 2 sets of keys and
+values, as those of Qwen2.5-0.5B do.
 """
 
 from __future__ import annotations
@@ -24,19 +25,22 @@ from grue.errors import GrueError
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("arguments", nargs="*", metavar="NAME | KEY=VALUE")
-    parser.add_argument("--random", metavar="WIDTHxLAYERS", help="random weights instead of the embedded base")
+    parser.add_argument(
+        "--random", metavar="WIDTHxLAYERS[xKEY_HEADS]", help="random weights instead of the embedded base"
+    )
     given = parser.parse_intermixed_args()
     pairs = [argument for argument in given.arguments if "=" in argument]
     names = [argument for argument in given.arguments if "=" not in argument] or list(bench.NAMES)
     with ExitStack() as stack:
         if given.random:
             try:
-                width, layers = map(int, given.random.split("x"))
+                width, layers, *shared = map(int, given.random.split("x"))
+                (key_heads,) = shared or [None]
             except ValueError:
-                parser.error(f"--random {given.random}: WIDTHxLAYERS is meant, such as 1536x22")
+                parser.error(f"--random {given.random}: WIDTHxLAYERS or WIDTHxLAYERSxKEY_HEADS, such as 1536x22")
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
             print(f"making {layers} Llama layers, {width} wide", file=sys.stderr)
-            pairs.append(f"model.name={make_model(folder, load_config('cooking16', []), width, layers)}")
+            pairs.append(f"model.name={make_model(folder, load_config('cooking16', []), width, layers, key_heads)}")
         known = {name: inspect.signature(bench.run_of(name)).parameters for name in names}
         settings = [pair for pair in pairs if not any(pair.partition("=")[0] in sizes for sizes in known.values())]
         for name in names:

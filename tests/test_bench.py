@@ -235,6 +235,8 @@ def test_an_arm_that_fails_says_why(tmp_path: Path) -> None:
         memory.measure("shared", config, tmp_path / "absent", 1, 16)
     with pytest.raises(ConfigError, match="no multiple of 64"):
         memory.make_model(tmp_path, config, 100, 1)
+    with pytest.raises(ConfigError, match="3 heads cannot share 2 sets of keys"):
+        memory.make_model(tmp_path, config, 192, 1, 2)
 
 
 def test_both_ways_of_updating_learn_from_the_same_reference(tiny_folder: Path) -> None:
