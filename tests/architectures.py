@@ -60,6 +60,22 @@ def gemma3() -> PreTrainedConfig:
     return Gemma3TextConfig(**_shape(head_dim=8, sliding_window=16, layer_types=kinds))
 
 
+def gemma3_pictures() -> PreTrainedConfig:
+    """The same beside a tower that reads pictures, as the larger Gemma 3 come."""
+    from transformers import Gemma3Config
+
+    text = {**gemma3().to_dict(), "vocab_size": len(tiny.tokenizer()) + 4}
+    tower = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    places = {"boi_token_index": text["vocab_size"] - 3, "eoi_token_index": text["vocab_size"] - 2}
+    return Gemma3Config(
+        text_config=text,
+        vision_config={**tower, "image_size": 28, "patch_size": 14},
+        mm_tokens_per_image=4,
+        image_token_index=text["vocab_size"] - 1,
+        **places,
+    )
+
+
 def gpt2() -> PreTrainedConfig:
     """Learned positions, biases, matrices the other way round."""
     from transformers import GPT2Config
@@ -76,13 +92,77 @@ def phi() -> PreTrainedConfig:
     return PhiConfig(**_shape(num_key_value_heads=4))
 
 
+def gemma2() -> PreTrainedConfig:
+    """Scores that are capped, which torch's attention cannot do; one layer with a window."""
+    from transformers import Gemma2Config
+
+    return Gemma2Config(**_shape(head_dim=16, sliding_window=16))
+
+
+def gemma4() -> PreTrainedConfig:
+    """Heads of two sizes; the last two layers read keys that others have written."""
+    from transformers import Gemma4TextConfig
+
+    kinds = ["sliding_attention", "full_attention"] * 2
+    shape = _shape(head_dim=16, sliding_window=16, layer_types=kinds, num_hidden_layers=4, global_head_dim=32)
+    own = {"num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8}
+    return Gemma4TextConfig(**shape, **own, vocab_size_per_layer_input=shape["vocab_size"])
+
+
+def gpt_oss() -> PreTrainedConfig:
+    """Attention with sinks, a choice of experts, one layer with a window."""
+    from transformers import GptOssConfig
+
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
+    return GptOssConfig(**_shape(head_dim=16, sliding_window=16, **experts))
+
+
+def deepseek() -> PreTrainedConfig:
+    """Keys and values from one small vector, of different sizes; a choice of experts in the second layer."""
+    from transformers import DeepseekV3Config
+
+    latent = {"q_lora_rank": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 24}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
+    more = {"first_k_dense_replace": 1, "moe_intermediate_size": 64, "num_key_value_heads": 4}
+    return DeepseekV3Config(**_shape(**latent, **experts, **more))
+
+
+def cohere() -> PreTrainedConfig:
+    """Logits that are scaled down to a sixteenth."""
+    from transformers import CohereConfig
+
+    return CohereConfig(**_shape())
+
+
+def granite() -> PreTrainedConfig:
+    """Logits that are divided, and scales of its own everywhere."""
+    from transformers import GraniteConfig
+
+    return GraniteConfig(**_shape(logits_scaling=8.0, embedding_multiplier=12.0, residual_multiplier=0.5))
+
+
+def phimoe() -> PreTrainedConfig:
+    """A router that is a linear layer and gives back more than its product."""
+    from transformers import PhimoeConfig
+
+    return PhimoeConfig(**_shape(num_local_experts=4, num_experts_per_tok=2))
+
+
 ALL: dict[str, Callable[[], PreTrainedConfig]] = {
     "llama": llama,
     "qwen3": qwen3,
     "falcon": falcon,
     "gemma3": gemma3,
+    "gemma3_pictures": gemma3_pictures,
     "gpt2": gpt2,
     "phi": phi,
+    "gemma2": gemma2,
+    "gemma4": gemma4,
+    "gpt_oss": gpt_oss,
+    "deepseek": deepseek,
+    "phimoe": phimoe,
+    "cohere": cohere,
+    "granite": granite,
 }
 
 

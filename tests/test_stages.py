@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import decoders
 import tiny
 from grue import stages
 from grue.config import Config, load_config, override
-from grue.errors import CheckpointError, DataError, GameError
+from grue.errors import CheckpointError, DataError, GameError, ModelError
 from grue.models.load import load_model
 from grue.progress import Progress
 from grue.storage import checkpoint, episodes
@@ -192,6 +193,16 @@ def test_with_an_adapter_only_the_adapter_learns(tiny_folder: Path, config: Conf
                 assert torch.equal(value, base[name]), name
         frozen = {name.replace(".base_layer", ""): value for name, value in base.items() if "lora_" not in name}
         assert all(torch.equal(value, frozen[name]) for name, value in plain.state_dict().items())
+
+
+def test_a_model_that_cannot_be_driven_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    model = tmp_path / "bert"
+    decoders.bert().save_pretrained(model)
+    tiny.tokenizer().save_pretrained(model)
+    out = tmp_path / "run"
+    with pytest.raises(ModelError, match="bert is an encoder"):
+        stages.run_all(load_config("toy", [f"model.name={model}", "model.context=256"]), out, say=Progress())
+    assert not out.exists()
 
 
 def test_a_teacher_that_cannot_play_the_game_is_an_error_with_its_reason(tmp_path: Path) -> None:

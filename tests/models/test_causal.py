@@ -20,7 +20,8 @@ from grue.policy.choose import Decoding
 from grue.rollout.collect import collect
 from grue.rollout.pack import Sample, collate, samples
 
-TAKEN = {decoders.llama, decoders.gpt2, decoders.qwen3, decoders.phi}  # others have a window, or attention of their own
+# others have a window, or attention of their own
+TAKEN = {decoders.llama, decoders.gpt2, decoders.qwen3, decoders.phi, decoders.deepseek}
 SIZES = (3, 70, 1, 41, 66, 2, 17, 9, 33, 28)  # more than one group, more than one block
 
 
@@ -120,6 +121,14 @@ def test_where_attention_has_dropout_rows_stay_padded_in_training(make: Callable
     for name in ("attention_dropout", "attn_pdrop"):
         if hasattr(decoder.config, name):
             setattr(decoder.config, name, 0.1)
+    assert takes_rows(decoder.eval(), ids)
+    assert not takes_rows(decoder.train(), ids)
+
+
+def test_dropout_of_attention_is_known_by_any_name() -> None:
+    decoder = decoders.bert().get_decoder()
+    assert decoder.config.attention_probs_dropout_prob
+    ids = torch.zeros(2, 5, dtype=torch.long)
     assert takes_rows(decoder.eval(), ids)
     assert not takes_rows(decoder.train(), ids)
 

@@ -144,12 +144,52 @@ def test_targets_are_those_that_were_named(folders: dict[str, Path]) -> None:
     assert "q_proj" in caught.value.hint
 
 
+@pytest.mark.parametrize("name", architectures.ALL)
+@torch.no_grad()
+def test_logits_are_those_that_the_model_itself_gives(name: str, folders: dict[str, Path]) -> None:
+    """Also where an architecture scales or caps what its output layer gives."""
+    model = PolicyModel(load_model(settings(folders[name]))[0]).eval()
+    ids = torch.tensor([[5, 9, 33, 7, 61]])
+    wanted = model.lm(input_ids=ids, use_cache=False).logits[0]
+    states = model.base_lm().get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0]
+    torch.testing.assert_close(model.vocabulary_logits(states), wanted, atol=1e-4, rtol=1e-4)
+    children = torch.tensor([[3, 4, -1]] * 5)
+    some = model.logits(states, children)
+    torch.testing.assert_close(some[:, :2], wanted[:, 3:5], atol=1e-4, rtol=1e-4)
+    assert bool((some[:, 2] == float("-inf")).all())
+
+
+@pytest.mark.parametrize("adapter", ["none", "lora"])
+def test_what_reads_pictures_learns_nothing(adapter: str, folders: dict[str, Path]) -> None:
+    model, episodes = played(settings(folders["gemma3_pictures"], f"model.adapter={adapter}"), 2)
+    assert replay(model, episodes, 1.0).largest < 1e-3
+    names = [name for name, p in model.lm.named_parameters() if p.requires_grad]
+    assert names and all(".language_model." in name or "lm_head" in name for name in names)
+
+
+@pytest.mark.parametrize("dora", ["true", "false"])
+@pytest.mark.parametrize("name", ["deepseek", "phimoe", "gpt_oss"])
+def test_an_adapter_leaves_experts_and_what_chooses_them_alone(name: str, dora: str, folders: dict[str, Path]) -> None:
+    config = settings(folders[name], "model.adapter=lora", "model.lora_rank=2", f"model.lora_dora={dora}")
+    model, episodes = played(config, 2)
+    assert replay(model, episodes, 1.0).largest < 1e-3
+    learned = [n for n, p in model.lm.named_parameters() if p.requires_grad]
+    assert {n.split(".layers.")[1].split(".")[1] for n in learned} == {"self_attn"}
+
+
 def test_attention_is_a_setting(folders: dict[str, Path]) -> None:
     lm, _ = load_model(settings(folders["llama"], "model.attention=eager"))
     assert lm.config._attn_implementation == "eager"
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="needs a GPU"):
             load_model(settings(folders["llama"], "model.attention=flash_attention_2"))
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
+def test_an_architecture_without_sdpa_is_loaded_without(name: str, folders: dict[str, Path]) -> None:
+    config = settings(folders[name])
+    assert config.attention == "sdpa"
+    assert load_model(config)[0].config._attn_implementation == "eager"
 
 
 def _bpe(**special: str) -> object:

@@ -12,7 +12,9 @@ from transformers import PreTrainedModel
 
 from decoders import (
     ARCHITECTURES,
+    bert,
     bloom,
+    doge,
     falcon_with_alibi,
     gpt2,
     llama,
@@ -23,6 +25,7 @@ from decoders import (
 from grue.errors import ModelError
 from grue.models import attention
 from grue.models.policy_model import PolicyModel
+from grue.policy.drivable import check_drivable
 from grue.policy.engine import Engine
 from grue.policy.tree import candidate_tree
 from grue.types import Candidate
@@ -196,6 +199,7 @@ def test_a_row_can_be_cut_back() -> None:
         (t5, "t5 is an encoder with a decoder"),
         (falcon_with_alibi, "falcon with alibi"),
         (bloom, "the decoder of bloom takes no position_ids"),
+        (bert, "bert is an encoder, whose tokens see what comes after them"),
     ],
 )
 def test_what_cannot_be_driven_is_refused_by_name_with_the_way_out(
@@ -204,6 +208,29 @@ def test_what_cannot_be_driven_is_refused_by_name_with_the_way_out(
     with pytest.raises(ModelError, match=said) as caught:
         Engine(make(), 2, 8)
     assert "Llama" in caught.value.hint
+
+
+def test_what_no_rule_knows_is_found_out_by_trying() -> None:
+    with pytest.raises(ModelError, match="doge cannot be fed in parts: ") as caught:
+        check_drivable(PolicyModel(doge().eval()))
+    assert "Llama" in caught.value.hint
+
+
+def test_a_model_that_sees_what_is_to_come_is_found_out_by_trying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large weights, as trained ones are: those of a fresh model hardly look at each other."""
+    model = bert().eval()
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    monkeypatch.setattr("grue.policy.engine.check_architecture", lambda model: None)
+    with pytest.raises(ModelError, match="bert gives other logits when a text is read in parts"):
+        check_drivable(PolicyModel(model))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("make", ARCHITECTURES)
+def test_what_can_be_driven_passes_the_trial(make: Callable[[], PreTrainedModel], dtype: torch.dtype) -> None:
+    check_drivable(PolicyModel(make().to(dtype)))
 
 
 def test_a_context_beyond_the_positions_of_the_model_is_refused() -> None:

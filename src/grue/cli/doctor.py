@@ -78,12 +78,14 @@ def show(findings: dict[str, Any], say: Progress) -> None:
 
 
 def check_model(name: str, settings: list[str]) -> dict[str, str]:
-    """Does a run with this model fit into memory? Reads its config.json, from the hub if need be."""
+    """Can grue drive this model, and does it fit? Reads config.json and the tokenizer, from the hub if need be."""
     from grue.config import load_config
     from grue.models.memory import estimate
     from grue.models.out_of_memory import hints
+    from grue.models.skeleton import check_model as check_shape
 
     config = load_config(None, [f"model.name={name}", *settings])
+    check_shape(config.model)
     needed = estimate(config)
     hint = "" if needed.fits else f"in this order: {'; '.join(hints(config, 'ppo'))}"
     return _check(f"model {name}", "ok" if needed.fits else "note", needed.line(), hint)

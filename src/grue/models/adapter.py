@@ -62,12 +62,13 @@ def adapted_matrices(model: nn.Module, targets: str) -> dict[str, tuple[int, int
     every = matrices(model)
     if isinstance(wanted, str):
         return every
+    # whole names where they are ours, last parts where they are the user's
     return {name: shape for name, shape in every.items() if name.rpartition(".")[2] in wanted or name in wanted}
 
 
 def _targets(model: nn.Module, text: str) -> str | list[str]:
     if text == "all-linear":
-        return text
+        return _all_linear(model)
     wanted = [name.strip() for name in text.split(",") if name.strip()]
     known = sorted({name.rpartition(".")[2] for name in matrices(model)})
     # a quantised layer need not look like a linear one, so any module of that name will do
@@ -80,3 +81,20 @@ def _targets(model: nn.Module, text: str) -> str | list[str]:
                 hint=f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}, or say all-linear",
             )
     return wanted
+
+
+def _all_linear(model: nn.Module) -> str | list[str]:
+    """What peft calls so, where that is meant: not in what reads pictures, and not in a mixture of experts.
+
+    The experts of a layer are one parameter, which peft adapts by making all of them anew in each pass, and takes the
+    names of dense layers for theirs; a router gives back more than a product.
+    """
+    every = matrices(model)
+    decoder: Any = getattr(model, "get_decoder", lambda: model)()
+    text = {id(module) for module in decoder.modules()}
+    chosen = [name for name in every if id(model.get_submodule(name)) in text]
+    inside = {name.partition(".experts.")[0] for name, _ in decoder.named_parameters() if ".experts." in name}
+    blocks = {name.rpartition(".")[2] for name in inside}
+    if not any(block.isdigit() for block in blocks):  # else experts have no block of their own
+        chosen = [name for name in chosen if not blocks & set(name.split("."))]
+    return chosen if len(chosen) < len(every) else "all-linear"

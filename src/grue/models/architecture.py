@@ -33,6 +33,9 @@ def check_architecture(model: PreTrainedModel) -> None:
     name = str(config.model_type)
     if getattr(model.config, "is_encoder_decoder", False):
         raise ModelError(f"{name} is an encoder with a decoder, which grue cannot play with", hint=WAY_OUT)
+    takes = set(inspect.signature(model.get_decoder().forward).parameters)
+    if getattr(config, "is_decoder", True) is False and "encoder_hidden_states" in takes:
+        raise ModelError(f"{name} is an encoder, whose tokens see what comes after them", hint=WAY_OUT)
     recurrent = next((type(m).__name__ for m in model.modules() if _RECURRENT.search(type(m).__name__)), None)
     if recurrent is not None:
         raise ModelError(f"{name} keeps a recurrent state ({recurrent}) that cannot be kept ragged", hint=WAY_OUT)
@@ -40,10 +43,18 @@ def check_architecture(model: PreTrainedModel) -> None:
         raise ModelError(
             f"{name} with alibi derives positions from a padding mask, not from position ids", hint=WAY_OUT
         )
-    takes = set(inspect.signature(model.get_decoder().forward).parameters)
     if missing := [wanted for wanted in ("past_key_values", "position_ids", "attention_mask") if wanted not in takes]:
         raise ModelError(f"the decoder of {name} takes no {missing[0]}, so it cannot be fed in parts", hint=WAY_OUT)
     sliding_window(config)
+
+
+def freeze_towers(model: PreTrainedModel) -> None:
+    """What reads pictures or sound beside the text learns nothing here; no moments are kept for it."""
+    text = [*model.get_decoder().parameters(), *model.get_output_embeddings().parameters()]
+    inside = set(map(id, text))
+    for parameter in model.parameters():
+        if id(parameter) not in inside:
+            parameter.requires_grad_(False)
 
 
 def sliding_window(config: Any) -> Window:

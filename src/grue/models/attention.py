@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME = "grue"  # of `attention` among transformers' attention functions
-DROPOUTS = ("attention_dropout", "attn_pdrop")  # of attention, as configurations name it
 LONGEST = 768  # tokens; beyond, torch's kernel is as fast
 PART_BYTES = 2**20  # of copied keys and values at a time: half of a core's second cache
 
@@ -101,10 +100,15 @@ def takes_rows(model: PreTrainedModel, ids_BL: torch.Tensor) -> bool:
         and takes_own_attention(model)
         and 1 < ids_BL.shape[1] <= LONGEST
         and sliding_window(config).size is None
-        and not (model.training and any(getattr(config, name, 0.0) for name in DROPOUTS))
+        and not (model.training and _drops_attention(config))
         and not getattr(config, "attn_logit_softcapping", None)
         and not any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
     )
+
+
+def _drops_attention(config: object) -> bool:
+    """Is some attention dropped in training? Configurations call it attn_pdrop, attention_probs_dropout_prob, ..."""
+    return any(bool(value) for name, value in vars(config).items() if "att" in name and "drop" in name)
 
 
 @contextmanager

@@ -11,16 +11,16 @@ from grue.config import ModelConfig
 from grue.errors import ConfigError, needs
 from grue.hardware import native_bfloat16
 from grue.models.adapter import with_adapter
+from grue.models.architecture import freeze_towers
 from grue.models.checkpointing import prepare_recomputing
 from grue.models.quantization import (
     check_reading,
-    check_stored,
     is_quantised,
     keep_unpacked,
     loading_options,
-    stored_method,
 )
-from grue.models.sources import EMBEDDED, cannot_load, embedded_folder, read_config, safe_options, source_of
+from grue.models.skeleton import plain_attention, skeleton
+from grue.models.sources import EMBEDDED, cannot_load, embedded_folder, safe_options, source_of
 from grue.models.tokenizer import check_context, check_tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -70,15 +70,15 @@ def load_base(
     from transformers.utils import logging as hf_logging
 
     hf_logging.disable_progress_bar()
-    raw = read_config(config)
-    check_stored(config, raw)
     _check_attention(config.attention)
+    shape = skeleton(config)
     wanted = dtype or stored_dtype(config)
     tokenizer = load_tokenizer(config)
+    check_tokenizer(config.name, tokenizer, shape)
+    check_context(config.name, shape, config.context)
     options: dict[str, Any] = {
         "use_safetensors": True,
-        # the engine's masks are not for flash attention, which the learner switches on for its own passes
-        "attn_implementation": "eager" if config.attention == "eager" else "sdpa",
+        "attn_implementation": plain_attention(shape, config),
         "dtype": wanted,
         **loading_options(config, wanted),
     }
@@ -88,11 +88,10 @@ def load_base(
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise cannot_load(config.name, error) from error
+    freeze_towers(model)
     keep_unpacked(model)
     check_reading(config.name, model)
-    check_tokenizer(config.name, tokenizer, model)
-    check_context(config.name, model, config.context)
-    if config.quantize == "none" and stored_method(raw) is None:
+    if config.quantize == "none" and shape.config.grue_stored_method is None:
         model = model.to(device or default_device())  # type: ignore[arg-type]
     return model.eval(), tokenizer
 

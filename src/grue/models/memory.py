@@ -16,9 +16,8 @@ from grue.config import Config, ModelConfig
 from grue.models.adapter import adapted_matrices, matrices
 from grue.models.load import compute_dtype, default_device, stored_dtype
 from grue.models.packed import packs
-from grue.models.quantization import check_stored, stored_method
 from grue.models.sharding import wants_shards
-from grue.models.sources import cannot_load, read_config, safe_options, source_of
+from grue.models.skeleton import plain_attention, skeleton
 from grue.parallel import ALONE, Processes
 
 if TYPE_CHECKING:
@@ -90,26 +89,10 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
     return Estimate(always, playing, learning, available_bytes())
 
 
-def skeleton(config: ModelConfig) -> PreTrainedModel:
-    """The model with shapes and no data. ModelError as in loading."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    raw = read_config(config)
-    check_stored(config, raw)
-    try:
-        architecture = AutoConfig.from_pretrained(source_of(config), **safe_options(config))
-        with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(architecture, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise cannot_load(config.name, error) from error
-    model.config.grue_stored_method = stored_method(raw)
-    return model
-
-
 def learned_weights(model: PreTrainedModel, config: ModelConfig) -> int:
     """Weights of the language model that learn."""
     if config.adapter == "none":
-        return model.num_parameters()
+        return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     shapes = adapted_matrices(model, config.lora_targets).values()
     return sum(config.lora_rank * (inputs + outputs) + config.lora_dora * outputs for inputs, outputs in shapes)
 
@@ -127,19 +110,17 @@ def weight_bytes(model: PreTrainedModel, config: ModelConfig) -> int:
 def cache_elements(model: PreTrainedModel) -> int:
     """Numbers that the key-value cache holds for one token."""
     config: Any = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    if config.model_type == "falcon":  # it writes one head for all, or copies of each for every query head
-        one = config.multi_query and not config.new_decoder_architecture
-        heads = 1 if one else config.num_attention_heads
-    return 2 * int(config.num_hidden_layers * heads * _head_size(config))
+    layers = _layers(config)
+    shared = getattr(config, "num_kv_shared_layers", None) or 0  # the last ones, which read what others have written
+    return sum(map(_cached, layers[: len(layers) - shared]))
 
 
 def activation_bytes(model: PreTrainedModel, config: ModelConfig, tokens: int, dtype: torch.dtype) -> int:
     """Bytes kept for the backward pass of one micro-batch of `tokens`."""
     text: Any = model.config.get_text_config()
     b, hidden, layers = dtype.itemsize, int(text.hidden_size), int(text.num_hidden_layers)
+    queries = sum(int(one.num_attention_heads) * _head_size(one) for one in _layers(text)) // layers
     inner = int(getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * hidden)
-    queries = int(text.num_attention_heads) * _head_size(text)
     keys = cache_elements(model) // (2 * layers)
     # two norms, computed in float32; inputs of the projections; queries, keys, values, output; the inner layer
     layer = 2 * (FULL + FULL) * hidden + b * (2 * hidden + 2 * queries + 2 * keys + 4 * inner)
@@ -147,7 +128,7 @@ def activation_bytes(model: PreTrainedModel, config: ModelConfig, tokens: int, d
         adapted = adapted_matrices(model, config.lora_targets).values()
         layer += b * sum(inputs + config.lora_rank for inputs, _ in adapted) // layers
     length = min(config.context, tokens)
-    if config.attention == "eager":
+    if plain_attention(model, config) == "eager":
         layer += (FULL + b) * int(text.num_attention_heads) * length
     elif default_device() == "cpu" and dtype is torch.bfloat16:  # our own kernel keeps one half of the matrix
         layer += b * int(text.num_attention_heads) * length // 2
@@ -185,6 +166,26 @@ def _playing_copy(model: PreTrainedModel, config: ModelConfig, dtype: torch.dtyp
     packed = sum(inputs * outputs for inputs, outputs in matrices(model).values())
     twice = not whole and packs(default_device(), dtype)
     return (model.num_parameters() + twice * packed) * dtype.itemsize
+
+
+def _layers(config: Any) -> list[Any]:
+    """The configuration of each layer: in Gemma 4 heads differ in size from one to another."""
+    if getattr(config, "is_heterogeneous", False):
+        return list(config.per_layer_config)
+    return [config] * int(config.num_hidden_layers)
+
+
+def _cached(layer: Any) -> int:
+    """Numbers that one layer keeps for one token."""
+    if getattr(layer, "kv_lora_rank", None):  # DeepSeek's latent attention
+        return int(layer.kv_lora_rank + layer.qk_rope_head_dim)
+    heads = getattr(layer, "num_key_value_heads", None) or layer.num_attention_heads
+    grouped = getattr(layer, "new_decoder_architecture", False)
+    if getattr(layer, "multi_query", False) and not grouped:
+        heads = 1
+    elif layer.model_type == "falcon":  # it writes copies of each for every query head
+        heads = layer.num_attention_heads
+    return 2 * int(heads) * _head_size(layer)
 
 
 def _head_size(config: Any) -> int:

@@ -78,6 +78,7 @@ class PolicyModel(nn.Module):
         self.value_head = (value_head or ValueHead(config.hidden_size)).to(next(lm.parameters()).device)
         self.value_shares_trunk = value_shares_trunk
         self.softcap = getattr(config, "final_logit_softcapping", None)
+        self.logit_scale = _logit_scale(config)
         # of a model in shards, the whole one that plays (`models.sharding`); in a tuple, as it is no module of this one
         self.playing: tuple[PolicyModel, ...] = ()
 
@@ -100,13 +101,16 @@ class PolicyModel(nn.Module):
         return len(self.base_lm().get_output_embeddings().weight)
 
     def logits(self, hidden_NH: torch.Tensor, children_NC: torch.Tensor) -> torch.Tensor:
-        return self._capped(child_logits(self.base_lm().get_output_embeddings(), hidden_NH, children_NC))
+        return self._scaled(child_logits(self.base_lm().get_output_embeddings(), hidden_NH, children_NC))
 
     def vocabulary_logits(self, hidden_NH: torch.Tensor) -> torch.Tensor:
         """Logits (N, V) of all tokens, in float32."""
-        return self._capped(vocabulary_logits(self.base_lm().get_output_embeddings(), hidden_NH))
+        return self._scaled(vocabulary_logits(self.base_lm().get_output_embeddings(), hidden_NH))
 
-    def _capped(self, logits: torch.Tensor) -> torch.Tensor:
+    def _scaled(self, logits: torch.Tensor) -> torch.Tensor:
+        """What the architecture makes of the products of its output layer."""
+        if self.logit_scale != 1:
+            logits = logits * self.logit_scale
         if self.softcap is None:
             return logits
         # what pads stays at -inf
@@ -148,6 +152,13 @@ class PolicyModel(nn.Module):
         before_TH = hidden_at(turn_row_T, turn_position_T)
         values_T = self.value_head(before_TH if self.value_shares_trunk else before_TH.detach())
         return Reading(logits_NC, values_T, before_TH)
+
+
+def _logit_scale(config: Any) -> float:
+    """What logits are multiplied by: Cohere names it, Granite and MiniCPM divide by what HyperCLOVA X multiplies by."""
+    scaling = float(getattr(config, "logits_scaling", None) or 1.0)
+    factor = float(getattr(config, "logit_scale", None) or 1.0)
+    return factor * scaling if config.model_type.startswith("hyperclovax") else factor / scaling
 
 
 def _read_padded(decoder: Any, ids_BL: torch.Tensor, trees: Trees | None) -> HiddenAt:

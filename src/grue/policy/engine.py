@@ -120,7 +120,7 @@ class Engine:
         self._window = sliding_window(self.decoder.config)
         self._packs = takes_own_attention(self.decoder)
         self._plan = _Plan()
-        layers = [_RaggedLayer(slots, columns, self._plan) for _ in range(model.config.num_hidden_layers)]
+        layers = [_RaggedLayer(slots, columns, self._plan) for _ in range(self.decoder.config.num_hidden_layers)]
         self._cache = Cache(layers=layers)  # type: ignore[arg-type]
 
     def reset(self, row: int, length: int = 0) -> None:

@@ -18,6 +18,8 @@ from grue.games.play import demo_report, play
 from grue.games.teachers import teacher
 from grue.models.out_of_memory import explained_memory
 from grue.models.sharding import check_sharding
+from grue.models.skeleton import check_model
+from grue.models.sources import EMBEDDED
 from grue.parallel import Processes, join
 from grue.progress import Progress
 from grue.report import html
@@ -43,6 +45,8 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     start = time.monotonic()
     processes = join()
     _check(config, processes)
+    if config.model.name != EMBEDDED and not (out / "stages.json").exists():
+        check_model(config.model)
     run = _open(out, config, "demos" if again else "", processes)
     say(plan(config, out))
     wanted = [name for name in STAGES if name != "dagger" or config.dagger.rounds]

@@ -17,13 +17,14 @@ from grue.errors import CheckpointError
 from grue.games import Game, make, tasks
 from grue.hardware import physical_cores
 from grue.interrupt import Interrupt
-from grue.models.load import compute_dtype, default_device, load_model
+from grue.models.load import EMBEDDED, compute_dtype, default_device, load_model
 from grue.models.memory import estimate
 from grue.models.out_of_memory import hints
 from grue.models.policy_model import PolicyModel
 from grue.models.sharding import shard, wants_shards
 from grue.parallel import ALONE, Processes
 from grue.policy.actor import Actor
+from grue.policy.drivable import check_drivable
 from grue.policy.policy import Policy, make_policy
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
@@ -78,6 +79,8 @@ class Session:
         # what is spread over devices need not fit on one of them
         lm, tokenizer = load_model(settings, device="cpu" if spread else None)
         model = PolicyModel(lm, value_shares_trunk=self.config.ppo.value_shares_trunk)
+        if settings.name != EMBEDDED and not spread:  # ... nor be read by one
+            check_drivable(model)
         if spread:
             shard(model, self.processes, compute_dtype(settings.dtype, default_device()))
         return model, self._encoder(tokenizer)

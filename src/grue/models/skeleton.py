@@ -1,0 +1,49 @@
+"""A model's shapes without its data: what can be said of it, and refused, before any weights are read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from grue.config import ModelConfig
+from grue.models.architecture import check_architecture, freeze_towers
+from grue.models.quantization import check_stored, stored_method
+from grue.models.sources import cannot_load, read_config, safe_options, source_of
+from grue.models.tokenizer import check_context, check_tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def skeleton(config: ModelConfig) -> PreTrainedModel:
+    """The model on the "meta" device. ModelError as in loading, and for an architecture that grue cannot drive."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    raw = read_config(config)
+    check_stored(config, raw)
+    try:
+        architecture = AutoConfig.from_pretrained(source_of(config), **safe_options(config))
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(architecture, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise cannot_load(config.name, error) from error
+    check_architecture(model)
+    freeze_towers(model)
+    model.config.grue_stored_method = stored_method(raw)
+    return model
+
+
+def check_model(config: ModelConfig) -> None:
+    """Refuse before the first game what loading would refuse after the last demonstration. Reads no weights."""
+    model = skeleton(config)
+    check_tokenizer(config.name, load_tokenizer(config), model)
+    check_context(config.name, model, config.context)
+
+
+def plain_attention(model: PreTrainedModel, config: ModelConfig) -> str:
+    """The attention that a model is loaded with: some architectures, such as Gemma 2 and GPT-OSS, have no SDPA.
+
+    Flash attention takes no masks such as the engine's; the learner switches it on for its own passes.
+    """
+    return "eager" if config.attention == "eager" or not model._supports_sdpa else "sdpa"

@@ -1,0 +1,44 @@
+"""Does the engine drive a model? Tried on a few tokens: there are more architectures than rules for them."""
+
+from __future__ import annotations
+
+import torch
+
+from grue.errors import ModelError
+from grue.models.architecture import WAY_OUT
+from grue.models.out_of_memory import is_out_of_memory
+from grue.models.policy_model import PolicyModel
+from grue.policy.engine import Engine
+
+PARTS = ((7, 5), (1, 2))  # tokens of two texts that are read together, in two parts each
+TOLERANCE = 1e-2  # of the logits' length
+COARSE = 0.3  # the same in 16 bits or less, where rounding may send a token to another expert
+
+
+@torch.inference_mode()
+def check_drivable(model: PolicyModel) -> None:
+    """ModelError, by name, where texts read in two parts give other logits than the model gives for the whole."""
+    lm = model.lm
+    name = lm.config.get_text_config().model_type
+    texts = [[(7 * place + 3) % model.vocabulary for place in range(sum(parts))] for parts in PARTS]
+    rows, firsts = range(len(texts)), [first for first, _ in PARTS]
+    try:
+        engine = Engine(lm, len(texts), max(map(len, texts)))
+        engine.feed(rows, [ids[:first] for ids, first in zip(texts, firsts, strict=True)])
+        found_BH = engine.feed(rows, [ids[first:] for ids, first in zip(texts, firsts, strict=True)])
+        found_BV = model.vocabulary_logits(found_BH)
+        whole = (lm(input_ids=torch.tensor([ids], device=engine.device), use_cache=False) for ids in texts)
+        wanted_BV = torch.stack([out.logits[0, -1] for out in whole]).float()
+    except ModelError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        reason = (str(error).strip().splitlines() or [repr(error)])[0]
+        raise ModelError(f"{name} cannot be fed in parts: {reason}", hint=WAY_OUT) from error
+    gap = float(((found_BV - wanted_BV).norm(dim=1) / wanted_BV.norm(dim=1).clamp_min(1e-6)).max())
+    exact = engine.dtype is torch.float32 and not getattr(lm, "is_quantized", False)
+    if not gap <= (TOLERANCE if exact else COARSE):
+        raise ModelError(
+            f"{name} gives other logits when a text is read in parts (they differ by {gap:.0%})", hint=WAY_OUT
+        )
