@@ -12,6 +12,8 @@ import tiny
 from grue.errors import TrainingError
 from grue.models.checkpointing import prepare_recomputing, training
 from grue.models.policy_model import PolicyModel, Reading
+from grue.policy.choose import Decoding
+from grue.rollout.collect import collect
 from grue.rollout.pack import Batch, Sample, collate, micro_batches, samples
 from grue.storage import checkpoint
 from grue.train.learner import Learner
@@ -204,6 +206,31 @@ def test_recomputing_gives_the_same_gradients_from_less_memory(name: str, tmp_pa
         # the two ways go through different kernels of attention, which round differently
         assert torch.allclose(gradient, again[key], rtol=0, atol=1e-5 * gradient.abs().max().item()), key
     assert not any(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["choose", "score"])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gemma2", "gemma4", "gpt2", "gpt_oss", "deepseek", "cohere"])
+def test_a_step_that_recomputes_moves_as_one_that_keeps(name: str, kind: str, dtype: str) -> None:
+    """The backward pass computes with the attention of the forward pass, where we have put ours in place of torch's."""
+    from transformers import AutoModelForCausalLM
+
+    import architectures
+    from grue import games
+
+    seats = [games.make("toy") for _ in range(3)]
+    played = samples(collect(tiny.player(kind=kind), seats, tiny.tasks(3), Decoding(), columns=512))
+    norms = []
+    for recompute in (False, True):
+        torch.manual_seed(0)
+        lm = AutoModelForCausalLM.from_config(architectures.ALL[name]()).eval()
+        if recompute:
+            prepare_recomputing(lm)
+        model = PolicyModel(lm)
+        learner = learner_of(model, dtype=dtype, recompute=recompute)
+        norms.append(learner.step(played, nll, 1.0)["grad_norm"])
+        assert model.base_lm().get_decoder().config._attn_implementation in ("sdpa", "eager")
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4 if dtype == "float32" else 0.05)
 
 
 def test_attention_of_training_is_put_back_afterwards() -> None:

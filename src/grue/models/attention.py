@@ -46,12 +46,15 @@ _ROWS: ContextVar[Sequence[RowGroup]] = ContextVar("rows of the pass in training
 
 def takes_own_attention(model: PreTrainedModel) -> bool:
     """Does a model ask for its attention by name? Others, such as Falcon, take any name but "sdpa" for "eager"."""
-    return model.config._attn_implementation == "sdpa" and bool(model._supports_attention_backend)
+    return model.config._attn_implementation in ("sdpa", NAME) and bool(model._supports_attention_backend)
 
 
 @contextmanager
 def own_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Within, a model that was loaded with "sdpa" calls `attention`; the model's own setting is left as it was."""
+    """Within, a model that was loaded with "sdpa" calls `attention`; the model's own setting is left as it was.
+
+    A layer that computes its activations again calls what is set then: the backward pass belongs within, too.
+    """
     config = model.config
     stock = config._attn_implementation
     if takes_own_attention(model):

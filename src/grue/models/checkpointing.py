@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from torch import nn
 
 from grue.errors import ModelError
+from grue.models.attention import own_attention
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -46,12 +47,14 @@ def training(model: PolicyModel, *, dropout: bool, recompute: bool, attention: s
     layers = decoder_layers(model) if recompute else []
     for layer in layers:
         layer.training = True
-    config = model.base_lm().get_decoder().config
+    decoder = model.base_lm().get_decoder()
+    config = decoder.config
     stock = config._attn_implementation
     if attention == "flash_attention_2":
         config._attn_implementation = attention
     try:
-        yield
+        with own_attention(decoder) if recompute else nullcontext():
+            yield
     finally:
         config._attn_implementation = stock
         for layer in layers:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from grue.models.architecture import layer_masks, sliding_window
+from grue.models.attention import NAME as OWN_ATTENTION
 from grue.models.attention import own_attention, rows_attention, takes_rows
 from grue.models.causal import row_groups
 from grue.models.scores import Trees, candidate_scores, log_normalisers
@@ -186,6 +187,7 @@ def _read_rows(decoder: Any, ids_BL: torch.Tensor, sizes: Sequence[int], trees: 
 
 def _tree_masks(config: Any, trees: Trees, hidden_dtype: torch.dtype) -> dict[str, Any]:
     """Positions and masks of a forward pass with trees. SDPA takes bool masks, which autocast leaves alone."""
-    window, dtype = sliding_window(config), None if config._attn_implementation == "sdpa" else hidden_dtype
+    window = sliding_window(config)
+    dtype = None if config._attn_implementation in ("sdpa", OWN_ATTENTION) else hidden_dtype
     masks = layer_masks(window, trees.seen_BLL, trees.places_BL[..., None], trees.places_BL[:, None], dtype)
     return {"attention_mask": masks, "position_ids": trees.places_BL}
