@@ -257,3 +257,12 @@ def test_no_override_ends_in_anything_but_a_config_or_a_config_error(key: str, v
 def test_no_value_ends_in_anything_but_a_config_or_a_config_error(key: str, value: str) -> None:
     config = _settled(f"{key}={value}")
     assert config is None or override(config, []) == config
+
+
+def test_a_folder_stays_the_model_from_wherever_a_run_is_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models/mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert load_config("toy", ["model.name=models/mine"]).model.name == str(tmp_path / "models/mine")
+    assert load_config("toy", ["model.name=models/other"]).model.name == "models/other"  # may be a hub's

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from grue.errors import ConfigError, GrueError, ModelError
 from grue.evaluate.probe import replay
 from grue.models.load import load_base, load_model
 from grue.models.policy_model import PolicyModel
+from grue.models.skeleton import check_model
 from grue.policy.choose import ChoosePolicy, Decoding
 from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
@@ -306,6 +309,91 @@ def test_code_beside_the_weights_is_never_run(folders: dict[str, Path], tmp_path
     with pytest.raises(ModelError):
         load_model(settings(folder))
     assert not canary.exists()
+
+
+def _changed(folder: Path, to: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Path:
+    """A copy of a model with other weights."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(folder, to)
+    save_file(change(load_file(folder / "model.safetensors")), to / "model.safetensors", metadata={"format": "pt"})
+    return to
+
+
+def test_missing_weights_are_not_made_up(folders: dict[str, Path], tmp_path: Path) -> None:
+    half = _changed(
+        folders["llama"], tmp_path / "half", lambda w: {n: t for n, t in w.items() if ".layers.1." not in n}
+    )
+    with pytest.raises(
+        ModelError, match=r"lack 9 of the tensors .*model\.layers\.1\.input_layernorm\.weight, "
+    ) as caught:
+        load_model(settings(half))
+    assert "not whole" in caught.value.hint
+
+
+def test_damaged_weights_are_one_error(folders: dict[str, Path], tmp_path: Path) -> None:
+    other = _changed(folders["llama"], tmp_path / "other", lambda w: {n: t[..., :8].contiguous() for n, t in w.items()})
+    with pytest.raises(ModelError, match="cannot load the model"):
+        load_model(settings(other))
+    (other / "model.safetensors").write_bytes((folders["llama"] / "model.safetensors").read_bytes()[:5000])
+    with pytest.raises(ModelError, match="cannot load the model"):
+        load_model(settings(other))
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        ("q_porj", "did you mean q_proj"),
+        ("q_proj,lm_head", "the output layer cannot have an adapter"),
+        ("self_attn", "it may have down_proj, gate_proj, k_proj"),
+    ],
+)
+def test_what_cannot_have_an_adapter_is_refused(targets: str, said: str, folders: dict[str, Path]) -> None:
+    config = settings(folders["llama"], "model.adapter=lora", f"model.lora_targets={targets}")
+    with pytest.raises(ConfigError) as caught:
+        load_model(config)
+    assert said in f"{caught.value.message}; {caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("model.adapter=lora", "model.lora_targets=q_porj"), "did you mean q_proj"),
+        (("model.adapter=lora", "model.lora_targets=lm_head"), "the output layer cannot have an adapter"),
+        (("policy.template=chat",), "has no chat template"),
+        (("model.context=4096",), "knows 512 positions"),
+    ],
+)
+def test_a_run_is_refused_before_its_first_game(given: tuple[str, ...], said: str, folders: dict[str, Path]) -> None:
+    config = load_config("toy", [f"model.name={folders['llama']}", f"model.context={architectures.CONTEXT}", *given])
+    with pytest.raises(GrueError) as caught:
+        check_model(config.model, config.policy)
+    assert said in f"{caught.value.message}; {caught.value.hint}"
+
+
+def test_a_token_that_only_the_tokenizer_knows_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    folder = shutil.copytree(folders["llama"], tmp_path / "bos")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"bos_token": "<begin>"})
+    tokenizer.save_pretrained(folder)
+    config = load_config("toy", [f"model.name={folder}", f"model.context={architectures.CONTEXT}"])
+    with pytest.raises(ModelError, match=r"has the token <begin> \(\d+\), and the model has \d+ embeddings"):
+        check_model(config.model, config.policy)
+
+
+def test_what_stands_where_a_model_should_be_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"there is no folder '\./nothere'"):
+        load_model(settings(Path("./nothere")).model_copy(update={"name": "./nothere"}))
+    bare = shutil.copytree(folders["llama"], tmp_path / "bare", ignore=shutil.ignore_patterns("*token*"))
+    with pytest.raises(ModelError, match="cannot load the tokenizer of"):
+        load_model(settings(bare))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/stages.json").write_text("{}")
+    with pytest.raises(ModelError) as caught:
+        load_model(settings(tmp_path / "run"))
+    assert "grue export RUN --what merged" in caught.value.hint
 
 
 def test_pickled_weights_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:

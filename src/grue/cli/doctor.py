@@ -85,7 +85,7 @@ def check_model(name: str, settings: list[str]) -> dict[str, str]:
     from grue.models.skeleton import check_model as check_shape
 
     config = load_config(None, [f"model.name={name}", *settings])
-    check_shape(config.model)
+    check_shape(config.model, config.policy)
     needed = estimate(config)
     hint = "" if needed.fits else f"in this order: {'; '.join(hints(config, 'ppo'))}"
     return _check(f"model {name}", "ok" if needed.fits else "note", needed.line(), hint)

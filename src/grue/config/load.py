@@ -133,7 +133,9 @@ def _build(data: dict[str, Any], overrides: Iterable[str], seed: int | None, *, 
         raise ConfigError("preset is not a setting", hint="name the preset itself: grue run smoke")
     # The game comes first, so that parameters given beside it stay.
     for key, value in sorted(settings, key=lambda setting: setting[0] != "game.name"):
-        _put(data, key, value)
+        # a run may be taken up, and its adapter loaded, from elsewhere
+        folder = key == "model.name" and Path(value).is_dir()
+        _put(data, key, str(Path(value).absolute()) if folder else value)
     if seed is not None:
         data["seed"] = seed
     try:

@@ -51,9 +51,12 @@ def replay(model: PolicyModel, episodes: Sequence[Episode], temperature: float) 
     return Gap(len(gap_T), float(gap_T.mean()), float(gap_T.max()), float(same))
 
 
-def tolerance(config: ModelConfig) -> float:
-    """How far log-probabilities of a turn may differ on average, in nats, for a model that played with `config`."""
-    rounding = TOLERANCE[compute_dtype(config.dtype, default_device())]
+def tolerance(config: ModelConfig, stored: torch.dtype = torch.float32) -> float:
+    """How far log-probabilities of a turn may differ on average, in nats, for a model that played with `config`.
+
+    `stored` is the number format that its weights have been written in.
+    """
+    rounding = max(TOLERANCE[compute_dtype(config.dtype, default_device())], TOLERANCE[stored])
     return max(rounding, INT8_TOLERANCE) if config.quantize == "int8" else rounding
 
 

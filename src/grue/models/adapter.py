@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import logging
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -19,7 +21,19 @@ def with_adapter(model: PreTrainedModel, config: ModelConfig) -> PreTrainedModel
     """The model with a fresh adapter that adds nothing yet. Its weights are float32 and the only ones that learn."""
     from peft import get_peft_model
 
-    adapted: PreTrainedModel = get_peft_model(model, lora_config(model, config))  # type: ignore[assignment]
+    shape = lora_config(model, config)
+    # peft imports bitsandbytes wherever it is installed; see `quantization.loading_options`
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
+        try:
+            adapted: PreTrainedModel = get_peft_model(model, shape)  # type: ignore[assignment]
+        except ValueError as error:
+            reason = (str(error).strip().splitlines() or [repr(error)])[0]
+            raise ConfigError(
+                f"model.lora_targets={config.lora_targets}: {reason}",
+                hint=f"it may have {_known(model)}, or all-linear",
+            ) from error
     return adapted
 
 
@@ -42,9 +56,7 @@ def lora_config(model: nn.Module, config: ModelConfig) -> LoraConfig:
 
 def matrices(model: nn.Module) -> dict[str, tuple[int, int]]:
     """Name -> (inputs, outputs) of each layer that can have an adapter; the output layer cannot."""
-    find_head: Any = getattr(model, "get_output_embeddings", None)
-    head = find_head() if find_head is not None else None
-    found = {}
+    head, found = _head(model), {}
     for name, module in model.named_modules():
         if module is head or not hasattr(module, "weight"):
             continue
@@ -54,6 +66,16 @@ def matrices(model: nn.Module) -> dict[str, tuple[int, int]]:
             inputs, outputs = module.weight.shape
             found[name] = (inputs, outputs)
     return found
+
+
+def _head(model: nn.Module) -> object:
+    find_head: Any = getattr(model, "get_output_embeddings", None)
+    return find_head() if find_head is not None else None
+
+
+def _known(model: nn.Module) -> str:
+    """The names that `model.lora_targets` may take, in words."""
+    return ", ".join(sorted({name.rpartition(".")[2] for name in matrices(model)}))
 
 
 def adapted_matrices(model: nn.Module, targets: str) -> dict[str, tuple[int, int]]:
@@ -70,6 +92,11 @@ def _targets(model: nn.Module, text: str) -> str | list[str]:
     if text == "all-linear":
         return _all_linear(model)
     wanted = [name.strip() for name in text.split(",") if name.strip()]
+    head = _head(model)
+    if any(module is head and {name, name.rpartition(".")[2]} & set(wanted) for name, module in model.named_modules()):
+        raise ConfigError(
+            f"model.lora_targets={text}: the output layer cannot have an adapter", hint=f"it may have {_known(model)}"
+        )
     known = sorted({name.rpartition(".")[2] for name in matrices(model)})
     # a quantised layer need not look like a linear one, so any module of that name will do
     present = {part for name, _ in model.named_modules() for part in (name, name.rpartition(".")[2])}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
@@ -24,7 +25,9 @@ def prepare_recomputing(model: PreTrainedModel) -> None:
             f"{model.config.model_type} cannot compute its activations again",
             hint="set model.gradient_checkpointing=false and a smaller micro_tokens",
         )
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    with warnings.catch_warnings():  # the new name is not in all versions
+        warnings.filterwarnings("ignore", message="`gradient_checkpointing_enable` is deprecated")
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     for layer in decoder_layers(model):
         # see `training`: these layers would read their own dropout from the same switch
         for name in [name for name in vars(layer) if "dropout" in name]:

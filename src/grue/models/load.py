@@ -5,21 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 
 from grue import heap
 from grue.config import ModelConfig
-from grue.errors import ConfigError, needs
+from grue.errors import ModelError
 from grue.hardware import native_bfloat16
 from grue.models.adapter import with_adapter
 from grue.models.architecture import freeze_towers
 from grue.models.checkpointing import prepare_recomputing
+from grue.models.out_of_memory import is_out_of_memory
 from grue.models.quantization import (
     check_reading,
     is_quantised,
     keep_unpacked,
     loading_options,
 )
-from grue.models.skeleton import plain_attention, skeleton
+from grue.models.skeleton import check_attention, plain_attention, skeleton
 from grue.models.sources import EMBEDDED, cannot_load, embedded_folder, safe_options, source_of
 from grue.models.tokenizer import check_context, check_tokenizer, load_tokenizer
 
@@ -70,7 +72,7 @@ def load_base(
     from transformers.utils import logging as hf_logging
 
     hf_logging.disable_progress_bar()
-    _check_attention(config.attention)
+    check_attention(config.attention)
     shape = skeleton(config)
     wanted = dtype or stored_dtype(config)
     tokenizer = load_tokenizer(config)
@@ -83,11 +85,20 @@ def load_base(
         **loading_options(config, wanted),
     }
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            source_of(config), **safe_options(config), **options
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source_of(config), **safe_options(config), **options, output_loading_info=True
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        if is_out_of_memory(error):
+            raise
         raise cannot_load(config.name, error) from error
+    model: PreTrainedModel = loaded[0]
+    if missing := sorted(loaded[1]["missing_keys"]):  # transformers would begin with numbers drawn at random
+        raise ModelError(
+            f"the weights of {config.name!r} lack {len(missing)} of the tensors that config.json asks for: "
+            f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}",
+            hint="fetch or save the model again; its files are not whole, or of different models",
+        )
     freeze_towers(model)
     keep_unpacked(model)
     check_reading(config.name, model)
@@ -99,11 +110,3 @@ def load_base(
 def stored_dtype(config: ModelConfig) -> torch.dtype:
     """The number format in which a model's weights are held: float32 where they learn."""
     return torch.float32 if config.adapter == "none" else compute_dtype(config.dtype, default_device())
-
-
-def _check_attention(name: str) -> None:
-    if name != "flash_attention_2":
-        return
-    if not torch.cuda.is_available():
-        raise ConfigError("model.attention=flash_attention_2 needs a GPU, and torch finds none", hint="use sdpa")
-    needs("flash_attn", feature="model.attention=flash_attention_2")

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from grue.config import ModelConfig
-from grue.models.architecture import check_architecture, freeze_towers
+from grue.config import ModelConfig, PolicyConfig
+from grue.errors import ConfigError, ModelError, needs
+from grue.models.adapter import adapted_matrices
+from grue.models.architecture import WAY_OUT, check_architecture, freeze_towers
 from grue.models.quantization import check_stored, stored_method
 from grue.models.sources import cannot_load, read_config, safe_options, source_of
-from grue.models.tokenizer import check_context, check_tokenizer, load_tokenizer
+from grue.models.tokenizer import check_context, check_prompt, check_tokenizer, load_tokenizer
+from grue.prompts.tokens import Encoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,6 +27,8 @@ def skeleton(config: ModelConfig) -> PreTrainedModel:
     check_stored(config, raw)
     try:
         architecture = AutoConfig.from_pretrained(source_of(config), **safe_options(config))
+        if architecture.is_encoder_decoder:
+            raise ModelError(f"{architecture.model_type} is an encoder with a decoder", hint=WAY_OUT)
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(architecture, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
@@ -34,11 +39,24 @@ def skeleton(config: ModelConfig) -> PreTrainedModel:
     return model
 
 
-def check_model(config: ModelConfig) -> None:
-    """Refuse before the first game what loading would refuse after the last demonstration. Reads no weights."""
-    model = skeleton(config)
-    check_tokenizer(config.name, load_tokenizer(config), model)
+def check_model(config: ModelConfig, prompt: PolicyConfig) -> None:
+    """Refuse before the first game what would come to light after the last demonstration. Reads no weights."""
+    check_attention(config.attention)
+    model, tokenizer = skeleton(config), load_tokenizer(config)
+    check_tokenizer(config.name, tokenizer, model)
     check_context(config.name, model, config.context)
+    check_prompt(config.name, Encoder(tokenizer, prompt), len(model.get_output_embeddings().weight))
+    if config.adapter == "lora":
+        adapted_matrices(model, config.lora_targets)
+
+
+def check_attention(name: str) -> None:
+    """ConfigError where flash attention is asked for and cannot be had."""
+    if name != "flash_attention_2":
+        return
+    if not torch.cuda.is_available():
+        raise ConfigError("model.attention=flash_attention_2 needs a GPU, and torch finds none", hint="use sdpa")
+    needs("flash_attn", feature="model.attention=flash_attention_2")
 
 
 def plain_attention(model: PreTrainedModel, config: ModelConfig) -> str:

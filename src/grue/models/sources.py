@@ -37,12 +37,14 @@ def read_config(config: ModelConfig) -> dict[str, Any]:
     """config.json of the model as it stands. ModelError where there is none, or where it asks to run code."""
     from transformers import PreTrainedConfig
 
+    if not Path(config.name).is_dir() and (config.name.startswith((".", "/", "~")) or config.name.count("/") > 1):
+        raise ModelError(f"there is no folder {config.name!r}, which model.name names", hint=HINT)
     try:
         found: dict[str, Any] = PreTrainedConfig.get_config_dict(source_of(config), revision=config.revision)[0]
     except (OSError, ValueError, KeyError) as error:
         raise cannot_load(config.name, error) from error
     if not found:
-        raise ModelError(f"cannot load the model {config.name!r}: it has no config.json", hint=HINT)
+        raise ModelError(f"cannot load the model {config.name!r}: it has no config.json", hint=_hint(config.name))
     refuse_code(config.name, found)
     return found
 
@@ -50,7 +52,16 @@ def read_config(config: ModelConfig) -> dict[str, Any]:
 def cannot_load(name: str, error: Exception) -> ModelError:
     """`error` of transformers as one line with a hint."""
     reason = str(error).strip().splitlines()
-    return ModelError(f"cannot load the model {name!r}: {reason[0] if reason else repr(error)}", hint=HINT)
+    return ModelError(f"cannot load the model {name!r}: {reason[0] if reason else repr(error)}", hint=_hint(name))
+
+
+def _hint(name: str) -> str:
+    folder = Path(name)
+    if any((folder / file).exists() for file in ("adapter_config.json", "stages.json")):
+        return "that is an adapter or a run; give the folder that grue export RUN --what merged makes"
+    if folder.is_dir() or name == EMBEDDED:
+        return HINT
+    return f"there is no folder {name} here; {HINT}"
 
 
 def refuse_code(name: str, config: Mapping[str, Any], path: str = "") -> None:

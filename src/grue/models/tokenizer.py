@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from grue.config import ModelConfig
 from grue.errors import ModelError
-from grue.models.sources import cannot_load, safe_options, source_of
+from grue.models.sources import safe_options, source_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from grue.prompts.tokens import Encoder
 
 PROBE = "You see a key.\n> take key\n"
 
@@ -21,7 +23,11 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source_of(config), **safe_options(config))
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise cannot_load(config.name, error) from error
+        reason = (str(error).strip().splitlines() or [repr(error)])[0]
+        raise ModelError(
+            f"cannot load the tokenizer of {config.name!r}: {reason}",
+            hint="its files (tokenizer.json, or what its kind has) must stand beside config.json, and whole",
+        ) from error
     return tokenizer
 
 
@@ -42,6 +48,18 @@ def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase, model: PreTra
         raise ModelError(
             f"the tokenizer of {name!r} has ids up to {highest}, and the model has {rows} embeddings",
             hint="the two are of different models: put the right tokenizer beside the weights",
+        )
+
+
+def check_prompt(name: str, encoder: Encoder, rows: int) -> None:
+    """ModelError where the prompt itself has a token that is none of the model's `rows`: added ones may be."""
+    ids = (*encoder.task("key", 9), *encoder.observation("key", ("take key",)), *encoder.action("take key"))
+    if max(ids) >= rows:
+        token = encoder.tokenizer.convert_ids_to_tokens(max(ids))
+        raise ModelError(
+            f"the prompt for {name!r} has the token {token} ({max(ids)}), and the model has {rows} embeddings",
+            hint="the token was added to the tokenizer alone: save the model again with resize_token_embeddings, or "
+            "set policy.template=plain if it comes from the template",
         )
 
 

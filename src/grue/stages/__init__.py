@@ -45,8 +45,9 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     start = time.monotonic()
     processes = join()
     _check(config, processes)
-    if config.model.name != EMBEDDED and not (out / "stages.json").exists():
-        check_model(config.model)
+    plain = config.model.name == EMBEDDED and config.model.adapter == "none" and config.policy.template == "plain"
+    if not plain and not (out / "stages.json").exists():
+        check_model(config.model, config.policy)
     run = _open(out, config, "demos" if again else "", processes)
     say(plan(config, out))
     wanted = [name for name in STAGES if name != "dagger" or config.dagger.rounds]

@@ -56,7 +56,7 @@ def export_run(
     try:
         with explained(f"write {target}"):
             temporary.mkdir(parents=True)
-            _write(temporary, run, config, name, what, getattr(torch, dtype), probe)
+            _write(temporary, run, config, name, what, dtype, probe)
             copy = load_trained(temporary)
             gap = copy.check(probe, f"the exported {what}")
             _about(temporary, run, config, name, what, dtype, gap, copy.encoder.fingerprint)
@@ -70,16 +70,14 @@ def export_run(
     return {"folder": str(target), "what": what, "policy": name, **gap._asdict()}
 
 
-def _write(
-    folder: Path, run: Path, config: Config, policy: str, what: str, dtype: torch.dtype, probe: list[Any]
-) -> None:
+def _write(folder: Path, run: Path, config: Config, policy: str, what: str, dtype: str, probe: list[Any]) -> None:
     trained = load_trained(run, policy)
     weights = stage_weights(run, policy, trained.encoder.fingerprint)
     trained.check(probe, f"the checkpoint of {policy}")
     if what == "adapter":
         save_adapter(trained.model.lm, config.model, folder)
     else:
-        save_merged(config.model, weights, folder, dtype)
+        save_merged(config.model, weights, folder, getattr(torch, dtype))
     save_value_head(weights, folder)
     trained.encoder.tokenizer.save_pretrained(folder)
     (folder / SETTINGS).write_text(dump_config(_portable(config, what)), encoding="utf-8")
@@ -87,6 +85,7 @@ def _write(
     episodes.append(folder / PROBE, [replace(episode, error="") for episode in probe])
     # enough to be loaded by; the rest comes when it has been checked
     about = {"schema": SCHEMA, "what": what, "policy": policy, "prompt": trained.encoder.fingerprint}
+    about["dtype"] = _format(what, dtype)
     (folder / ABOUT).write_text(json.dumps(about), encoding="utf-8")
 
 
@@ -97,13 +96,18 @@ def _about(folder: Path, run: Path, config: Config, policy: str, what: str, dtyp
         "policy": policy,
         "prompt": prompt,
         "base": _base_name(config),
-        "dtype": dtype if what == "merged" else "float32",
-        "probe": {**gap._asdict(), "tolerance": tolerance(config.model)},
+        "dtype": _format(what, dtype),
+        "probe": {**gap._asdict(), "tolerance": tolerance(config.model, getattr(torch, _format(what, dtype)))},
         "versions": versions(),
     }
     (folder / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     card = model_card(_portable(config, what), about, read_results(run))
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _format(what: str, dtype: str) -> str:
+    """The number format that weights are written in: adapters stay as they learn."""
+    return dtype if what == "merged" else "float32"
 
 
 def _portable(config: Config, what: str) -> Config:

@@ -22,6 +22,7 @@ from grue.models.memory import estimate
 from grue.models.out_of_memory import hints
 from grue.models.policy_model import PolicyModel
 from grue.models.sharding import shard, wants_shards
+from grue.models.tokenizer import check_prompt
 from grue.parallel import ALONE, Processes
 from grue.policy.actor import Actor
 from grue.policy.drivable import check_drivable
@@ -83,7 +84,9 @@ class Session:
             check_drivable(model)
         if spread:
             shard(model, self.processes, compute_dtype(settings.dtype, default_device()))
-        return model, self._encoder(tokenizer)
+        encoder = self._encoder(tokenizer)
+        check_prompt(settings.name, encoder, model.vocabulary)
+        return model, encoder
 
     def _encoder(self, tokenizer: PreTrainedTokenizerBase) -> Encoder:
         """The tokenizer with the prompt's form, which must stay what it was when the run's model was first loaded."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from grue.config import Config, read_config
 from grue.errors import CheckpointError, ConfigError, DataError
 from grue.evaluate.probe import PROBE_TEMPERATURE, Gap, check_gap, replay, tolerance
@@ -37,11 +39,12 @@ class Trained:
     config: Config
     model: PolicyModel
     encoder: Encoder
+    stored: torch.dtype = torch.float32  # format of weights that were exported
 
     def check(self, probe: list[Episode], what: str) -> Gap:
         """How closely the model says what was recorded when it played. ModelError where that is not close."""
         gap = replay(self.model, probe, PROBE_TEMPERATURE)
-        check_gap(gap, tolerance(self.config.model), what)
+        check_gap(gap, tolerance(self.config.model, self.stored), what)
         return gap
 
 
@@ -137,7 +140,8 @@ def _load_exported(folder: Path, policy: str | None) -> Trained:
     encoder = Encoder(tokenizer, config.policy)
     checkpoint.check_prompt(folder, about.get("prompt"), encoder.fingerprint)
     model = PolicyModel(lm, head, value_shares_trunk=config.ppo.value_shares_trunk)
-    return Trained(about["policy"], config, model.eval(), encoder)
+    stored = getattr(torch, about.get("dtype", "float32"))
+    return Trained(about["policy"], config, model.eval(), encoder, stored)
 
 
 def _newest(run: Path, stage: str) -> Path | None:

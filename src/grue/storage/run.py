@@ -183,7 +183,8 @@ class Run:
         elif stored.get("sha256") != fingerprint:
             raise ConfigError(
                 f"the prompt has another form than when {self.out} began: chat template or vocabulary has changed",
-                hint="give model.revision the commit that the run began with, or train again with --again sft",
+                hint="give model.revision the commit that the run began with, "
+                f"or train again: grue sft {self.out} --again",
             )
 
     def _start_clock(self, stage: str) -> None:
