@@ -14,6 +14,7 @@ import torch
 from grue import heap
 from grue.config import Config
 from grue.errors import CheckpointError
+from grue.evaluate.probe import PROBE_TEMPERATURE, check_gap, replay, tolerance
 from grue.games import Game, make, tasks
 from grue.hardware import physical_cores
 from grue.interrupt import Interrupt
@@ -29,6 +30,7 @@ from grue.policy.drivable import check_drivable
 from grue.policy.policy import Policy, make_policy
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
+from grue.stages.trained import read_probe
 from grue.storage import checkpoint
 from grue.storage.run import Run
 from grue.train.learner import load_weights
@@ -119,6 +121,14 @@ class Session:
                 f"{folder} holds no checkpoint", hint=f"run the stage first: grue {policy} {self.run.out}"
             )
         load_weights(self.model, self.run.load(path).tensors["model"])
+        self._check_base(policy)
+
+    def _check_base(self, policy: str) -> None:
+        """ModelError where an adapter now stands on another base than it has learnt on: a hub's newest may change."""
+        probe = read_probe(self.run.out, policy) if self.config.model.adapter == "lora" else []
+        if probe:
+            gap = replay(self.model, probe, PROBE_TEMPERATURE)
+            check_gap(gap, tolerance(self.config.model), f"{policy} in {self.run.out}, on {self.config.model.name},")
 
     def player(self) -> Policy:
         """A policy that plays with the weights the model has now. Shards are put together by all processes at once."""
