@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 def with_adapter(model: PreTrainedModel, config: ModelConfig) -> PreTrainedModel:
     """The model with a fresh adapter that adds nothing yet. Its weights are float32 and the only ones that learn."""
+    # peft imports bitsandbytes wherever it is installed; see `quantization.loading_options`
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     from peft import get_peft_model
 
     shape = lora_config(model, config)
-    # peft imports bitsandbytes wherever it is installed; see `quantization.loading_options`
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
         try:
