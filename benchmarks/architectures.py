@@ -20,10 +20,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging
 
 from grue.errors import ModelError
-from grue.models.architecture import check_architecture
 from grue.models.policy_model import PolicyModel
-from grue.policy.drivable import check_drivable
-from grue.policy.engine import Engine
+from grue.policy.drivable import check_drivable, gap_in_parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -92,22 +90,13 @@ def made(name: str) -> PreTrainedModel:
     raise reasons[0]
 
 
-@torch.no_grad()
 def trial(lm: PreTrainedModel) -> float:
-    """The largest difference of a logit, in the largest logit; ModelError where the model is refused."""
-    check_architecture(lm)
+    """The largest distance of logits, in their length; ModelError where the model is refused."""
     model = PolicyModel(lm)
     check_drivable(model)
     draw = torch.Generator().manual_seed(0)
     texts = [torch.randint(3, VOCABULARY - 10, (length,), generator=draw).tolist() for length in LENGTHS]
-    engine = Engine(lm, len(texts) + 1, 256)
-    rows = [0, 1, 3]
-    engine.feed(rows, [ids[:cut] for ids, cut in zip(texts, LENGTHS.values(), strict=True)])
-    found = model.vocabulary_logits(
-        engine.feed(rows, [ids[cut:] for ids, cut in zip(texts, LENGTHS.values(), strict=True)])
-    )
-    wanted = torch.stack([lm(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1] for ids in texts])
-    return float((found - wanted).abs().max() / wanted.abs().max())
+    return gap_in_parts(model, texts, list(LENGTHS.values()))
 
 
 @contextmanager
@@ -133,12 +122,12 @@ def examine(name: str) -> tuple[str, str]:
     except Exception as error:  # anything may go wrong with sizes like these, and says nothing about grue
         return "not made", f"{type(error).__name__}: {error}"
     try:
-        error_found = trial(model)
+        gap = trial(model)
     except ModelError as error:
         return "refused", error.message
     except Exception as error:  # what this looks for
         return "crashed", f"{type(error).__name__}: {error}"
-    return "driven" if error_found < 1e-4 else "differs", f"{error_found:.0e}, {model.config._attn_implementation}"
+    return "driven" if gap < 1e-4 else "differs", f"{gap:.0e}, {model.config._attn_implementation}"
 
 
 def main() -> None:

@@ -96,7 +96,7 @@ def gemma2() -> PreTrainedConfig:
     """Scores that are capped, which torch's attention cannot do; one layer with a window."""
     from transformers import Gemma2Config
 
-    return Gemma2Config(**_shape(head_dim=16, sliding_window=16))
+    return Gemma2Config(**_shape(head_dim=16, sliding_window=16, attn_logit_softcapping=5.0))
 
 
 def gemma4() -> PreTrainedConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedModel
 
+import architectures
 import tiny
 
 SIZES = {
@@ -114,81 +115,27 @@ def phi() -> PreTrainedModel:
     return model
 
 
-def gemma2() -> PreTrainedModel:
-    """Capped scores, which torch's own attention cannot do."""
-    from transformers import Gemma2Config, Gemma2ForCausalLM
+def _of(name: str) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
 
-    config = Gemma2Config(
-        **SIZES,
-        head_dim=8,
-        max_position_embeddings=256,
-        sliding_window=16,
-        initializer_range=0.3,
-        attn_logit_softcapping=5.0,
-    )
     torch.manual_seed(0)
-    return Gemma2ForCausalLM(config).eval()
+    return AutoModelForCausalLM.from_config(architectures.ALL[name]()).eval()
+
+
+def gemma2() -> PreTrainedModel:
+    return _of("gemma2")
 
 
 def gpt_oss() -> PreTrainedModel:
-    """A sink in each head, experts, one layer that sees the last 16 tokens only."""
-    from transformers import GptOssConfig, GptOssForCausalLM
-
-    config = GptOssConfig(
-        **SIZES,
-        head_dim=8,
-        max_position_embeddings=256,
-        sliding_window=16,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        initializer_range=0.3,
-    )
-    torch.manual_seed(0)
-    return GptOssForCausalLM(config).eval()
+    return _of("gpt_oss")
 
 
 def deepseek() -> PreTrainedModel:
-    """Keys and values of different sizes, kept as one small vector for all heads; experts in the second layer."""
-    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
-
-    config = DeepseekV3Config(
-        **{**SIZES, "num_key_value_heads": 4},
-        q_lora_rank=16,
-        kv_lora_rank=16,
-        qk_rope_head_dim=8,
-        qk_nope_head_dim=8,
-        v_head_dim=24,
-        n_routed_experts=4,
-        num_experts_per_tok=2,
-        n_group=1,
-        topk_group=1,
-        first_k_dense_replace=1,
-        moe_intermediate_size=32,
-        max_position_embeddings=256,
-        initializer_range=0.3,
-    )
-    torch.manual_seed(0)
-    return DeepseekV3ForCausalLM(config).eval()
+    return _of("deepseek")
 
 
 def gemma4() -> PreTrainedModel:
-    """Heads of two sizes, windows, and two layers that read the keys of others."""
-    from transformers import Gemma4ForCausalLM, Gemma4TextConfig
-
-    config = Gemma4TextConfig(
-        **{**SIZES, "num_hidden_layers": 4},
-        head_dim=8,
-        global_head_dim=16,
-        max_position_embeddings=256,
-        sliding_window=16,
-        layer_types=["sliding_attention", "full_attention"] * 2,
-        num_kv_shared_layers=2,
-        hidden_size_per_layer_input=8,
-        vocab_size_per_layer_input=320,
-        initializer_range=0.3,
-    )
-    torch.manual_seed(0)
-    return Gemma4ForCausalLM(config).eval()
+    return _of("gemma4")
 
 
 ARCHITECTURES = [llama, gpt2, qwen3, gemma3, mistral, falcon, phi, gemma2, gpt_oss, deepseek, gemma4]

@@ -41,6 +41,11 @@ class ModelError(GrueError, RuntimeError):
     """A model or tokenizer cannot be loaded or cannot be driven."""
 
 
+def first_line(error: BaseException) -> str:
+    """What another library's error says first, for a message of our own."""
+    return (str(error).strip().splitlines() or [repr(error)])[0]
+
+
 _EXTRA_OF = {
     "bitsandbytes": "qlora",
     "minigrid": "babyai",

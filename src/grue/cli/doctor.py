@@ -80,12 +80,12 @@ def show(findings: dict[str, Any], say: Progress) -> None:
 def check_model(name: str, settings: list[str]) -> dict[str, str]:
     """Can grue drive this model, and does it fit? Reads config.json and the tokenizer, from the hub if need be."""
     from grue.config import load_config
+    from grue.models import skeleton
     from grue.models.memory import estimate
     from grue.models.out_of_memory import hints
-    from grue.models.skeleton import check_model as check_shape
 
     config = load_config(None, [f"model.name={name}", *settings])
-    check_shape(config.model, config.policy)
+    skeleton.check_model(config.model, config.policy)
     needed = estimate(config)
     hint = "" if needed.fits else f"in this order: {'; '.join(hints(config, 'ppo'))}"
     return _check(f"model {name}", "ok" if needed.fits else "note", needed.line(), hint)

@@ -68,3 +68,10 @@ def check_gap(gap: Gap, limit: float, what: str) -> None:
             f"a turn on average and {gap.largest:.4f} at most ({gap.turns} turns), more than rounding ({limit})",
             hint="the weights are of another model, were changed, or were rounded too much: try --dtype float32",
         )
+
+
+def check_probe(model: PolicyModel, probe: Sequence[Episode], limit: float, what: str) -> Gap:
+    """How closely `model` says what was recorded when a policy played; ModelError where that is not within `limit`."""
+    gap = replay(model, probe, PROBE_TEMPERATURE)
+    check_gap(gap, limit, what)
+    return gap

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from grue.config import ModelConfig
-from grue.errors import ConfigError
+from grue.errors import ConfigError, first_line
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -29,10 +29,9 @@ def with_adapter(model: PreTrainedModel, config: ModelConfig) -> PreTrainedModel
         try:
             adapted: PreTrainedModel = get_peft_model(model, shape)  # type: ignore[assignment]
         except ValueError as error:
-            reason = (str(error).strip().splitlines() or [repr(error)])[0]
             raise ConfigError(
-                f"model.lora_targets={config.lora_targets}: {reason}",
-                hint=f"it may have {_known(model)}, or all-linear",
+                f"model.lora_targets={config.lora_targets}: {first_line(error)}",
+                hint=f"it may have {', '.join(_known(model))}, or all-linear",
             ) from error
     return adapted
 
@@ -73,9 +72,9 @@ def _head(model: nn.Module) -> object:
     return find_head() if find_head is not None else None
 
 
-def _known(model: nn.Module) -> str:
-    """The names that `model.lora_targets` may take, in words."""
-    return ", ".join(sorted({name.rpartition(".")[2] for name in matrices(model)}))
+def _known(model: nn.Module) -> list[str]:
+    """The names that `model.lora_targets` may take."""
+    return sorted({name.rpartition(".")[2] for name in matrices(model)})
 
 
 def adapted_matrices(model: nn.Module, targets: str) -> dict[str, tuple[int, int]]:
@@ -92,12 +91,12 @@ def _targets(model: nn.Module, text: str) -> str | list[str]:
     if text == "all-linear":
         return _all_linear(model)
     wanted = [name.strip() for name in text.split(",") if name.strip()]
-    head = _head(model)
+    head, known = _head(model), _known(model)
     if any(module is head and {name, name.rpartition(".")[2]} & set(wanted) for name, module in model.named_modules()):
         raise ConfigError(
-            f"model.lora_targets={text}: the output layer cannot have an adapter", hint=f"it may have {_known(model)}"
+            f"model.lora_targets={text}: the output layer cannot have an adapter",
+            hint=f"it may have {', '.join(known)}",
         )
-    known = sorted({name.rpartition(".")[2] for name in matrices(model)})
     # a quantised layer need not look like a linear one, so any module of that name will do
     present = {part for name, _ in model.named_modules() for part in (name, name.rpartition(".")[2])}
     for name in wanted:

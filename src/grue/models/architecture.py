@@ -31,8 +31,7 @@ def check_architecture(model: PreTrainedModel) -> None:
     """ModelError, with the name of the architecture, where a model cannot be driven by position, mask and cache."""
     config = model.config.get_text_config()
     name = str(config.model_type)
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise ModelError(f"{name} is an encoder with a decoder, which grue cannot play with", hint=WAY_OUT)
+    check_decoder(model.config)
     takes = set(inspect.signature(model.get_decoder().forward).parameters)
     if getattr(config, "is_decoder", True) is False and "encoder_hidden_states" in takes:
         raise ModelError(f"{name} is an encoder, whose tokens see what comes after them", hint=WAY_OUT)
@@ -46,6 +45,12 @@ def check_architecture(model: PreTrainedModel) -> None:
     if missing := [wanted for wanted in ("past_key_values", "position_ids", "attention_mask") if wanted not in takes]:
         raise ModelError(f"the decoder of {name} takes no {missing[0]}, so it cannot be fed in parts", hint=WAY_OUT)
     sliding_window(config)
+
+
+def check_decoder(config: Any) -> None:
+    """ModelError where a configuration is of an encoder with a decoder."""
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"{config.model_type} is an encoder with a decoder, which grue cannot play with", hint=WAY_OUT)
 
 
 def freeze_towers(model: PreTrainedModel) -> None:

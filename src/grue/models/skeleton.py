@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from grue.config import ModelConfig, PolicyConfig
-from grue.errors import ConfigError, ModelError, needs
+from grue.errors import ConfigError, needs
 from grue.models.adapter import adapted_matrices
-from grue.models.architecture import WAY_OUT, check_architecture, freeze_towers
+from grue.models.architecture import check_architecture, check_decoder, freeze_towers
 from grue.models.quantization import check_stored, stored_method
 from grue.models.sources import cannot_load, read_config, safe_options, source_of
 from grue.models.tokenizer import check_context, check_prompt, check_tokenizer, load_tokenizer
@@ -27,8 +27,7 @@ def skeleton(config: ModelConfig) -> PreTrainedModel:
     check_stored(config, raw)
     try:
         architecture = AutoConfig.from_pretrained(source_of(config), **safe_options(config))
-        if architecture.is_encoder_decoder:
-            raise ModelError(f"{architecture.model_type} is an encoder with a decoder", hint=WAY_OUT)
+        check_decoder(architecture)  # before transformers says that it knows no causal model of this kind
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(architecture, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
@@ -45,7 +44,7 @@ def check_model(config: ModelConfig, prompt: PolicyConfig) -> None:
     model, tokenizer = skeleton(config), load_tokenizer(config)
     check_tokenizer(config.name, tokenizer, model)
     check_context(config.name, model, config.context)
-    check_prompt(config.name, Encoder(tokenizer, prompt), len(model.get_output_embeddings().weight))
+    check_prompt(config.name, Encoder(tokenizer, prompt), model)
     if config.adapter == "lora":
         adapted_matrices(model, config.lora_targets)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grue.config import ModelConfig
-from grue.errors import ModelError
+from grue.errors import ModelError, first_line
 
 EMBEDDED = "embedded"
 HINT = "model.name is 'embedded', a folder with config.json and *.safetensors, or a hub name"
@@ -51,8 +51,7 @@ def read_config(config: ModelConfig) -> dict[str, Any]:
 
 def cannot_load(name: str, error: Exception) -> ModelError:
     """`error` of transformers as one line with a hint."""
-    reason = str(error).strip().splitlines()
-    return ModelError(f"cannot load the model {name!r}: {reason[0] if reason else repr(error)}", hint=_hint(name))
+    return ModelError(f"cannot load the model {name!r}: {first_line(error)}", hint=_hint(name))
 
 
 def _hint(name: str) -> str:

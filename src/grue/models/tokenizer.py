@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grue.config import ModelConfig
-from grue.errors import ModelError
+from grue.errors import ModelError, first_line
 from grue.models.sources import safe_options, source_of
 
 if TYPE_CHECKING:
@@ -23,9 +23,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source_of(config), **safe_options(config))
     except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = (str(error).strip().splitlines() or [repr(error)])[0]
         raise ModelError(
-            f"cannot load the tokenizer of {config.name!r}: {reason}",
+            f"cannot load the tokenizer of {config.name!r}: {first_line(error)}",
             hint="its files (tokenizer.json, or what its kind has) must stand beside config.json, and whole",
         ) from error
     return tokenizer
@@ -51,8 +50,9 @@ def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase, model: PreTra
         )
 
 
-def check_prompt(name: str, encoder: Encoder, rows: int) -> None:
-    """ModelError where the prompt itself has a token that is none of the model's `rows`: added ones may be."""
+def check_prompt(name: str, encoder: Encoder, model: PreTrainedModel) -> None:
+    """ModelError where the prompt itself has a token that the model has no row for: added ones may be such."""
+    rows = _rows(model)
     ids = (*encoder.task("key", 9), *encoder.observation("key", ("take key",)), *encoder.action("take key"))
     if max(ids) >= rows:
         token = encoder.tokenizer.convert_ids_to_tokens(max(ids))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from grue.errors import ModelError
+from grue.errors import ModelError, first_line
 from grue.models.architecture import WAY_OUT
 from grue.models.out_of_memory import is_out_of_memory
 from grue.models.policy_model import PolicyModel
@@ -21,24 +23,30 @@ def check_drivable(model: PolicyModel) -> None:
     lm = model.lm
     name = lm.config.get_text_config().model_type
     texts = [[(7 * place + 3) % model.vocabulary for place in range(sum(parts))] for parts in PARTS]
-    rows, firsts = range(len(texts)), [first for first, _ in PARTS]
     try:
-        engine = Engine(lm, len(texts), max(map(len, texts)))
-        engine.feed(rows, [ids[:first] for ids, first in zip(texts, firsts, strict=True)])
-        found_BH = engine.feed(rows, [ids[first:] for ids, first in zip(texts, firsts, strict=True)])
-        found_BV = model.vocabulary_logits(found_BH)
-        whole = (lm(input_ids=torch.tensor([ids], device=engine.device), use_cache=False) for ids in texts)
-        wanted_BV = torch.stack([out.logits[0, -1] for out in whole]).float()
+        gap = gap_in_parts(model, texts, [first for first, _ in PARTS])
     except ModelError:
         raise
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        reason = (str(error).strip().splitlines() or [repr(error)])[0]
-        raise ModelError(f"{name} cannot be fed in parts: {reason}", hint=WAY_OUT) from error
-    gap = float(((found_BV - wanted_BV).norm(dim=1) / wanted_BV.norm(dim=1).clamp_min(1e-6)).max())
-    exact = engine.dtype is torch.float32 and not getattr(lm, "is_quantized", False)
+        raise ModelError(f"{name} cannot be fed in parts: {first_line(error)}", hint=WAY_OUT) from error
+    exact = next(lm.parameters()).dtype is torch.float32 and not getattr(lm, "is_quantized", False)
     if not gap <= (TOLERANCE if exact else COARSE):
         raise ModelError(
             f"{name} gives other logits when a text is read in parts (they differ by {gap:.0%})", hint=WAY_OUT
         )
+
+
+@torch.inference_mode()
+def gap_in_parts(model: PolicyModel, texts: Sequence[Sequence[int]], firsts: Sequence[int]) -> float:
+    """How far the last logits of texts read together in two parts, firsts[i] tokens first, are from those that the
+    model gives for each alone and at once: the largest distance, in lengths of the latter.
+    """
+    rows, engine = range(len(texts)), Engine(model.lm, len(texts), max(map(len, texts)))
+    engine.feed(rows, [ids[:first] for ids, first in zip(texts, firsts, strict=True)])
+    found_BH = engine.feed(rows, [ids[first:] for ids, first in zip(texts, firsts, strict=True)])
+    found_BV = model.vocabulary_logits(found_BH)
+    whole = (model.lm(input_ids=torch.tensor([ids], device=engine.device), use_cache=False) for ids in texts)
+    wanted_BV = torch.stack([out.logits[0, -1] for out in whole]).float()
+    return float(((found_BV - wanted_BV).norm(dim=1) / wanted_BV.norm(dim=1).clamp_min(1e-6)).max())

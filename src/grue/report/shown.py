@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from grue.errors import DataError
+from grue.errors import DataError, first_line
 from grue.report.text import as_number
 from grue.storage import jsonl
 from grue.types import Episode, Observation, Task
@@ -134,7 +134,7 @@ def read_shown(path: Path, most: int = 100) -> tuple[list[ShownEpisode], list[st
                 if line.strip():
                     episodes.append(parse_shown(json.loads(line)))
             except (ValueError, RecursionError) as error:  # DataError, JSON and UTF-8 errors are ValueErrors
-                problems.append(f"{path.name} line {number} was left out: {_first_line(error)}")
+                problems.append(f"{path.name} line {number} was left out: {first_line(error)}")
     return episodes, problems
 
 
@@ -208,7 +208,3 @@ def _text(data: object) -> str:
     if not isinstance(data, str):
         return "" if data is None or isinstance(data, (dict, list)) else str(data)[:_MAX_TEXT]
     return data if len(data) <= _MAX_TEXT else data[:_MAX_TEXT] + " …"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

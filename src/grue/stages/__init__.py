@@ -45,6 +45,7 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     start = time.monotonic()
     processes = join()
     _check(config, processes)
+    # the default has nothing that could be refused, and begins at once
     plain = config.model.name == EMBEDDED and config.model.adapter == "none" and config.policy.template == "plain"
     if not plain and not (out / "stages.json").exists():
         check_model(config.model, config.policy)

@@ -14,7 +14,7 @@ import torch
 from grue import heap
 from grue.config import Config
 from grue.errors import CheckpointError
-from grue.evaluate.probe import PROBE_TEMPERATURE, check_gap, replay, tolerance
+from grue.evaluate.probe import check_probe, tolerance
 from grue.games import Game, make, tasks
 from grue.hardware import physical_cores
 from grue.interrupt import Interrupt
@@ -87,7 +87,7 @@ class Session:
         if spread:
             shard(model, self.processes, compute_dtype(settings.dtype, default_device()))
         encoder = self._encoder(tokenizer)
-        check_prompt(settings.name, encoder, model.vocabulary)
+        check_prompt(settings.name, encoder, lm)
         return model, encoder
 
     def _encoder(self, tokenizer: PreTrainedTokenizerBase) -> Encoder:
@@ -127,8 +127,8 @@ class Session:
         """ModelError where an adapter now stands on another base than it has learnt on: a hub's newest may change."""
         probe = read_probe(self.run.out, policy) if self.config.model.adapter == "lora" else []
         if probe:
-            gap = replay(self.model, probe, PROBE_TEMPERATURE)
-            check_gap(gap, tolerance(self.config.model), f"{policy} in {self.run.out}, on {self.config.model.name},")
+            what = f"{policy} in {self.run.out}, on {self.config.model.name},"
+            check_probe(self.model, probe, tolerance(self.config.model), what)
 
     def player(self) -> Policy:
         """A policy that plays with the weights the model has now. Shards are put together by all processes at once."""

@@ -11,7 +11,7 @@ import torch
 
 from grue.config import Config, read_config
 from grue.errors import CheckpointError, ConfigError, DataError
-from grue.evaluate.probe import PROBE_TEMPERATURE, Gap, check_gap, replay, tolerance
+from grue.evaluate.probe import Gap, check_probe, tolerance
 from grue.models.export import load_artefact
 from grue.models.load import load_model
 from grue.models.policy_model import PolicyModel
@@ -43,9 +43,7 @@ class Trained:
 
     def check(self, probe: list[Episode], what: str) -> Gap:
         """How closely the model says what was recorded when it played. ModelError where that is not close."""
-        gap = replay(self.model, probe, PROBE_TEMPERATURE)
-        check_gap(gap, tolerance(self.config.model, self.stored), what)
-        return gap
+        return check_probe(self.model, probe, tolerance(self.config.model, self.stored), what)
 
 
 def load_policy(folder: str | Path, policy: str | None = None, *, greedy: bool = True, seed: int = 0) -> PolicyPlayer:
