@@ -266,3 +266,7 @@ def test_a_folder_stays_the_model_from_wherever_a_run_is_taken_up(
     monkeypatch.chdir(tmp_path)
     assert load_config("toy", ["model.name=models/mine"]).model.name == str(tmp_path / "models/mine")
     assert load_config("toy", ["model.name=models/other"]).model.name == "models/other"  # may be a hub's
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_config("toy", ["model.name=~/models/mine"]).model.name == str(tmp_path / "models/mine")
+    (tmp_path / "settings.yaml").write_text("model: {name: models/mine}\n")
+    assert load_config(file=tmp_path / "settings.yaml").model.name == str(tmp_path / "models/mine")

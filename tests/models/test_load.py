@@ -325,7 +325,7 @@ def test_missing_weights_are_not_made_up(folders: dict[str, Path], tmp_path: Pat
         folders["llama"], tmp_path / "half", lambda w: {n: t for n, t in w.items() if ".layers.1." not in n}
     )
     with pytest.raises(
-        ModelError, match=r"lack 9 of the tensors .*model\.layers\.1\.input_layernorm\.weight, "
+        ModelError, match=r"^9 of the weights of .* missing, .*: model\.layers\.1\.input_layernorm\.weight, "
     ) as caught:
         load_model(settings(half))
     assert "not whole" in caught.value.hint
@@ -333,7 +333,7 @@ def test_missing_weights_are_not_made_up(folders: dict[str, Path], tmp_path: Pat
 
 def test_damaged_weights_are_one_error(folders: dict[str, Path], tmp_path: Path) -> None:
     other = _changed(folders["llama"], tmp_path / "other", lambda w: {n: t[..., :8].contiguous() for n, t in w.items()})
-    with pytest.raises(ModelError, match="cannot load the model"):
+    with pytest.raises(ModelError, match=r"of other shapes .*: model\.embed_tokens\.weight is \(\d+, 8\), not \(\d+, "):
         load_model(settings(other))
     (other / "model.safetensors").write_bytes((folders["llama"] / "model.safetensors").read_bytes()[:5000])
     with pytest.raises(ModelError, match="cannot load the model"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import NoneType
@@ -41,6 +42,9 @@ def load_config(
     game = str((in_settings or [in_file or DEFAULT_GAME])[-1])
     data = preset_config(str(preset or named or preset_for(game))).model_dump(exclude_unset=True)
     _drop_settings_of_another_game(data, in_file)
+    model = layer.get("model")
+    if isinstance(model, dict) and "name" in model:
+        layer = layer | {"model": model | {"name": _placed(model["name"])}}
     _merge(data, layer)
     return _build(data, overrides, seed, where="" if file is None else f" in {file}")
 
@@ -133,15 +137,19 @@ def _build(data: dict[str, Any], overrides: Iterable[str], seed: int | None, *, 
         raise ConfigError("preset is not a setting", hint="name the preset itself: grue run smoke")
     # The game comes first, so that parameters given beside it stay.
     for key, value in sorted(settings, key=lambda setting: setting[0] != "game.name"):
-        # a run may be taken up, and its adapter loaded, from elsewhere
-        folder = key == "model.name" and Path(value).is_dir()
-        _put(data, key, str(Path(value).absolute()) if folder else value)
+        _put(data, key, _placed(value) if key == "model.name" else value)
     if seed is not None:
         data["seed"] = seed
     try:
         return Config.model_validate(data)
     except ValidationError as error:
         raise _explain(error, [key for key, _ in settings], where) from None
+
+
+def _placed(name: Any) -> Any:
+    """A model's folder named from the root, since a run may be taken up, and its adapter loaded, from elsewhere."""
+    path = Path(os.path.expanduser(name)) if isinstance(name, str) else None  # noqa: PTH111  Path's own one can fail
+    return str(path.absolute()) if path and path.is_dir() else name
 
 
 def _merge(data: dict[str, Any], layer: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,6 +81,7 @@ def load_base(
     check_context(config.name, shape, config.context)
     options: dict[str, Any] = {
         "use_safetensors": True,
+        "ignore_mismatched_sizes": True,  # they are named below
         "attn_implementation": plain_attention(shape, config),
         "dtype": wanted,
         **loading_options(config, wanted),
@@ -93,18 +95,30 @@ def load_base(
             raise
         raise cannot_load(config.name, error) from error
     model: PreTrainedModel = loaded[0]
-    if missing := sorted(loaded[1]["missing_keys"]):  # transformers would begin with numbers drawn at random
-        raise ModelError(
-            f"the weights of {config.name!r} lack {len(missing)} of the tensors that config.json asks for: "
-            f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}",
-            hint="fetch or save the model again; its files are not whole, or of different models",
-        )
+    _check_whole(config.name, loaded[1])
     freeze_towers(model)
     keep_unpacked(model)
     check_reading(config.name, model)
     if config.quantize == "none" and shape.config.grue_stored_method is None:
         model = model.to(device or default_device())  # type: ignore[arg-type]
     return model.eval(), tokenizer
+
+
+def _check_whole(name: str, info: Mapping[str, Any]) -> None:
+    """ModelError where transformers would begin with numbers drawn at random: tensors that are not there, or misshapen.
+
+    `info` is what `from_pretrained` says of its loading.
+    """
+    odd = [f"{key} is {tuple(stored)}, not {tuple(asked)}" for key, stored, asked in sorted(info["mismatched_keys"])]
+    missing = sorted(info["missing_keys"])
+    if not odd and not missing:
+        return
+    found = odd or missing
+    said = "of other shapes than config.json asks for" if odd else "missing, though config.json asks for them"
+    raise ModelError(
+        f"{len(found)} of the weights of {name!r} are {said}: {', '.join(found[:3])}{', ...' if found[3:] else ''}",
+        hint="fetch or save the model again; its files are not whole, or of different models",
+    )
 
 
 def stored_dtype(config: ModelConfig) -> torch.dtype:
