@@ -215,10 +215,10 @@ def _of_rows(
 
     On a CPU some rows at a time: their copied keys and values are then still in its cache when attention reads them.
     """
-    count = len(rows_B)
+    count, on_cpu = len(rows_B), key.device.type == "cpu"
     size = (key[0].numel() + value[0].numel()) * key.element_size()
-    part = count if key.device.type != "cpu" else min(count, max(1, PART_BYTES // size))
-    if part == 1:  # nothing to gather: a row is read where it lies
+    part = min(count, max(1, PART_BYTES // size)) if on_cpu else count
+    if part == 1 and on_cpu:  # nothing to gather: a row is read where it lies; a GPU would be waited for to name it
         return torch.cat(
             [
                 _grouped_heads(query[i : i + 1], key[row : row + 1], value[row : row + 1], mask[i : i + 1], scale)

@@ -1,0 +1,143 @@
+"""On a GPU every tensor is where it has to be. The GPU is pretended (`pretended_gpu`): nothing is said of its speed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from children import DoomedProgress, End
+from transformers import PreTrainedModel
+
+import decoders
+import tiny
+from grue import games, load_policy, stages
+from grue.games.play import play
+from grue.interrupt import Interrupted
+from grue.models.load import load_model
+from grue.policy.engine import Engine
+from grue.progress import Progress
+from grue.stages.export import export_run
+from grue.storage import checkpoint
+from grue.storage.run import checkpoints
+from pretended_gpu import Gpu, OnGpu, pretended
+
+QUIET = Progress(quiet=True)
+SMALL = (
+    "demos.games=4",
+    "sft.epochs=1",
+    "ppo.iterations=1",
+    "ppo.warmup_iterations=0",
+    "ppo.episodes_per_iteration=4",
+    "ppo.dev_games=2",
+    "eval.games=2",
+)
+
+
+@pytest.fixture
+def gpu() -> Iterator[Gpu]:
+    for package in ("peft", "bitsandbytes"):  # it looks for CUDA's own library when it is imported
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            continue
+    with pretended() as found:
+        yield found
+
+
+def test_the_pretended_gpu_refuses_what_a_gpu_refuses(gpu: Gpu) -> None:
+    there, here = torch.ones(3, device="cuda"), torch.ones(3)
+    for mixed in (lambda: there + here, lambda: here[there.long()], lambda: torch.cat([there, here])):
+        with pytest.raises(RuntimeError, match="same device"):
+            mixed()
+    with pytest.raises(TypeError, match="numpy"):
+        np.asarray(there)
+    there[:2] = here[:2] * 5  # a copy may cross, an index and a single number come along
+    assert (there[torch.tensor([0, 2])] + torch.tensor(1.0)).tolist() == [6, 2]
+    assert gpu.waits == 1
+    weight = torch.nn.Linear(3, 1).to("cuda").weight
+    assert weight.is_cuda and isinstance(weight, torch.nn.Parameter)
+    start = torch.ones(3, requires_grad=True)
+    (start.to("cuda") @ weight[0] * 2).cpu().backward()
+    assert torch.allclose(start.grad, 2 * weight[0].cpu())
+    assert isinstance(weight.grad, OnGpu)
+
+
+def _checkpoint(run: Path, stage: str) -> checkpoint.Checkpoint:
+    newest = checkpoint.latest_valid(checkpoints(run, stage))
+    assert newest is not None
+    return checkpoint.load(newest)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["policy.kind=aligned", "model.dtype=bfloat16", "ppo.game_baseline=true", "ppo.plays_per_game=2"],
+        ["policy.kind=choose", "model.adapter=lora", "model.lora_dropout=0.1", "model.gradient_checkpointing=true"],
+        ["policy.kind=score", "model.adapter=lora", "model.lora_dora=true", "ppo.kl_coef=0.1", "ppo.value_passes=0"],
+        ["policy.kind=write", "policy.reply_tokens=4", "policy.top_p=0.9", "model.dtype=float16"],
+        ["policy.kind=think", "policy.thought_tokens=3", "policy.list_actions=true", "policy.history=2"],
+    ],
+    ids=lambda settings: settings[0],
+)
+def test_a_run_on_a_gpu(settings: list[str], gpu: Gpu, tiny_folder: Path, tmp_path: Path) -> None:
+    config = tiny.config(tiny_folder, *SMALL, *settings)
+    stages.run_all(config, tmp_path / "run", say=QUIET)
+    results = json.loads((tmp_path / "run/results.json").read_text())
+    assert all(results["policies"][name]["decoding"]["greedy"]["failed"] == 0 for name in ("base", "sft", "ppo"))
+    assert {type(parameter.data) for parameter in load_model(config.model)[0].parameters()} == {OnGpu}
+
+
+def test_a_training_goes_on_and_is_exported(gpu: Gpu, tiny_folder: Path, tmp_path: Path) -> None:
+    config = tiny.config(tiny_folder, *SMALL, "model.adapter=lora", "ppo.iterations=2", "ppo.save_every_s=0")
+    for stage in ("demos", "sft"):
+        stages.run_stage(stage, config, tmp_path / "run", say=QUIET)
+    with pytest.raises(Interrupted):
+        stages.run_stage("ppo", config, tmp_path / "run", say=DoomedProgress(End("PPO", 1, signal.SIGINT)))
+    assert _checkpoint(tmp_path / "run", "ppo").step == 1
+    stages.run_stage("ppo", config, tmp_path / "run", say=QUIET)
+    assert _checkpoint(tmp_path / "run", "ppo").step == 2
+    # not an adapter: peft has safetensors read it onto the GPU
+    export_run(tmp_path / "run", what="merged", say=QUIET)
+    assert play(games.make("toy"), tiny.tasks(1, "dev")[0], load_policy(tmp_path / "run")).turns
+
+
+def test_sft_learns_what_it_learns_on_a_cpu(tiny_folder: Path, tmp_path: Path) -> None:
+    config, learnt = tiny.config(tiny_folder, *SMALL), []
+    for place in (nullcontext(), pretended()):
+        folder = tmp_path / f"run{len(learnt)}"
+        with place:
+            for stage in ("demos", "sft"):
+                stages.run_stage(stage, config, folder, say=QUIET)
+        learnt.append(_checkpoint(folder, "sft").tensors["model"])
+    assert learnt[0].keys() == learnt[1].keys()
+    for name, weights in learnt[0].items():
+        assert torch.allclose(weights, learnt[1][name], atol=1e-5), name
+
+
+# of experts transformers gives to a kernel that CPUs have not
+ARCHITECTURES = [make for make in decoders.ARCHITECTURES if make not in (decoders.gpt_oss, decoders.deepseek)]
+
+
+@pytest.mark.parametrize("make_model", ARCHITECTURES)
+def test_the_engine_on_a_gpu(make_model: Callable[[], PreTrainedModel], gpu: Gpu) -> None:
+    """States are those of a plain pass there, and no layer waits for the GPU."""
+    model = make_model().to("cuda")
+    engine = Engine(model, 6, 96)
+    texts = [[7, 8, 9], [5] * 20, [3, 4]]
+    for row, ids in enumerate(texts):
+        engine.feed([row], [ids])
+    waits = gpu.waits
+    engine.feed([1], [[6]])
+    hidden = engine.feed([2, 0, 4], [[11], [12, 13], [14] * 3])
+    assert gpu.waits == waits
+    for place, ids in enumerate(([3, 4, 11], [7, 8, 9, 12, 13], [14] * 3)):
+        with torch.no_grad():
+            plain = model.get_decoder()(input_ids=torch.tensor([ids], device="cuda"), use_cache=False)
+        assert torch.allclose(hidden[place].cpu(), plain.last_hidden_state[0, -1].cpu(), atol=1e-5, rtol=1e-4)
