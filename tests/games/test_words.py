@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from string import ascii_lowercase
 
 import pytest
 
@@ -38,6 +39,15 @@ def test_a_renamed_game_is_won_by_the_renamed_gold_path(family: str) -> None:
     finally:
         game.close()
     assert changed
+
+
+def test_made_up_words_begin_and_end_with_any_letter() -> None:
+    """Things whose like was never made up are copied wrongly: so it was with "olive" and "onion"."""
+    first = Observation("", "", "", ("clap hands",), 0.0)
+    drawn = [word for seed in range(3000) for word in draw_words("simonsays", first, random.Random(seed)).values()]
+    assert {word[0] for word in drawn} == set(ascii_lowercase)
+    assert {word[-1] for word in drawn} >= set(ascii_lowercase) - set("jqvw")
+    assert {1, 2, 3, 4} <= {len(re.findall("[aeiouy]+", word)) for word in drawn}
 
 
 def _after_the_share(salt: str) -> random.Random:

@@ -39,10 +39,23 @@ _SCALES: tuple[dict[str, int], ...] = (
 LARGEST = 50  # the game's own quantities go up to it
 # what a game's rules name and its goal speaks of, and the small words between
 _KEPT = frozenset(("math", "problem", "instructions", "book", "box", "take", "of", "in", "on", "a", "an", "the"))
-_ONSETS: tuple[str, ...] = ("b", "br", "c", "ch", "d", "f", "fl", "g", "gr", "h", "j", "k", "l", "m", "n", "p")
-_ONSETS += ("pl", "r", "s", "sh", "sp", "st", "t", "tr", "v", "w", "z")
-_VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "ee", "oo", "ou")
-_CODAS = ("", "", "", "n", "r", "l", "t", "s", "m", "ck", "nd", "st", "rd", "p", "x")
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip("-") for part in text.split())
+
+
+# All that English words are made of, since a model copies only what it has seen the like of copied. What is common,
+# single letters and nothing at all (-), stands more than once.
+_ONSETS = _parts("""
+    - - - b c d f g h j k l m n p q r s t v w x y z b c d f g h k l m n p r s t v w
+    bl br ch cl cr dr fl fr gl gr kn ph pl pr qu sc sh sl sm sn sp squ st str sw th thr tr tw wh wr
+""")
+_VOWELS = _parts("a e i o u a e i o u y ai au ea ee ei ie io oa oi oo ou ow ui")
+_CODAS = _parts("""
+    - - - - b c d g k l m n p r s t t x y z
+    ce ch ck ff ge ke le ll mp nd ne ng nt rd re rt se sh ss st te tch th ve
+""")
 
 
 def things(game: str, actions: Sequence[str]) -> list[str]:
@@ -90,5 +103,5 @@ def _draw_quantities(actions: Sequence[str], rng: random.Random) -> dict[str, st
 
 
 def _invented(rng: random.Random) -> str:
-    syllables = rng.choice((1, 2, 2, 3))
+    syllables = rng.choice((1, 1, 2, 2, 2, 3, 3, 4))
     return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
