@@ -10,9 +10,9 @@ from typing import Literal
 from grue.config.stages import Config, DemosConfig, EvalConfig, GameConfig, PolicyConfig, PPOConfig, SFTConfig
 
 
-def _elsewhere(epochs: int, rename: float = 0.0) -> SFTConfig:
+def _elsewhere(epochs: int, rename: float = 0.0, batch: int = 16, rate: float = 1e-3) -> SFTConfig:
     """SFT where the base has much to learn: most of what it has seen is kitchens."""
-    return SFTConfig(epochs=epochs, episodes_per_batch=16, learning_rate=1e-3, rename=rename)
+    return SFTConfig(epochs=epochs, episodes_per_batch=batch, learning_rate=rate, rename=rename)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ _NAMED = Training(policy="choose", sft=_elsewhere(4, rename=0.8))
 _UNFORGIVING = replace(_NAMED, iterations=12, learning_rate=1e-4, dev_every=6, win_bonus=5.0)
 # to compare and to reckon takes long, in large batches: in the first 200 steps nothing is learned that shows in play
 _NUMBERS = SFTConfig(epochs=40, episodes_per_batch=32, learning_rate=1e-3, rename=0.8)
-_SIMON = replace(_UNFORGIVING, sft=_elsewhere(8, rename=0.8), iterations=60, dev_every=10)
+# to copy any word takes many steps and ever new words: train games are all won long before dev games are
+_SIMON = replace(_UNFORGIVING, sft=_elsewhere(8, rename=1.0, batch=8, rate=7e-4), iterations=60, dev_every=10)
 
 # preset: (game, parameters, step limit, training). Limits leave room above the teacher's usual length, but for games
 # in which one mistake loses: their solutions have no spare step.
@@ -70,7 +71,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, int], int, Training]] = {
         8,
         _SIMON,
     ),
-    "peckingorder": ("peckingorder", {}, 12, replace(_UNFORGIVING, sft=_elsewhere(2, rename=0.8))),
+    "peckingorder": ("peckingorder", {}, 12, replace(_UNFORGIVING, sft=_elsewhere(8, rename=1.0))),
 }
 
 
