@@ -1,7 +1,8 @@
 """A small OpenAI-compatible server, run as a process: `python chat_server.py PLAN` prints its port and serves.
 
 PLAN is JSON: {"key": bearer token that is demanded or "", "faults": what the first requests get instead of an answer,
-"pick": "first" or "last" valid action, or a text}. A fault is a status, "hang", "drop", "garbage", or [status, wait].
+"pick": "first" or "last" valid action, or a text}. A fault is a status, "hang", "drop", "garbage", "drip",
+[status, wait], or an answer: an object or other text.
 Every request is appended to the file named by "log".
 """
 
@@ -53,7 +54,7 @@ class Handler(BaseHTTPRequestHandler):
             with Path(PLAN["log"]).open("a") as file:
                 file.write(json.dumps(entry) + "\n")
         if PLAN["key"] and entry["key"] != f"Bearer {PLAN['key']}":
-            return self._send(401, {"error": {"message": "wrong key"}})
+            return self._send(401, {"error": {"message": f"told was {str(entry['key']).removeprefix('Bearer ')}"}})
         if fault == "hang":
             time.sleep(30)
             return None
@@ -62,6 +63,12 @@ class Handler(BaseHTTPRequestHandler):
             return None
         if fault == "garbage":
             return self._send(200, b"<html>busy</html>")
+        if fault == "drip":
+            return self._drip()
+        if isinstance(fault, dict):
+            return self._send(200, fault)
+        if isinstance(fault, str):
+            return self._send(200, fault.encode())
         if isinstance(fault, list):
             return self._send(fault[0], {"error": {}}, {"Retry-After": str(fault[1])})
         if isinstance(fault, int):
@@ -72,6 +79,20 @@ class Handler(BaseHTTPRequestHandler):
         text = {"first": actions[0], "last": actions[-1]}.get(pick, pick)
         usage = {"prompt_tokens": len(shown.split()), "completion_tokens": len(text.split())}
         return self._send(200, {"choices": [{"message": {"role": "assistant", "content": text}}], "usage": usage})
+
+    def _drip(self) -> None:
+        """A byte now and then, as gateways send to keep a connection open."""
+        self._leave()
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        for _ in range(40):
+            try:
+                self.wfile.write(b" ")
+                self.wfile.flush()
+            except OSError:
+                return
+            time.sleep(0.3)
 
     def _send(self, status: int, data: Any, headers: dict[str, str] | None = None) -> None:
         payload = data if isinstance(data, bytes) else json.dumps(data).encode()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from grue.errors import GrueError, TrainingError
@@ -37,6 +38,13 @@ class ProcessLostError(TrainingError):
 def launched() -> int:
     """How many processes the launcher has started; 1 without one. Imports nothing."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def program() -> list[str]:
+    """What stands before the arguments of this command, ready to be pasted: the launcher too, where there is one."""
+    if launched() == 1:
+        return [Path(sys.argv[0]).name]
+    return ["accelerate", "launch", "--multi_gpu", "--num_processes", str(launched()), "-m", "grue"]
 
 
 def is_follower() -> bool:

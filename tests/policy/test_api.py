@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +163,7 @@ def test_what_no_retry_mends_is_said_at_once(status: int, hint: str, serve: Star
 def test_a_key_is_never_shown(serve: Start) -> None:
     url, _ = serve(key="right")
     asked = client(url, key="wr0ng")
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(ApiError, match=r"told was \*\*\*") as caught:
         asked.reply(ASK)
     assert "wr0ng" not in str(caught.value)
     assert "wr0ng" not in repr(asked.endpoint)
@@ -201,7 +203,8 @@ def test_grue_eval_lets_it_play_beside_the_run_and_goes_on_where_it_stopped(
     assert done.returncode == 1
     assert "HTTP 400" in done.stderr
     assert "Traceback" not in done.stderr
-    kept = list(episodes.read(out / "episodes" / "api-org-some-model-test-greedy.jsonl"))
+    (recorded,) = (out / "episodes").glob("api-org-some-model-*-test-greedy.jsonl")
+    kept = list(episodes.read(recorded))
     assert 0 < len(kept) < 10
 
     url, log = serve("first", delay=0.05)
@@ -212,7 +215,7 @@ def test_grue_eval_lets_it_play_beside_the_run_and_goes_on_where_it_stopped(
     assert result["failed"] == 0
     assert result["invalid"] == 0
     assert result["model"] == "org/some model"
-    everything = list(episodes.read(out / "episodes" / "api-org-some-model-test-greedy.jsonl"))
+    everything = list(episodes.read(recorded))
     assert len({episode.task for episode in everything}) == len(everything) == 10
     asked = requests(log)
     assert len(asked) == sum(episode.steps for episode in everything[len(kept) :])
@@ -222,6 +225,119 @@ def test_grue_eval_lets_it_play_beside_the_run_and_goes_on_where_it_stopped(
     assert result["usage"]["cost"] > 0
     for path in out.rglob("*"):
         assert not path.is_file() or b"abc" not in path.read_bytes().replace(b"abcdef", b""), path
+
+
+def _evaluated(out: Path, settings: Path, url: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return grue("eval", "--config", str(settings), "--out", str(out), "--api", url, "--json", *options)
+
+
+def test_games_count_only_for_the_model_and_the_temperature_that_played_them(
+    serve: Start, tiny_folder: Path, tmp_path: Path
+) -> None:
+    from grue.config import dump_config
+
+    out, file = tmp_path / "run", tmp_path / "settings.yaml"
+    file.write_text(dump_config(tiny.config(tiny_folder, "eval.games=2")), encoding="utf-8")
+    url, log = serve("first")
+    assert _evaluated(out, file, url, "--api-model", "a/b", "--api-temperature", "0.5").returncode == 0
+    played = len(requests(log))
+    assert _evaluated(out, file, url, "--api-model", "a:b", "--api-temperature", "0.5").returncode == 0
+    assert len(requests(log)) == 2 * played
+    other = _evaluated(out, file, url, "--api-model", "a/b", "--api-temperature", "1.5")
+    assert other.returncode == 1
+    assert "temperature 0.5" in other.stderr and "--again" in other.stderr
+    again = _evaluated(out, file, url, "--api-model", "a/b", "--api-temperature", "1.5", "--again")
+    assert json.loads(again.stdout)["temperature"] == 1.5
+    assert json.loads(again.stdout)["usage"]["requests"] == played
+    assert len(requests(log)) == 3 * played
+    nowhere = grue("eval", str(tmp_path / "typo"), "--api", url, "--api-model", "a/b")
+    assert nowhere.returncode == 2
+    assert "there is no run directory" in nowhere.stderr
+    assert len(requests(log)) == 3 * played
+
+
+def test_one_refused_game_has_failed_and_the_others_go_on(serve: Start, tiny_folder: Path, tmp_path: Path) -> None:
+    from grue.config import dump_config
+
+    file = tmp_path / "settings.yaml"
+    file.write_text(dump_config(tiny.config(tiny_folder, "eval.games=4")), encoding="utf-8")
+    url, _ = serve("first", [None] * 5 + [400])
+    done = _evaluated(tmp_path / "run", file, url, "--api-model", "m", "--api-concurrency", "1")
+    assert done.returncode == 0, done.stderr
+    assert (json.loads(done.stdout)["games"], json.loads(done.stdout)["failed"]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"usage": "n/a"}, {"prompt_tokens": None, "cost": None}),
+        ({"usage": {"prompt_tokens": "12", "completion_tokens": 3}}, {"prompt_tokens": None, "cost": None}),
+        ({"usage": {"prompt_tokens": 1e400, "completion_tokens": 3}}, {"prompt_tokens": None}),
+        ({"usage": {"prompt_tokens": 10**30, "completion_tokens": 3}}, {"prompt_tokens": None}),
+        ({"usage": {"prompt_tokens": 7, "completion_tokens": 3}}, {"prompt_tokens": 7, "cost": 13e-6}),
+        ({"choices": [{"message": {"content": None}, "finish_reason": "length"}]}, {"empty": 1, "cut": 1}),
+        ({"choices": [{"message": {"content": [{"type": "text", "text": "look"}]}}]}, {"empty": 0}),
+    ],
+    ids=str,
+)
+def test_what_an_endpoint_does_not_say_is_unknown(
+    answer: dict[str, Any], expected: dict[str, Any], serve: Start
+) -> None:
+    url, _ = serve("look", [{"choices": [{"message": {"content": "look"}}], **answer}])
+    asked = client(url, prices=(1.0, 2.0))
+    assert asked.reply(ASK) == ("" if expected.get("empty") else "look")
+    assert asked.usage.to_dict((1.0, 2.0)).items() >= expected.items()
+
+
+@pytest.mark.parametrize(
+    "answer", [{"choices": []}, {"error": {"code": 429}}, "[" * 100_000], ids=lambda a: str(a)[:20]
+)
+def test_odd_answers_are_asked_for_again(answer: Any, serve: Start) -> None:
+    url, _ = serve("look", [answer])
+    asked = client(url)
+    assert asked.reply(ASK) == "look"
+    assert asked.usage.retries == 1
+
+
+def test_an_error_that_comes_as_an_answer_is_said(serve: Start) -> None:
+    url, _ = serve("look", [{"error": {"message": "unknown model"}}])
+    with pytest.raises(ApiError, match="unknown model"):
+        client(url).reply(ASK)
+
+
+def test_an_answer_that_drips_is_not_waited_for(serve: Start) -> None:
+    url, _ = serve("look", ["drip"])
+    asked = client(url, timeout_s=1.0)
+    began = time.monotonic()
+    assert asked.reply(ASK) == "look"
+    assert time.monotonic() - began < 10
+    assert asked.usage.retries == 1
+
+
+def test_who_is_told_to_stop_does_not_wait_for_an_answer(serve: Start) -> None:
+    url, log = serve("look", ["hang"])
+    asked = client(url, timeout_s=60.0)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(asked.reply, ASK)
+        while not log.exists():
+            time.sleep(0.05)
+        began = time.monotonic()
+        asked.stop()
+        with pytest.raises(ApiError):
+            waiting.result()
+    assert time.monotonic() - began < 10
+
+
+def test_keys_and_addresses_that_cannot_be_sent_are_not_shown() -> None:
+    assert Endpoint("http://127.0.0.1:1/v1", "m", key=" abc\r\n").key == "abc"
+    with pytest.raises(ConfigError, match="characters that no key has") as caught:
+        Endpoint("http://127.0.0.1:1/v1", "m", key="s3c\nret")
+    assert "s3c" not in str(caught.value)
+    with pytest.raises(ConfigError, match="holds no password") as caught:
+        Endpoint("https://me:s3cret@example.com/v1", "m")
+    assert "s3cret" not in str(caught.value)
+    with pytest.raises(ConfigError, match="not the address"):
+        Endpoint("https://example.com:99999/v1", "m")
 
 
 def test_a_command_line_without_a_model_is_a_usage_error(tmp_path: Path) -> None:

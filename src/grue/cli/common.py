@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shlex
 import sys
@@ -15,7 +16,7 @@ import typer
 
 from grue.errors import ConfigError, GrueError
 from grue.interrupt import Interrupted
-from grue.parallel import ProcessLostError, is_follower, leave
+from grue.parallel import ProcessLostError, is_follower, leave, program
 from grue.progress import Progress, clean
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def print_json(result: Any) -> None:
 
 def this_command() -> str:
     """The command line that was given, ready to be pasted."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return shlex.join([*program(), *sys.argv[1:]])
 
 
 def split(arguments: Iterable[str] | None, what: str) -> tuple[str | None, list[str]]:
@@ -161,8 +162,8 @@ def prices(text: str) -> tuple[float, float]:
         prompt, completion = (float(part) for part in text.split(","))
     except ValueError as error:
         raise ConfigError(f"--api-prices {text} is not two numbers", hint="for example 0.15,0.6") from error
-    if min(prompt, completion) < 0:
-        raise ConfigError(f"--api-prices {text}: prices are not negative")
+    if not (0 <= prompt < math.inf and 0 <= completion < math.inf):
+        raise ConfigError(f"--api-prices {text}: prices are numbers from 0 on")
     return prompt, completion
 
 

@@ -44,6 +44,8 @@ def evaluate(
     def work(say: Progress) -> object:
         with common.reading_arguments():
             wanted, folder = common.named_run(arguments, preset, config, seed, out)
+            if preset is None and config is None:
+                common.existing_run(folder)
             endpoint = None
             if api is not None:
                 from grue.policy.api import Endpoint
@@ -61,7 +63,7 @@ def evaluate(
         if endpoint is not None:
             from grue.stages.api_eval import evaluate_api
 
-            return evaluate_api(folder, wanted, endpoint, concurrency=api_concurrency, say=say)
+            return evaluate_api(folder, wanted, endpoint, concurrency=api_concurrency, say=say, again=again)
         from grue import stages
 
         return stages.run_stage("eval", wanted, folder, say=say, again=again)

@@ -10,10 +10,12 @@ import http.client
 import json
 import random
 import re
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,8 +35,15 @@ _THOUGHT = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
 _LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
+OF_THE_REQUEST = frozenset((400, 413, 422))  # a filter, a conversation that is too long: the next game may be fine
+
+
 class ApiError(GrueError, RuntimeError):
     """The endpoint has refused, or could not be reached in spite of all attempts."""
+
+
+class RefusedError(ApiError):
+    """The endpoint has refused this very request."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +62,24 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.username or parts.password:  # not shown
+            raise ConfigError("the address of an endpoint holds no password", hint="set GRUE_API_KEY to the key")
+        try:
+            known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # of a port that cannot be
+            known = False
+        if not known:
             raise ConfigError(f"{self.url!r} is not the address of an endpoint", hint="https://HOST/v1")
+        object.__setattr__(self, "key", self.key.strip())  # files of settings leave line ends behind
+        if not (self.key.isascii() and self.key.isprintable()):
+            raise ConfigError(
+                "the key in the environment holds characters that no key has", hint="is it all of one line?"
+            )
         if self.key and parts.scheme == "http" and parts.hostname not in _LOCAL:
             raise ConfigError(f"{self.url} would send the key unencrypted", hint="use https://, or unset the key")
+
+
+COUNTS, TOKENS = ("requests", "retries", "empty", "cut"), ("prompt_tokens", "completion_tokens")
 
 
 @dataclass
@@ -65,17 +88,23 @@ class Usage:
 
     requests: int = 0
     retries: int = 0
+    empty: int = 0  # replies without text
+    cut: int = 0  # replies that came to max_tokens
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    untold: int = 0  # answers that did not say how many tokens they took
     seconds: float = 0.0  # waited for answers, added up over games that wait at the same time
 
     def to_dict(self, prices: tuple[float, float] | None) -> dict[str, Any]:
-        """With the cost, None where no prices are known."""
+        """With the cost. None where no prices are known; tokens too where the endpoint does not say them."""
+        tokens: dict[str, int | None] = dict.fromkeys(TOKENS)
         cost = None
-        if prices is not None:
-            cost = round((self.prompt_tokens * prices[0] + self.completion_tokens * prices[1]) / 1e6, 6)
-        counts = {name: getattr(self, name) for name in ("requests", "retries", "prompt_tokens", "completion_tokens")}
-        return {**counts, "seconds": round(self.seconds, 3), "cost": cost}
+        if not self.untold:
+            tokens = {name: getattr(self, name) for name in TOKENS}
+            if prices is not None:
+                cost = round((self.prompt_tokens * prices[0] + self.completion_tokens * prices[1]) / 1e6, 6)
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return {**counts, **tokens, "seconds": round(self.seconds, 3), "cost": cost}
 
 
 class ChatClient:
@@ -86,10 +115,16 @@ class ChatClient:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._jitter = random.Random(0)
+        self._open: set[http.client.HTTPConnection] = set()
 
     def stop(self) -> None:
-        """Wake everybody who waits for another attempt: none is made."""
+        """Wake everybody who waits for an answer, or for another attempt: none is made."""
         self._stopped.set()
+        with self._lock:
+            for connection in self._open:
+                if connection.sock is not None:
+                    with suppress(OSError):
+                        connection.sock.shutdown(socket.SHUT_RDWR)
 
     def reply(self, messages: Sequence[dict[str, str]]) -> str:
         """The model's answer to a conversation. ApiError when the endpoint refuses or all attempts have failed."""
@@ -130,33 +165,49 @@ class ChatClient:
             )
         else:
             connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=end.timeout_s)
+        path = f"{parts.path.rstrip('/')}/chat/completions" + (f"?{parts.query}" if parts.query else "")
+        until = time.monotonic() + end.timeout_s
+        with self._lock:
+            self._open.add(connection)
         try:
-            connection.request("POST", f"{parts.path.rstrip('/')}/chat/completions", json.dumps(body).encode(), headers)
-            response = connection.getresponse()
-            data = response.read(MAX_REPLY_BYTES)
+            connection.request("POST", path, json.dumps(body).encode(), headers)
+            with connection.getresponse() as response:
+                data = b""
+                # a byte now and then keeps the socket's own time-out from ever coming
+                while len(data) < MAX_REPLY_BYTES and (part := response.read1(65536)):
+                    data += part
+                    if time.monotonic() > until or self._stopped.is_set():
+                        raise TimeoutError(f"no whole answer in {end.timeout_s:g} s")
         except ssl.SSLCertVerificationError as error:
             raise ApiError(f"{end.url} has no valid certificate: {error.verify_message}") from error
         except (OSError, http.client.HTTPException) as error:  # time-outs are OSErrors
             raise _RetryError(f"{type(error).__name__}: {error}") from error
         finally:
+            with self._lock:
+                self._open.discard(connection)
             connection.close()
         return _read(end, response.status, data, response.getheader("Retry-After"))
 
     def _count(self, answer: dict[str, Any], seconds: float) -> str:
         try:
-            text = answer["choices"][0]["message"]["content"]
+            choice = answer["choices"][0]
+            text = _text(choice["message"]["content"])
         except (KeyError, IndexError, TypeError) as error:
             raise ApiError(
                 f"{self.endpoint.url} answers with something else than a chat completion",
                 hint="the address ends in /v1",
             ) from error
-        used = answer.get("usage") or {}
+        told = answer.get("usage")
+        prompt, completion = (_count(told, name) for name in TOKENS)
         with self._lock:
             self.usage.requests += 1
             self.usage.seconds += seconds
-            self.usage.prompt_tokens += int(used.get("prompt_tokens") or 0)
-            self.usage.completion_tokens += int(used.get("completion_tokens") or 0)
-        return text if isinstance(text, str) else ""
+            self.usage.empty += not _THOUGHT.sub("", text).strip()
+            self.usage.cut += choice.get("finish_reason") == "length"
+            self.usage.untold += prompt is None or completion is None
+            self.usage.prompt_tokens += prompt or 0
+            self.usage.completion_tokens += completion or 0
+        return text
 
 
 class ApiPlayer:
@@ -203,18 +254,46 @@ class _RetryError(Exception):
         self.wait_s = wait_s
 
 
+def _text(content: Any) -> str:
+    """A reply's text, which some endpoints give in parts; "" where there is none."""
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+    return content if isinstance(content, str) else ""
+
+
+def _count(told: Any, name: str) -> int | None:
+    """A number of tokens, None where it is none."""
+    count = told.get(name) if isinstance(told, dict) else None
+    if not isinstance(count, int | float) or isinstance(count, bool) or not 0 <= count < 2**53:
+        return None
+    return int(count)
+
+
 def _read(endpoint: Endpoint, status: int, data: bytes, retry_after: str | None) -> dict[str, Any]:
     if status in RETRIED:
         wait_s = float(retry_after) if retry_after and re.fullmatch(r"\d+(\.\d+)?", retry_after) else None
         raise _RetryError(f"HTTP {status}", wait_s)
     if status != 200:
-        said = " ".join(data[:300].decode("utf-8", "replace").split())
-        hint = "is the key in the environment the right one?" if status in (401, 403) else "check address and model"
-        raise ApiError(f"{endpoint.url} refuses {endpoint.model!r}: HTTP {status} {said}", hint=hint)
+        raise _refused(endpoint, status, data)
     try:
         answer = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _RetryError("an answer that is no JSON") from error
     if not isinstance(answer, dict):
         raise _RetryError("an answer that is no object")
+    if answer.get("choices") == []:
+        raise _RetryError("an answer without choices")
+    if "error" in answer and "choices" not in answer:  # some gateways say so with status 200
+        said = answer["error"].get("code") if isinstance(answer["error"], dict) else None
+        if said in RETRIED:
+            raise _RetryError(f"HTTP 200 with error {said}")
+        raise _refused(endpoint, status, data)
     return answer
+
+
+def _refused(endpoint: Endpoint, status: int, data: bytes) -> ApiError:
+    said = " ".join(data.decode("utf-8", "replace").split())
+    said = (said.replace(endpoint.key, "***") if endpoint.key else said)[:300]
+    hint = "is the key in the environment the right one?" if status in (401, 403) else "check address and model"
+    kind = RefusedError if status in OF_THE_REQUEST else ApiError
+    return kind(f"{endpoint.url} refuses {endpoint.model!r}: HTTP {status} {said}", hint=hint)

@@ -20,7 +20,7 @@ from grue.models.out_of_memory import explained_memory
 from grue.models.sharding import check_sharding
 from grue.models.skeleton import check_model
 from grue.models.sources import EMBEDDED
-from grue.parallel import Processes, join
+from grue.parallel import Processes, join, program
 from grue.progress import Progress
 from grue.report import html
 from grue.rollout.pack import Sample
@@ -29,6 +29,7 @@ from grue.stages.final import final_results, measure
 from grue.stages.lessons import check_demonstrations, lessons
 from grue.stages.session import Session, open_session
 from grue.stages.show import keep_shown
+from grue.stages.trained import check_trained
 from grue.stages.watching import watch
 from grue.storage import episodes, jsonl
 from grue.storage.run import Run, read_results
@@ -78,6 +79,8 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
         check_sharding(config.model, processes)
     if name == "dagger" and not config.dagger.rounds:
         raise ConfigError("dagger.rounds is 0", hint=f"for example: grue dagger {out} dagger.rounds=5")
+    if name == "eval":  # before games are played, and before --again deletes what was measured
+        check_trained(out, config)
     run = _open(out, config, name if again else "", processes)
     if run.is_done(name) and (name != "eval" or read_results(out) is not None):
         say(f"{name} is done in {out}; --again does it over")
@@ -112,12 +115,12 @@ def plan(config: Config, out: Path) -> str:
     """What is about to happen, in a few lines."""
     game = config.game
     params = ",".join(f"{key}={value}" for key, value in game.params.items())
-    decodings = " and ".join(config.eval.decodings)
+    played, decodings = f"{game.name} {params}".strip(), " and ".join(config.eval.decodings)
     dagger = f"{config.dagger.rounds} rounds of {config.dagger.games_per_round} train games"
     corrections = [f"  dagger {dagger}, corrected by {config.dagger.teacher}"] if config.dagger.rounds else []
     return "\n".join(
         [
-            f"{config.preset}: {game.name} {params}, {game.limit} steps; model {config.model.name}; seed {config.seed}",
+            f"{config.preset}: {played}, {game.limit} steps; model {config.model.name}; seed {config.seed}",
             f"  demos  {config.demos.games} train games played by {config.demos.teacher}",
             f"  sft    {config.sft.epochs} passes",
             *corrections,
@@ -130,7 +133,7 @@ def plan(config: Config, out: Path) -> str:
 
 def command() -> str:
     """The command line that was given, without the folder of the program."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return shlex.join([*program(), *sys.argv[1:]])
 
 
 def _do(session: Session, name: str) -> None:

@@ -5,6 +5,8 @@ Games are kept as they end, so an evaluation that broke off goes on with those t
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -13,18 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from grue.config import Config
-from grue.errors import GameError
+from grue.errors import ConfigError, GameError
 from grue.evaluate.summary import summarise
 from grue.games import Game
 from grue.games.guard import clean_action
 from grue.interrupt import Interrupt
-from grue.policy.api import ApiPlayer, ChatClient, Endpoint
+from grue.parallel import launched
+from grue.policy.api import COUNTS, TOKENS, ApiPlayer, ChatClient, Endpoint, RefusedError
 from grue.progress import Progress
 from grue.stages.final import final_results
 from grue.stages.session import open_session
 from grue.storage import episodes, jsonl
 from grue.storage.run import Run, read_results
 from grue.types import Episode, Observation, Outcome, Task, Turn
+
+MAX_REFUSED = 3  # games in a row
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -59,6 +65,10 @@ class Seat:
         self.turns.append(Turn(observation=before, action=action, reward=reward, valid=valid))
         return None if outcome is None else self._end(outcome)
 
+    def refused(self, error: RefusedError) -> Episode:
+        """The game as one that failed."""
+        return self._end(Outcome.FAILED, error.message)
+
     def _end(self, outcome: Outcome, error: str = "") -> Episode:
         assert self.task is not None
         return Episode(self.task, self.player.name, tuple(self.turns), outcome, self.observation, error=error)
@@ -72,9 +82,15 @@ def play_all(
     on_episode: Callable[[Episode], None],
     interrupt: Interrupt | None = None,
 ) -> None:
-    """Play `tasks`, as many at once as there are `games`. Requests wait in threads, games are stepped in this one."""
+    """Play `tasks`, as many at once as there are `games`. Requests wait in threads, games are stepped in this one.
+
+    A game of which the endpoint refuses a request has failed, if it goes on answering in others; refusals in a row mean
+    the endpoint, and end in its error.
+    """
     queue = iter(tasks)
     waiting: dict[Future[str], Seat] = {}
+    refused: list[Episode] = []  # since the last answer
+    last: RefusedError | None = None
 
     def refill(seat: Seat) -> None:
         for task in queue:
@@ -96,7 +112,18 @@ def play_all(
                 done, _ = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in done:
                     seat = waiting.pop(future)
-                    episode = seat.play(future.result())
+                    try:
+                        episode = seat.play(future.result())
+                    except RefusedError as error:
+                        refused.append(seat.refused(error))
+                        last = error
+                        if not client.usage.requests or len(refused) == MAX_REFUSED:
+                            raise
+                        refill(seat)
+                        continue
+                    for failed in refused:
+                        on_episode(failed)
+                    refused.clear()
                     if episode is None:
                         ask(seat)
                     else:
@@ -104,20 +131,34 @@ def play_all(
                         refill(seat)
                 if interrupt is not None:
                     interrupt.check()
+            if last is not None and len(refused) > 1:
+                raise last
+            for failed in refused:
+                on_episode(failed)
         except BaseException:
             client.stop()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 
 
-def evaluate_api(out: Path, config: Config, endpoint: Endpoint, *, concurrency: int, say: Progress) -> dict[str, Any]:
-    """Play the run's evaluation games and add the row to the table. Returns the row, with usage and cost."""
+def evaluate_api(
+    out: Path, config: Config, endpoint: Endpoint, *, concurrency: int, say: Progress, again: bool = False
+) -> dict[str, Any]:
+    """Play the run's evaluation games and add the row to the table. Returns the row, with usage and cost.
+
+    Games that are there count if they were asked for in the same way, else ConfigError; `again` forgets them.
+    """
+    if launched() > 1:
+        raise ConfigError("grue eval --api is the work of one process", hint="leave out accelerate launch")
     run = Run(out, config)
     cfg, name = config.eval, f"api:{endpoint.model}"
     decoding = "greedy" if endpoint.temperature == 0 else "sampled"
-    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", endpoint.model)
-    row = f"api-{slug}-{cfg.fold}-{decoding}"
+    row = f"api-{_file_name(endpoint.model)}-{cfg.fold}-{decoding}"
     file, spent = run.episodes(row), run.out / "api" / f"{row}.jsonl"
+    if again:
+        for old in (file, spent):
+            old.unlink(missing_ok=True)
+    _check_same(spent, endpoint, out)
     client = ChatClient(endpoint)
     with open_session(run, config, say) as session:
         tasks = session.tasks(cfg.fold, cfg.games)
@@ -148,13 +189,43 @@ def evaluate_api(out: Path, config: Config, endpoint: Endpoint, *, concurrency: 
             before = read_results(out) or {}
             final_results(session, wall_s=before.get("wall_s"), command=before.get("command", ""))
     say(f"{name}: success {result['success'] or 0:.1%}, {result['usage']}")
+    if result["usage"]["empty"]:
+        _log.warning(
+            "%s of %s replies of %s were empty, which counts as an invalid action; %s had come to --api-max-tokens %s",
+            *(result["usage"]["empty"], result["usage"]["requests"], endpoint.model),
+            *(result["usage"]["cut"], endpoint.max_tokens),
+        )
     return result
+
+
+def _file_name(model: str) -> str:
+    """`model` as part of a file's name; two models never share one."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", model)
+    return plain if plain == model else f"{plain}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"
+
+
+def _check_same(spent: Path, endpoint: Endpoint, out: Path) -> None:
+    """ConfigError where games of this row were asked for otherwise; else how they are asked for is written down.
+
+    The address may be another one: servers move.
+    """
+    asked = {"temperature": endpoint.temperature, "max_tokens": endpoint.max_tokens}
+    before = next((row["asked"] for _, row in jsonl.read(spent) if "asked" in row), None)
+    if before is None:
+        jsonl.append(spent, [{"asked": asked}])
+    elif before != asked:
+        was = ", ".join(f"{key} {value}" for key, value in before.items())
+        raise ConfigError(
+            f"{out} holds games of {endpoint.model} with {was}, not {', '.join(f'{k} {v}' for k, v in asked.items())}",
+            hint="give the same options, or --again to play all games anew",
+        )
 
 
 def _total(spent: Path) -> dict[str, Any]:
     """Usage of all commands together; the cost is unknown if it is unknown for any of them."""
-    rows = [row for _, row in jsonl.read(spent)]
-    names = ("requests", "retries", "prompt_tokens", "completion_tokens", "seconds")
-    total: dict[str, Any] = {key: sum(row[key] for row in rows) for key in names}
-    costs = [row["cost"] for row in rows]
-    return {**total, "cost": None if None in costs or not costs else round(sum(costs), 6)}
+    rows = [row for _, row in jsonl.read(spent) if "requests" in row]
+    total: dict[str, Any] = {key: sum(row.get(key, 0) for row in rows) for key in (*COUNTS, "seconds")}
+    for key in (*TOKENS, "cost"):
+        values = [row[key] for row in rows]
+        total[key] = None if None in values or not values else round(sum(values), 6)
+    return total

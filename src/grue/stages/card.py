@@ -37,7 +37,11 @@ def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, A
         f"trained with [grue](https://pypi.org/project/grue/) {__version__}, preset `{config.preset}`, seed "
         f"{config.seed}, on top of `{about['base']}`. "
         + (
-            "The adapter is merged into the weights."
+            (
+                "The adapter is merged into the weights."
+                if config.model.adapter == "lora"
+                else "All weights have learnt."
+            )
             if merged
             else "This is an adapter: loading it loads the base as well."
         ),

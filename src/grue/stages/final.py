@@ -97,6 +97,10 @@ def final_results(session: Session, *, wall_s: float | None, command: str) -> di
     run, config = session.run, session.config
     measured = _read(session)
     folds: dict[str, dict[str, Any]] = {"train": {}, "dev": {}, "test": {}}
+    if lost := [row.name for row in rows(session) if row.name not in measured]:
+        raise DataError(
+            f"{_file(session)} has lost the row {lost[0]}", hint=f"measure again: grue eval {run.out} --again"
+        )
     trained = {"dagger": run.facts("dagger").get("env_steps", 0)}
     trained["ppo"] = trained["dagger"] + run.facts("ppo").get("env_steps", 0)
     for row in rows(session):

@@ -13,10 +13,16 @@ from grue.storage import episodes
 
 
 def check_demonstrations(session: Session) -> None:
-    """DataError where there are none."""
+    """DataError where there are none, or not all that were recorded."""
     file = session.run.episodes("demos")
     if not file.exists():
         raise DataError(f"there are no demonstrations in {file}", hint=f"grue demos {session.run.out}")
+    there, recorded = sum(1 for _ in episodes.read(file)), session.run.facts("demos").get("episodes")
+    if recorded is not None and there != recorded:
+        raise DataError(
+            f"{file} holds {there} of the {recorded} games that were recorded",
+            hint=f"record them again: grue demos {session.run.out} --again",
+        )
 
 
 def lessons(session: Session, names: str, rename: float, *kinds: str, corrected: bool = False) -> list[Sample]:

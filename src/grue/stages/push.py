@@ -32,11 +32,14 @@ def push(folder: Path, repository: str, *, public: bool = False) -> str:
             repo_id=repository, folder_path=folder, commit_message=f"{about['policy']}, {about['what']} (grue)"
         )
     except (LocalTokenNotFoundError, HFValidationError, OfflineModeIsEnabled) as error:
-        raise PushError(f"cannot push to {repository}: {error}", hint="log in first: hf auth login") from error
+        hints = {HFValidationError: "a repository is NAME/NAME", OfflineModeIsEnabled: "unset HF_HUB_OFFLINE"}
+        hint = hints.get(type(error), "log in first: hf auth login")
+        raise PushError(f"cannot push to {repository}: {error}", hint=hint) from error
     except Exception as error:
         # the hub's client is of httpx, httpx2 or requests, depending on its version
         client = type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "requests")
-        if not client and not isinstance(error, HfHubHTTPError | OSError):
+        # a hub, or what stands in its way, may answer with something else than JSON
+        if not client and not isinstance(error, HfHubHTTPError | OSError | ValueError):
             raise
         reason = str(error).strip().splitlines()
         raise PushError(

@@ -90,6 +90,20 @@ def furthest(run: Path) -> str:
     raise CheckpointError(f"{run} holds no trained policy yet", hint=f"train one: grue sft {run}, then grue ppo {run}")
 
 
+def check_trained(run: Path, config: Config) -> None:
+    """CheckpointError where a stage that belongs to the run has left no weights."""
+    lengths = {"sft": config.sft.epochs, "dagger": config.dagger.rounds, "ppo": config.ppo.iterations}
+    for stage, length in lengths.items():
+        if length and _newest(run, stage) is None:
+            raise _no_checkpoint(run, stage)
+
+
+def _no_checkpoint(run: Path, stage: str) -> CheckpointError:
+    return CheckpointError(
+        f"{checkpoints(run, stage)} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}"
+    )
+
+
 def stage_weights(run: Path, stage: str, prompt: str) -> dict[str, Any]:
     """The weights that are the result of a stage: the best ones on dev, else the last.
 
@@ -99,9 +113,7 @@ def stage_weights(run: Path, stage: str, prompt: str) -> dict[str, Any]:
         raise ConfigError(f"there is no trained policy {stage!r}", hint=f"known are {', '.join(TRAINED)}")
     path = _newest(run, stage)
     if path is None:
-        raise CheckpointError(
-            f"{checkpoints(run, stage)} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}"
-        )
+        raise _no_checkpoint(run, stage)
     return dict(checkpoint.load(path, prompt=prompt).tensors["model"])
 
 
