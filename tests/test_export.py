@@ -182,6 +182,9 @@ def test_the_card_calls_unseen_what_is_unseen(game: str, fold: str, said: str) -
     card = model_card(config, about, {"policies": {"sft": {"decoding": {"greedy": row}}}})
     assert f"Fold `{fold}`, seeds 0 to 1, " in card
     assert said in card
+    assert "All weights have learnt." in card
+    adapted = override(config, ["model.adapter=lora"])
+    assert "The adapter is merged into the weights." in model_card(adapted, about, None)
 
 
 def test_no_path_of_a_story_leaves_this_machine() -> None:

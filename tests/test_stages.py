@@ -223,3 +223,40 @@ def test_a_teacher_that_cannot_play_the_game_is_an_error_with_its_reason(tmp_pat
     config = load_config("coin", ["demos.teacher=optimal", "demos.games=2"])
     with pytest.raises(GameError, match=r"none of 2 demonstrations could be played: .*cooks only"):
         stages.run_stage("demos", config, tmp_path / "run", say=QUIET)
+
+
+def test_an_evaluation_that_cannot_end_does_not_begin(finished: Path, config: Config, tmp_path: Path) -> None:
+    """What was measured before stays where the weights are gone."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    shutil.rmtree(run / "checkpoints" / "ppo")
+    before = (run / "results.json").read_bytes()
+    with pytest.raises(CheckpointError, match="ppo holds no checkpoint"):
+        stages.run_stage("eval", config, run, say=QUIET, again=True)
+    assert (run / "results.json").read_bytes() == before
+
+
+def test_rows_that_were_lost_are_named(finished: Path, config: Config, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (run / "results.json").unlink()
+    table = (run / "evaluation.jsonl").read_text()
+    (run / "evaluation.jsonl").write_text(table[: table.rstrip().rindex("\n") + 1])
+    with pytest.raises(DataError, match="has lost the row eval-"):
+        stages.run_stage("eval", config, run, say=QUIET)
+
+
+def test_demonstrations_that_were_lost_are_not_done_without(finished: Path, config: Config, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    demos = (run / "episodes" / "demos.jsonl").read_bytes()
+    (run / "episodes" / "demos.jsonl").write_bytes(demos[:-20])
+    with pytest.raises(DataError, match="holds 11 of the 12 games"):
+        stages.run_stage("sft", config, run, say=QUIET, again=True)
+
+
+def test_the_command_to_go_on_names_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/x/grue", "run", "toy"])
+    assert stages.command() == "grue run toy"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert stages.command() == "accelerate launch --multi_gpu --num_processes 2 -m grue run toy"
