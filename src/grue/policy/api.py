@@ -29,13 +29,11 @@ SYSTEM = (
     "the valid actions, copied letter by letter, on one line, and nothing else."
 )
 RETRIED = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
+OF_THE_REQUEST = frozenset((400, 413, 422))  # a filter, a conversation that is too long: the next game may be fine
 MAX_REPLY_BYTES = 4_000_000
 MAX_WAIT_S = 120.0
 _THOUGHT = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
 _LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
-
-
-OF_THE_REQUEST = frozenset((400, 413, 422))  # a filter, a conversation that is too long: the next game may be fine
 
 
 class ApiError(GrueError, RuntimeError):
@@ -197,8 +195,7 @@ class ChatClient:
                 f"{self.endpoint.url} answers with something else than a chat completion",
                 hint="the address ends in /v1",
             ) from error
-        told = answer.get("usage")
-        prompt, completion = (_count(told, name) for name in TOKENS)
+        prompt, completion = (_told(answer.get("usage"), name) for name in TOKENS)
         with self._lock:
             self.usage.requests += 1
             self.usage.seconds += seconds
@@ -261,9 +258,9 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _count(told: Any, name: str) -> int | None:
+def _told(usage: Any, name: str) -> int | None:
     """A number of tokens, None where it is none."""
-    count = told.get(name) if isinstance(told, dict) else None
+    count = usage.get(name) if isinstance(usage, dict) else None
     if not isinstance(count, int | float) or isinstance(count, bool) or not 0 <= count < 2**53:
         return None
     return int(count)
@@ -285,7 +282,7 @@ def _read(endpoint: Endpoint, status: int, data: bytes, retry_after: str | None)
         raise _RetryError("an answer without choices")
     if "error" in answer and "choices" not in answer:  # some gateways say so with status 200
         said = answer["error"].get("code") if isinstance(answer["error"], dict) else None
-        if said in RETRIED:
+        if isinstance(said, int) and said in RETRIED:
             raise _RetryError(f"HTTP 200 with error {said}")
         raise _refused(endpoint, status, data)
     return answer
