@@ -236,6 +236,14 @@ def test_an_evaluation_that_cannot_end_does_not_begin(finished: Path, config: Co
     assert (run / "results.json").read_bytes() == before
 
 
+@pytest.mark.parametrize("stage", ["sft", "ppo"])
+def test_a_stage_that_cannot_begin_settles_nothing(stage: stages.StageName, config: Config, tmp_path: Path) -> None:
+    with pytest.raises(DataError if stage == "sft" else CheckpointError):
+        stages.run_stage(stage, config, tmp_path / "run", say=QUIET)
+    fewer = override(config, ["demos.games=3"])
+    assert stages.run_stage("demos", fewer, tmp_path / "run", say=QUIET)["episodes"] == 3
+
+
 def test_rows_that_were_lost_are_named(finished: Path, config: Config, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run)

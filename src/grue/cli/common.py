@@ -188,7 +188,7 @@ _MEMORY_HINT = (
 
 def _fail(error: GrueError, code: int, as_json: bool) -> None:
     """Print message and hint and leave; with GRUE_DEBUG=1 the traceback comes first."""
-    if is_follower() and isinstance(error, ProcessLostError):
+    if is_follower() and (code == 2 or isinstance(error, ProcessLostError)):
         raise typer.Exit(code)  # the leader says it
     if os.environ.get("GRUE_DEBUG"):
         import traceback

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -17,6 +19,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+@contextmanager
+def quiet_peft() -> Iterator[None]:
+    """Without what transformers says of a property that peft still asks for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
+        yield
+
+
 def with_adapter(model: PreTrainedModel, config: ModelConfig) -> PreTrainedModel:
     """The model with a fresh adapter that adds nothing yet. Its weights are float32 and the only ones that learn."""
     # peft imports bitsandbytes wherever it is installed; see `quantization.loading_options`
@@ -24,8 +34,7 @@ def with_adapter(model: PreTrainedModel, config: ModelConfig) -> PreTrainedModel
     from peft import get_peft_model
 
     shape = lora_config(model, config)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
+    with quiet_peft():
         try:
             adapted: PreTrainedModel = get_peft_model(model, shape)  # type: ignore[assignment]
         except ValueError as error:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from grue.config import ModelConfig
 from grue.errors import ConfigError, ModelError
-from grue.models.adapter import with_adapter
+from grue.models.adapter import quiet_peft, with_adapter
 from grue.models.load import default_device, load_base
 from grue.models.quantization import is_quantised
 from grue.models.value import ValueHead
@@ -75,7 +75,8 @@ def load_artefact(
         base, _ = load_base(config)
         tokenizer = load_tokenizer(merged)
         try:
-            lm = PeftModel.from_pretrained(base, str(folder))  # type: ignore[assignment]
+            with quiet_peft():
+                lm = PeftModel.from_pretrained(base, str(folder))  # type: ignore[assignment]
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise ModelError(f"the adapter in {folder} does not fit {config.name!r}: {error}") from error
     head = ValueHead(lm.config.get_text_config().hidden_size)

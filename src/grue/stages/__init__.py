@@ -29,7 +29,7 @@ from grue.stages.final import final_results, measure
 from grue.stages.lessons import check_demonstrations, lessons
 from grue.stages.session import Session, open_session
 from grue.stages.show import keep_shown
-from grue.stages.trained import check_trained
+from grue.stages.trained import check_trained, check_weights
 from grue.stages.watching import watch
 from grue.storage import episodes, jsonl
 from grue.storage.run import Run, read_results
@@ -137,6 +137,7 @@ def command() -> str:
 
 
 def _do(session: Session, name: str) -> None:
+    _check_before(session, name)
     start = time.monotonic()
     session.run.begin(name)
     try:
@@ -146,6 +147,17 @@ def _do(session: Session, name: str) -> None:
         session.run.add_seconds(name, time.monotonic() - start)
     session.run.done(name, **(facts or {}))
     session.processes.wait()
+
+
+def _check_before(session: Session, name: str) -> None:
+    """An error where the stage before has left nothing: a stage that has begun has its settings settled."""
+    run, dagger_rounds = session.run, session.config.dagger.rounds
+    if name == "sft":
+        check_demonstrations(session)
+    elif name == "dagger" or (name == "ppo" and not dagger_rounds):
+        check_weights(run.out, "sft")
+    elif name == "ppo" and not run.is_done("dagger"):  # what is there may still change
+        raise DataError(f"DAgger is not done in {run.out}", hint=f"grue dagger {run.out}")
 
 
 def _demos(session: Session) -> dict[str, Any]:
@@ -189,7 +201,6 @@ def _demos(session: Session) -> dict[str, Any]:
 
 def _sft(session: Session) -> dict[str, Any]:
     cfg, config = session.config.sft, session.config
-    check_demonstrations(session)
     session.load("base")
     keep_shown(session, "base", "before training")
     names = f"{config.seed}/sft/names"
@@ -214,10 +225,7 @@ def _sft(session: Session) -> dict[str, Any]:
 
 def _ppo(session: Session) -> dict[str, Any]:
     cfg, config = session.config.ppo, session.config
-    before = "dagger" if config.dagger.rounds else "sft"
-    if before == "dagger" and not session.run.is_done("dagger"):  # what is there may still change
-        raise DataError(f"DAgger is not done in {session.run.out}", hint=f"grue dagger {session.run.out}")
-    session.load(before)
+    session.load("dagger" if config.dagger.rounds else "sft")
     learner = _learner(session, cfg, value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate)
     facts = train_ppo(
         session.run,

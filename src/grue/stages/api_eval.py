@@ -29,7 +29,6 @@ from grue.storage import episodes, jsonl
 from grue.storage.run import Run, read_results
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
-MAX_REFUSED = 3  # games in a row
 _log = logging.getLogger(__name__)
 
 
@@ -84,13 +83,13 @@ def play_all(
 ) -> None:
     """Play `tasks`, as many at once as there are `games`. Requests wait in threads, games are stepped in this one.
 
-    A game of which the endpoint refuses a request has failed, if it goes on answering in others; refusals in a row mean
-    the endpoint, and end in its error.
+    A game of which the endpoint refuses a request has failed, if it then goes on answering in others: more answers than
+    can have been under way. Else it is the endpoint that fails, and its error ends all.
     """
     queue = iter(tasks)
     waiting: dict[Future[str], Seat] = {}
-    refused: list[Episode] = []  # since the last answer
-    last: RefusedError | None = None
+    refused: list[Episode] = []  # of which it is not known yet
+    answers = 0  # since the last of them
 
     def refill(seat: Seat) -> None:
         for task in queue:
@@ -99,6 +98,11 @@ def play_all(
                 ask(seat)
                 return
             on_episode(failed)
+
+    def keep_refused() -> None:
+        for failed in refused:
+            on_episode(failed)
+        refused.clear()
 
     def ask(seat: Seat) -> None:
         assert seat.observation is not None
@@ -116,14 +120,15 @@ def play_all(
                         episode = seat.play(future.result())
                     except RefusedError as error:
                         refused.append(seat.refused(error))
-                        last = error
-                        if not client.usage.requests or len(refused) == MAX_REFUSED:
-                            raise
+                        answers = 0
                         refill(seat)
+                        many = len(refused) > (len(games) + 1 if waiting else 1)
+                        if many or not client.usage.requests:
+                            raise
                         continue
-                    for failed in refused:
-                        on_episode(failed)
-                    refused.clear()
+                    answers += 1
+                    if answers > len(games):
+                        keep_refused()
                     if episode is None:
                         ask(seat)
                     else:
@@ -131,10 +136,7 @@ def play_all(
                         refill(seat)
                 if interrupt is not None:
                     interrupt.check()
-            if last is not None and len(refused) > 1:
-                raise last
-            for failed in refused:
-                on_episode(failed)
+            keep_refused()
         except BaseException:
             client.stop()
             pool.shutdown(wait=True, cancel_futures=True)

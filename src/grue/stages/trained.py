@@ -94,14 +94,18 @@ def check_trained(run: Path, config: Config) -> None:
     """CheckpointError where a stage that belongs to the run has left no weights."""
     lengths = {"sft": config.sft.epochs, "dagger": config.dagger.rounds, "ppo": config.ppo.iterations}
     for stage, length in lengths.items():
-        if length and _newest(run, stage) is None:
-            raise _no_checkpoint(run, stage)
+        if length:
+            check_weights(run, stage)
 
 
-def _no_checkpoint(run: Path, stage: str) -> CheckpointError:
-    return CheckpointError(
-        f"{checkpoints(run, stage)} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}"
-    )
+def check_weights(run: Path, stage: str) -> Path:
+    """The checkpoint that is the result of a stage. CheckpointError where there is none."""
+    path = _newest(run, stage)
+    if path is None:
+        raise CheckpointError(
+            f"{checkpoints(run, stage)} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}"
+        )
+    return path
 
 
 def stage_weights(run: Path, stage: str, prompt: str) -> dict[str, Any]:
@@ -111,10 +115,7 @@ def stage_weights(run: Path, stage: str, prompt: str) -> dict[str, Any]:
     """
     if stage not in TRAINED:
         raise ConfigError(f"there is no trained policy {stage!r}", hint=f"known are {', '.join(TRAINED)}")
-    path = _newest(run, stage)
-    if path is None:
-        raise _no_checkpoint(run, stage)
-    return dict(checkpoint.load(path, prompt=prompt).tensors["model"])
+    return dict(checkpoint.load(check_weights(run, stage), prompt=prompt).tensors["model"])
 
 
 def keep_probe(run: Path, policy: str, episode: Episode) -> None:
