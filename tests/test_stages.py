@@ -261,10 +261,3 @@ def test_demonstrations_that_were_lost_are_not_done_without(finished: Path, conf
     (run / "episodes" / "demos.jsonl").write_bytes(demos[:-20])
     with pytest.raises(DataError, match="holds 11 of the 12 games"):
         stages.run_stage("sft", config, run, say=QUIET, again=True)
-
-
-def test_the_command_to_go_on_names_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["/x/grue", "run", "toy"])
-    assert stages.command() == "grue run toy"
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert stages.command() == "accelerate launch --multi_gpu --num_processes 2 -m grue run toy"

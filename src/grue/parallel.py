@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,11 +41,10 @@ def launched() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def program() -> list[str]:
-    """What stands before the arguments of this command, ready to be pasted: the launcher too, where there is one."""
-    if launched() == 1:
-        return [Path(sys.argv[0]).name]
-    return ["accelerate", "launch", "--multi_gpu", "--num_processes", str(launched()), "-m", "grue"]
+def this_command() -> str:
+    """The command line that was given, ready to be pasted: without the program's folder, with the launcher."""
+    launcher = ["accelerate", "launch", "--multi_gpu", "--num_processes", str(launched()), "-m", "grue"]
+    return shlex.join([*(launcher if launched() > 1 else [Path(sys.argv[0]).name]), *sys.argv[1:]])
 
 
 def is_follower() -> bool:

@@ -17,7 +17,7 @@ import torch
 import tiny
 from grue.config import Config, dump_config
 from grue.interrupt import Interrupt
-from grue.parallel import ALONE, Processes
+from grue.parallel import ALONE, Processes, this_command
 from grue.storage import checkpoint, episodes
 from grue.storage.run import read_metrics, read_results
 
@@ -287,3 +287,10 @@ def test_two_processes_agree_on_everything() -> None:
         "any": (True, False),
         "signal": signal.SIGTERM,
     }
+
+
+def test_the_command_to_go_on_names_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/x/grue", "run", "toy"])
+    assert this_command() == "grue run toy"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert this_command() == "accelerate launch --multi_gpu --num_processes 2 -m grue run toy"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import typer
 
 from grue.errors import ConfigError, GrueError
 from grue.interrupt import Interrupted
-from grue.parallel import ProcessLostError, is_follower, leave, program
+from grue.parallel import ProcessLostError, is_follower, leave, this_command
 from grue.progress import Progress, clean
 
 if TYPE_CHECKING:
@@ -94,11 +93,6 @@ def print_json(result: Any) -> None:
     option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
     sys.stdout.write(orjson.dumps(result, default=str, option=option).decode())
     sys.stdout.flush()
-
-
-def this_command() -> str:
-    """The command line that was given, ready to be pasted."""
-    return shlex.join([*program(), *sys.argv[1:]])
 
 
 def split(arguments: Iterable[str] | None, what: str) -> tuple[str | None, list[str]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import shlex
-import sys
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -20,7 +18,7 @@ from grue.models.out_of_memory import explained_memory
 from grue.models.sharding import check_sharding
 from grue.models.skeleton import check_model
 from grue.models.sources import EMBEDDED
-from grue.parallel import Processes, join, program
+from grue.parallel import Processes, join, this_command
 from grue.progress import Progress
 from grue.report import html
 from grue.rollout.pack import Sample
@@ -62,7 +60,7 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
             for name in missing:
                 _do(session, name)
             wall_s = None if run.resumed else time.monotonic() - start
-            results = final_results(session, wall_s=wall_s, command=command()) if processes.leads else {}
+            results = final_results(session, wall_s=wall_s, command=this_command()) if processes.leads else {}
     if not processes.leads:
         return results
     page = html.render(out)
@@ -91,7 +89,7 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
         if not run.is_done(name):
             _do(session, name)
         if name == "eval" and processes.leads:
-            return final_results(session, wall_s=None, command=command())
+            return final_results(session, wall_s=None, command=this_command())
     return run.facts(name)
 
 
@@ -129,11 +127,6 @@ def plan(config: Config, out: Path) -> str:
             f"  into   {out}; Ctrl-C saves, and the same command goes on",
         ]
     )
-
-
-def command() -> str:
-    """The command line that was given, without the folder of the program."""
-    return shlex.join([*program(), *sys.argv[1:]])
 
 
 def _do(session: Session, name: str) -> None:

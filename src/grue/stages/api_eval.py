@@ -6,7 +6,6 @@ Games are kept as they end, so an evaluation that broke off goes on with those t
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -28,8 +27,6 @@ from grue.stages.session import open_session
 from grue.storage import episodes, jsonl
 from grue.storage.run import Run, read_results
 from grue.types import Episode, Observation, Outcome, Task, Turn
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -192,10 +189,10 @@ def evaluate_api(
             final_results(session, wall_s=before.get("wall_s"), command=before.get("command", ""))
     say(f"{name}: success {result['success'] or 0:.1%}, {result['usage']}")
     if result["usage"]["empty"]:
-        _log.warning(
-            "%s of %s replies of %s were empty, which counts as an invalid action; %s had come to --api-max-tokens %s",
-            *(result["usage"]["empty"], result["usage"]["requests"], endpoint.model),
-            *(result["usage"]["cut"], endpoint.max_tokens),
+        usage = result["usage"]
+        say.warn(
+            f"{usage['empty']} of {usage['requests']} replies of {endpoint.model} were empty, which counts as an "
+            f"invalid action; {usage['cut']} had come to --api-max-tokens {endpoint.max_tokens}"
         )
     return result
 
@@ -216,9 +213,9 @@ def _check_same(spent: Path, endpoint: Endpoint, out: Path) -> None:
     if before is None:
         jsonl.append(spent, [{"asked": asked}])
     elif before != asked:
-        was = ", ".join(f"{key} {value}" for key, value in before.items())
+        was, now = (", ".join(f"{key} {value}" for key, value in settings.items()) for settings in (before, asked))
         raise ConfigError(
-            f"{out} holds games of {endpoint.model} with {was}, not {', '.join(f'{k} {v}' for k, v in asked.items())}",
+            f"{out} holds games of {endpoint.model} with {was}, not {now}",
             hint="give the same options, or --again to play all games anew",
         )
 
