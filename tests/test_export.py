@@ -6,6 +6,8 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -289,11 +291,41 @@ def test_pushing_needs_an_export_a_name_and_a_hub(
     export_run(runs["full"], what="merged", to=tmp_path / "out", say=QUIET)
     with pytest.raises(ConfigError, match="not a name on a hub"):
         push(tmp_path / "out", "policy")
-    # nobody listens there; asked in a process of its own, as the hub's address is read at import
-    script = "import sys; from pathlib import Path; from grue.stages.push import push; push(Path(sys.argv[1]), 'me/p')"
-    environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": "hf_secret", "PATH": "", "HOME": str(tmp_path)}
-    command = [sys.executable, "-c", script, str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
-    assert PushError.__name__ in done.stderr
-    assert "cannot push to me/p" in done.stderr
-    assert "hf_secret" not in done.stderr
+
+    def push_to(hub: str) -> str:
+        """What is said when `hub` is asked, by a process of its own, as its address is read at import."""
+        script = (
+            "import sys; from pathlib import Path; from grue.stages.push import push; push(Path(sys.argv[1]), 'me/p')"
+        )
+        environment = {"HF_ENDPOINT": hub, "HF_TOKEN": "hf_secret", "PATH": "", "HOME": str(tmp_path)}
+        command = [sys.executable, "-c", script, str(tmp_path / "out")]
+        said = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900).stderr
+        assert "hf_secret" not in said
+        return said.splitlines()[-2]  # a hint comes last
+
+    nobody = push_to("http://127.0.0.1:9")
+    assert PushError.__name__ in nobody
+    assert "cannot push to me/p" in nobody
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        refused = push_to(f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert PushError.__name__ in refused
+    assert "403" in refused
+    assert "your token may only read" in refused
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A hub that refuses everything, and says why."""
+
+    def do_POST(self) -> None:
+        body = json.dumps({"error": "your token may only read"}).encode()
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(403)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass

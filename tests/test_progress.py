@@ -149,6 +149,17 @@ def test_a_signal_is_kept_for_the_next_safe_point() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_of_several_processes_one_says_that_it_stops(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        with Interrupt() as stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.requested
+        assert capfd.readouterr().err.count("stopping at the next safe point") == (rank == "0")
+
+
 STUBBORN = """
     import sys, time
     from grue.interrupt import Interrupt

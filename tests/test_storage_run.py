@@ -126,6 +126,15 @@ def test_results_are_written_whole(tmp_path: Path) -> None:
         read_results(tmp_path)
 
 
+def test_a_damaged_list_of_stages_is_refused(tmp_path: Path) -> None:
+    config = load_config("toy")
+    Run(tmp_path, config).begin("demos")
+    (tmp_path / "stages.json").write_text('{"demos": 3}')
+    for read in (lambda: read_stages(tmp_path), lambda: Run(tmp_path, config)):
+        with pytest.raises(DataError, match=r"stages\.json holds 3 for demos"):
+            read()
+
+
 def test_folders_that_are_no_run_directories_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ConfigError, match="holds other files"):

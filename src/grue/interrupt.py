@@ -78,7 +78,8 @@ class Interrupt:
             _write("\x1b[?25h\n" if sys.stderr.isatty() else "\n")  # the cursor, which a progress bar hides
             os._exit(128 + number)
         self._number, self._since = number, time.monotonic()
-        _write("\nstopping at the next safe point; once more to stop at once\n")
+        if os.environ.get("RANK", "0") == "0":  # of several processes one says it
+            _write("\nstopping at the next safe point; once more to stop at once\n")
 
 
 def _write(text: str) -> None:

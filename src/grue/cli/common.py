@@ -188,7 +188,8 @@ def _fail(error: GrueError, code: int, as_json: bool) -> None:
         import traceback
 
         traceback.print_exception(error)
-    print(f"error: {clean(error.message)}", file=sys.stderr)
+    who = f" in process {os.environ['RANK']}" if is_follower() else ""
+    print(f"error{who}: {clean(error.message)}", file=sys.stderr)
     if error.hint:
         print(f"hint: {clean(error.hint)}", file=sys.stderr)
     if as_json:

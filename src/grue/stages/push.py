@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grue.errors import ConfigError, DataError, GrueError
+from grue.errors import ConfigError, DataError, GrueError, first_line
 from grue.stages.trained import read_about
 
 
@@ -41,9 +41,12 @@ def push(folder: Path, repository: str, *, public: bool = False) -> str:
         # a hub, or what stands in its way, may answer with something else than JSON
         if not client and not isinstance(error, HfHubHTTPError | OSError | ValueError):
             raise
-        reason = str(error).strip().splitlines()
+        said = getattr(error, "server_message", None)  # why a hub refuses
+        reason = first_line(error)
+        if said and said not in reason:
+            reason += f" ({said})"
         raise PushError(
-            f"cannot push to {repository}: {reason[0] if reason else error!r}",
+            f"cannot push to {repository}: {reason}",
             hint="check the network, and that your token may write to it: hf auth login",
         ) from error
     return str(address)

@@ -72,7 +72,7 @@ class Run:
         self.resumed = self.config_file.exists()
         with explained(f"open the run directory {out}", ConfigError):
             if not leads:
-                self._stages = _read_json(self._stages_file) or {}
+                self._stages = read_stages(out)
                 return
             if not self.resumed and out.is_dir() and any(path.name != ".lock" for path in out.iterdir()):
                 raise ConfigError(
@@ -81,8 +81,7 @@ class Run:
             out.mkdir(parents=True, exist_ok=True)
             _lock(out)
         over = STAGES[STAGES.index(again) :] if again else ()
-        stages = _read_json(self._stages_file) or {}
-        self._stages = {name: entry for name, entry in stages.items() if name not in over}
+        self._stages = {name: entry for name, entry in read_stages(out).items() if name not in over}
         if self.resumed:
             self._check_same(read_config(self.config_file))
         if over:
@@ -269,7 +268,12 @@ def read_results(out: Path) -> dict[str, Any] | None:
 
 def read_stages(out: Path) -> dict[str, dict[str, Any]]:
     """Stage -> {"state": "begun" or "done", ...facts}."""
-    return _read_json(out / "stages.json") or {}
+    file = out / "stages.json"
+    stages = _read_json(file) or {}
+    for name, entry in stages.items():
+        if not isinstance(entry, dict):
+            raise DataError(f"{file} holds {entry!r} for {name}, not an object", hint="give it back as it was written")
+    return stages
 
 
 def _read_json(file: Path) -> dict[str, Any] | None:
