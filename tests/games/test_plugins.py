@@ -159,8 +159,9 @@ def test_the_game_in_the_documents_is_the_one_in_the_examples() -> None:
 
 
 def test_a_configuration_cannot_name_a_class() -> None:
-    with pytest.raises(ConfigError, match="unknown game"):
+    with pytest.raises(ConfigError, match="unknown game") as caught:
         games.make("grue.games.toy:ToyGame")
+    assert "entry point" in str(caught.value.hint)
 
 
 def test_seeds_of_a_declared_game_are_checked(packages: Path) -> None:

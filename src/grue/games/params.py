@@ -57,7 +57,10 @@ def check_family(game: str) -> str:
     if game not in FAMILIES:
         from grue.games import known_games  # which imports this module
 
-        raise ConfigError(f"unknown game {game!r}", hint=_nearest(str(game), known_games()))
+        hint = _nearest(str(game), known_games())
+        if ":" in str(game):
+            hint += "; a class of yours gets a name by the entry point grue.games of its package"
+        raise ConfigError(f"unknown game {game!r}", hint=hint)
     return game
 
 
