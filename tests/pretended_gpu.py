@@ -185,6 +185,8 @@ def pretended() -> Iterator[Gpu]:
     with ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, lambda *_, answer=answer, **__: answer))
+        # a torch made for CUDA would ask a driver, if only for the optimiser's current stream
+        stack.enter_context(mock.patch.object(torch.accelerator, "current_accelerator", return_value=None))
         stack.enter_context(mock.patch.object(torch.autocast, "__init__", autocast))
         for ask in (torch.is_autocast_enabled, torch.get_autocast_dtype):
             stack.enter_context(mock.patch.object(torch, ask.__name__, lambda *_, ask=ask: ask("cpu")))
