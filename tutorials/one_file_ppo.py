@@ -212,8 +212,8 @@ class Play:
         columns, counts = torch.arange(ids.shape[1]), torch.tensor([len(new) for new in news])
         places = self.mask.sum(1, keepdim=True) + columns
         self.mask = torch.cat([self.mask, (columns < counts[:, None]).long()], 1)
-        decoder, cache = self.model.lm.get_decoder(), {"past_key_values": self.cache, "use_cache": True}
-        return decoder(input_ids=ids, attention_mask=self.mask, position_ids=places, **cache).last_hidden_state
+        decoder = self.model.lm.get_decoder()
+        return decoder(ids, self.mask, places, self.cache, use_cache=True).last_hidden_state
 
 
 def forced(ids: list[int], node: Trie | str) -> Trie | str:

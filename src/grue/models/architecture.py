@@ -42,9 +42,15 @@ def check_architecture(model: PreTrainedModel) -> None:
         raise ModelError(
             f"{name} with alibi derives positions from a padding mask, not from position ids", hint=WAY_OUT
         )
-    if missing := [wanted for wanted in ("past_key_values", "position_ids", "attention_mask") if wanted not in takes]:
-        raise ModelError(f"the decoder of {name} takes no {missing[0]}, so it cannot be fed in parts", hint=WAY_OUT)
+    if missing := {cache_argument(model.get_decoder()), "position_ids", "attention_mask"} - takes:
+        raise ModelError(f"the decoder of {name} takes no {min(missing)}, so it cannot be fed in parts", hint=WAY_OUT)
     sliding_window(config)
+
+
+def cache_argument(decoder: torch.nn.Module) -> str:
+    """What a decoder calls its key-value cache: transformers renames it, one architecture after the other (5.24)."""
+    takes = inspect.signature(decoder.forward).parameters
+    return "past_key_values" if "past_key_values" in takes else "cache"
 
 
 def check_decoder(config: Any) -> None:

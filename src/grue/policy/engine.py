@@ -17,7 +17,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from grue.errors import ModelError
-from grue.models.architecture import check_architecture, sliding_window
+from grue.models.architecture import cache_argument, check_architecture, sliding_window
 from grue.models.attention import Group, packed_attention, takes_own_attention
 from grue.policy.passes import Pass, plan_pass
 from grue.policy.tree import CandidateTree
@@ -122,6 +122,7 @@ class Engine:
         self._plan = _Plan()
         layers = [_RaggedLayer(slots, columns, self._plan) for _ in range(self.decoder.config.num_hidden_layers)]
         self._cache = Cache(layers=layers)  # type: ignore[arg-type]
+        self._cache_argument = cache_argument(self.decoder)
 
     def reset(self, row: int, length: int = 0) -> None:
         """Forget the sequence in `row`, but for its first `length` tokens."""
@@ -197,7 +198,7 @@ class Engine:
             input_ids=ids_BL,
             attention_mask=masks,
             position_ids=places_BL,
-            past_key_values=self._cache,
             use_cache=True,
+            **{self._cache_argument: self._cache},
         ).last_hidden_state
         return hidden
