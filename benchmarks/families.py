@@ -17,6 +17,7 @@ from grue.evaluate.summary import Result, summarise
 from grue.evaluate.tales import tales_scores
 from grue.games import Game, make, tasks
 from grue.games.play import play
+from grue.games.spread import spread
 from grue.games.teachers import teacher
 from grue.types import Episode, Task
 
@@ -26,8 +27,7 @@ PLAYERS = ("random", "gold")
 def measure(preset: str, fold: str, games: int) -> None:
     """Print the lines of a preset."""
     config: GameConfig = PRESETS[preset]().game
-    every = tasks(config.name, config.params, fold, config.limit)
-    chosen = [every[i * len(every) // games] for i in range(games)]
+    chosen = spread(tasks(config.name, config.params, fold, config.limit), games)
     game = make(config.name, config.params, read_timeout=120.0)
     for name in PLAYERS:
         player = teacher(name, game)

@@ -7,13 +7,14 @@ it. Who prefers the pessimist's number finds it under "success_failed_as_loss".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NotRequired, TypedDict
 
 import numpy as np
 
 from grue.errors import DataError
 from grue.evaluate.stats import Interval, bootstrap_mean, paired_difference, wilson
+from grue.games.spread import problem
 from grue.types import Episode, Outcome, Task
 
 
@@ -75,7 +76,7 @@ def summarise(
     limits = {episode.task.limit for episode in episodes}
     rng = np.random.default_rng(seed)
     turns = [turn for episode in finished for turn in episode.turns]
-    scores = [episode.score for episode in finished]
+    scores, problems = [episode.score for episode in finished], _problems([episode.task for episode in finished])
 
     return Result(
         fold=fold,
@@ -85,7 +86,7 @@ def summarise(
         success=_mean([episode.won for episode in finished]),
         success_ci95=_rounded(_success_interval(finished, bootstrap, rng)),
         score=_mean(scores),
-        score_ci95=_rounded(bootstrap_mean(scores, bootstrap, rng, clusters=_games(finished)) if finished else None),
+        score_ci95=_rounded(bootstrap_mean(scores, bootstrap, rng, clusters=problems) if finished else None),
         best_score=_mean([best_score(episode) for episode in finished]),
         return_mean=_mean([sum(turn.reward for turn in episode.turns) for episode in finished]),
         steps_mean=_mean([episode.steps for episode in finished]),
@@ -116,8 +117,9 @@ def compare(
         )
     a_won, b_won = (np.array([by_game[game].won for game in shared]) for by_game in (a_by_game, b_by_game))
     a_score, b_score = (np.array([by_game[game].score for game in shared]) for by_game in (a_by_game, b_by_game))
-    success = paired_difference(a_won, b_won, bootstrap, np.random.default_rng(seed))
-    score = paired_difference(a_score, b_score, bootstrap, np.random.default_rng(seed))
+    clusters = _problems(shared)
+    success = paired_difference(a_won, b_won, bootstrap, np.random.default_rng(seed), clusters=clusters)
+    score = paired_difference(a_score, b_score, bootstrap, np.random.default_rng(seed), clusters=clusters)
     return Comparison(
         games=len(shared),
         unpaired=len(a_by_game) + len(b_by_game) - 2 * len(shared),
@@ -173,20 +175,22 @@ def _by_game(episodes: Sequence[Episode]) -> dict[Task, _Played]:
     return played
 
 
-def _games(episodes: Sequence[Episode]) -> list[Task] | None:
-    """The game of each episode, or None when every game was played once and nothing is shared."""
-    games = [episode.task for episode in episodes]
-    return games if len(set(games)) < len(games) else None
+def _problems(tasks: Sequence[Task]) -> list[Hashable] | None:
+    """What each task asks, or None where no two ask the same: those that do are not independent."""
+    problems = [problem(task) for task in tasks]
+    return problems if len(set(problems)) < len(problems) else None
 
 
 def _success_interval(finished: Sequence[Episode], bootstrap: int, rng: np.random.Generator) -> Interval | None:
     if not finished:
         return None
-    clusters = _games(finished)
+    won, clusters = [episode.won for episode in finished], _problems([episode.task for episode in finished])
     if clusters is None:
-        return wilson(sum(episode.won for episode in finished), len(finished))
-    # several plays of one game are not independent, which Wilson assumes
-    return bootstrap_mean([episode.won for episode in finished], bootstrap, rng, clusters=clusters)
+        return wilson(sum(won), len(won))
+    if len(set(won)) == 1:  # resampling what is all alike would claim certainty
+        count = len(set(clusters))
+        return wilson(count if won[0] else 0, count)
+    return bootstrap_mean(won, bootstrap, rng, clusters=clusters)
 
 
 def _verbs(episodes: Sequence[Episode], *, top: int) -> dict[str, int]:

@@ -13,9 +13,9 @@ import torch
 
 from grue import heap
 from grue.config import Config
-from grue.errors import CheckpointError
 from grue.evaluate.probe import check_probe, tolerance
 from grue.games import Game, make, tasks
+from grue.games.spread import spread
 from grue.hardware import physical_cores
 from grue.interrupt import Interrupt
 from grue.models.load import EMBEDDED, compute_dtype, default_device, load_model
@@ -30,8 +30,7 @@ from grue.policy.drivable import check_drivable
 from grue.policy.policy import Policy, make_policy
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
-from grue.stages.trained import read_probe
-from grue.storage import checkpoint
+from grue.stages.trained import check_weights, read_probe
 from grue.storage.run import Run
 from grue.train.learner import load_weights
 from grue.types import Task
@@ -63,12 +62,10 @@ class Session:
         return -(-count // self.processes.count)
 
     def tasks(self, fold: str, count: int | None = None) -> list[Task]:
-        """`count` tasks of a fold, spread evenly over it: some stretches of seeds are easier than others."""
+        """`count` tasks of a fold, spread over it (`games.spread`); all of them without a count."""
         game = self.config.game
         every = tasks(game.name, game.params, fold, game.limit, java=game.java, read_timeout=game.read_timeout_s)
-        if count is None or count >= len(every):
-            return every
-        return [every[i * len(every) // count] for i in range(count)]
+        return every if count is None else spread(every, count)
 
     @cached_property
     def _loaded(self) -> tuple[PolicyModel, Encoder]:
@@ -78,13 +75,13 @@ class Session:
             self.say.warn(f"memory may run out; then, in this order: {'; '.join(hints(self.config, 'ppo')[:3])}, ...")
         torch.manual_seed(self.config.seed)
         settings = self.config.model
-        spread = wants_shards(settings, self.processes)
+        sharded = wants_shards(settings, self.processes)
         # what is spread over devices need not fit on one of them
-        lm, tokenizer = load_model(settings, device="cpu" if spread else None)
+        lm, tokenizer = load_model(settings, device="cpu" if sharded else None)
         model = PolicyModel(lm, value_shares_trunk=self.config.ppo.value_shares_trunk)
-        if settings.name != EMBEDDED and not spread:  # ... nor be read by one
+        if settings.name != EMBEDDED and not sharded:  # ... nor be read by one
             check_drivable(model)
-        if spread:
+        if sharded:
             shard(model, self.processes, compute_dtype(settings.dtype, default_device()))
         encoder = self._encoder(tokenizer)
         check_prompt(settings.name, encoder, lm)
@@ -114,13 +111,7 @@ class Session:
         if policy == "base":
             load_weights(self.model, self._base_weights)
             return
-        folder = self.run.checkpoints(policy)
-        path = checkpoint.best_valid(folder) or checkpoint.latest_valid(folder)
-        if path is None:
-            raise CheckpointError(
-                f"{folder} holds no checkpoint", hint=f"run the stage first: grue {policy} {self.run.out}"
-            )
-        load_weights(self.model, self.run.load(path).tensors["model"])
+        load_weights(self.model, self.run.load(check_weights(self.run.out, policy)).tensors["model"])
         self._check_base(policy)
 
     def _check_base(self, policy: str) -> None:
