@@ -13,7 +13,7 @@ import decoders
 import tiny
 from grue import stages
 from grue.config import Config, load_config, override
-from grue.errors import CheckpointError, DataError, GameError, ModelError
+from grue.errors import CheckpointError, DataError, GameError, GrueError, ModelError
 from grue.models.load import load_model
 from grue.progress import Progress
 from grue.storage import checkpoint, episodes
@@ -221,8 +221,9 @@ def test_an_adapter_is_not_played_on_another_base(tiny_folder: Path, config: Con
 
 def test_a_teacher_that_cannot_play_the_game_is_an_error_with_its_reason(tmp_path: Path) -> None:
     config = load_config("coin", ["demos.teacher=optimal", "demos.games=2"])
-    with pytest.raises(GameError, match=r"none of 2 demonstrations could be played: .*cooks only"):
+    with pytest.raises(GameError, match=r"teacher 'optimal' plays cookingworld, .*not coin"):
         stages.run_stage("demos", config, tmp_path / "run", say=QUIET)
+    assert stages.run_stage("demos", override(config, ["demos.teacher=gold"]), tmp_path / "run", say=QUIET)
 
 
 def test_an_evaluation_that_cannot_end_does_not_begin(finished: Path, config: Config, tmp_path: Path) -> None:
@@ -252,6 +253,50 @@ def test_rows_that_were_lost_are_named(finished: Path, config: Config, tmp_path:
     (run / "evaluation.jsonl").write_text(table[: table.rstrip().rindex("\n") + 1])
     with pytest.raises(DataError, match="has lost the row eval-"):
         stages.run_stage("eval", config, run, say=QUIET)
+
+
+def test_demonstrations_that_were_deleted_are_recorded_again(
+    finished: Path, config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    demos = run / "episodes" / "demos.jsonl"
+    before = demos.read_bytes()
+    demos.unlink()
+    stages.run_stage("demos", config, run, say=Progress())
+    assert demos.read_bytes() == before
+    assert "is deleted" not in capsys.readouterr().out
+    assert (run / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("stage", "damage"),
+    [("demos", "teacher"), ("sft", "episodes/demos.jsonl"), ("ppo", "checkpoints/sft"), ("eval", "checkpoints/ppo")],
+)
+def test_what_cannot_begin_again_deletes_nothing(
+    stage: stages.StageName, damage: str, finished: Path, config: Config, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    if damage == "teacher":
+        config = override(config, ["demos.teacher=explore"])
+    elif (run / damage).is_dir():
+        shutil.rmtree(run / damage)
+    else:
+        (run / damage).unlink()
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    with pytest.raises(GrueError):
+        stages.run_stage(stage, config, run, say=QUIET, again=True)
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+
+
+def test_doing_a_stage_over_says_what_is_deleted(
+    finished: Path, config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    stages.run_stage("sft", config, run, say=Progress(), again=True)
+    assert f"what sft, ppo and eval left in {run} is deleted" in capsys.readouterr().out
 
 
 def test_demonstrations_that_were_lost_are_not_done_without(finished: Path, config: Config, tmp_path: Path) -> None:

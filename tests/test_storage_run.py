@@ -50,7 +50,6 @@ def test_stages_are_remembered(tmp_path: Path) -> None:
     run.begin("demos")
     assert not run.is_done("demos")
     run.done("demos", games=64)
-    run.begin("demos")  # a second command passes by here again
     again = Run(tmp_path, config)
     assert again.is_done("demos")
     assert again.facts("demos")["games"] == 64
@@ -58,6 +57,8 @@ def test_stages_are_remembered(tmp_path: Path) -> None:
     assert read_stages(tmp_path)["demos"]["state"] == "done"
     with pytest.raises(ValueError, match="nosuch"):
         run.begin("nosuch")
+    again.begin("demos")  # its file was deleted, say
+    assert not Run(tmp_path, config).is_done("demos")
 
 
 def test_a_stage_done_again_starts_over_with_those_behind_it(tmp_path: Path) -> None:
@@ -77,6 +78,10 @@ def test_a_stage_done_again_starts_over_with_those_behind_it(tmp_path: Path) -> 
     probe = tmp_path / "episodes/probe-sft.jsonl"
     probe.write_text("{}\n")
     again = Run(tmp_path, load_config("toy", ["sft.epochs=5"]), again="sft")
+    assert again.lost == ("sft", "ppo")
+    assert probe.exists()  # it may yet be found that the stage cannot run
+    assert Run(tmp_path, load_config("toy")).is_done("ppo")
+    again.begin("sft")
     assert not probe.exists()
     assert [again.is_done(stage) for stage in ("demos", "sft", "ppo")] == [True, False, False]
     assert [row["stage"] for row in read_metrics(tmp_path)] == ["demos"]

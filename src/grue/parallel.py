@@ -41,10 +41,15 @@ def launched() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def this_command() -> str:
-    """The command line that was given, ready to be pasted: without the program's folder, with the launcher."""
+def this_command(but: str = "") -> str:
+    """The command line that was given, ready to be pasted: without the program's folder, with the launcher.
+
+    `but` is an option to leave out.
+    """
     launcher = ["accelerate", "launch", "--multi_gpu", "--num_processes", str(launched()), "-m", "grue"]
-    return shlex.join([*(launcher if launched() > 1 else [Path(sys.argv[0]).name]), *sys.argv[1:]])
+    return shlex.join(
+        [*(launcher if launched() > 1 else [Path(sys.argv[0]).name]), *(part for part in sys.argv[1:] if part != but)]
+    )
 
 
 def is_follower() -> bool:

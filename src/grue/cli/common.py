@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,7 +34,9 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", hel
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="run directory; default: runs/PRESET-seedN")]
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="seed of every random choice")]
 PresetName = Annotated[str | None, typer.Option("--preset", metavar="NAME", help="preset of a new run")]
-Again = Annotated[bool, typer.Option("--again", help="do a finished stage over; what it left is deleted")]
+Again = Annotated[
+    bool, typer.Option("--again", help="do a finished stage over; what it and those behind it left is deleted")
+]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout, messages on stderr")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="warnings and errors only")]
 
@@ -69,7 +71,7 @@ def perform(work: Callable[[Progress], Any], *, as_json: bool = False, quiet: bo
         except Interrupted as stop:
             if is_follower():
                 raise typer.Exit(stop.exit_code) from None
-            print(f"{stop}; everything is saved. To go on:\n  {this_command()}", file=sys.stderr)
+            print(f"{stop}; everything is saved. To go on:\n  {this_command(but='--again')}", file=sys.stderr)
             raise typer.Exit(stop.exit_code) from None
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
@@ -130,6 +132,18 @@ def named_run(
     return settle(preset, settings, file, seed, run_folder(name, out))
 
 
+def begun_run(
+    arguments: list[str] | None, preset: str | None, file: Path | None, seed: int | None, out: Path | None
+) -> tuple[Config, Path]:
+    """The same for a stage that builds on another one. ConfigError where nothing has begun there."""
+    config, folder = named_run(arguments, preset, file, seed, out)
+    if not (folder / "config.yaml").exists():
+        raise ConfigError(
+            f"there is no run in {folder}", hint=f"begin one with grue demos {folder}, or with grue run --out {folder}"
+        )
+    return config, folder
+
+
 def run_folder(name: str | None, out: Path | None) -> Path | None:
     """The run directory that RUN or --out names."""
     from grue.config import PRESETS
@@ -148,6 +162,12 @@ def required(value: str | None, option: str, what: str) -> str:
     if not value:
         raise ConfigError(f"{option} is missing: {what}", hint=f"add {option} NAME")
     return value
+
+
+def one_of(value: str | None, option: str, known: Sequence[str]) -> None:
+    """ConfigError for a value that is not known; None is the option left out."""
+    if value is not None and value not in known:
+        raise ConfigError(f"{option} {value} is not known", hint=f"known are {', '.join(known)}")
 
 
 def prices(text: str) -> tuple[float, float]:

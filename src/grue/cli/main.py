@@ -127,7 +127,7 @@ def _add_stage_verb(name: Literal["sft", "dagger", "ppo"], help_text: str) -> No
         as_json: Json = False,
         quiet: Quiet = False,
     ) -> None:
-        read = partial(common.named_run, arguments, preset, config, seed, out)
+        read = partial(common.begun_run, arguments, preset, config, seed, out)
         _perform_stage(name, read, again=again, as_json=as_json, quiet=quiet)
 
     app.command(name, help=help_text)(verb)
@@ -177,6 +177,7 @@ def watch(
     def work(say: Progress) -> object:
         with common.reading_arguments():
             run_dir = common.existing_run(folder)
+            common.one_of(policy, "--policy", ("base", "sft", "dagger", "ppo"))
         from grue import stages
 
         return stages.watch(run_dir, policy=policy, decoding=decoding, seed=seed, delay_s=delay_s, say=say)

@@ -94,6 +94,7 @@ def export(
     def work(say: Progress) -> object:
         with common.reading_arguments():
             run_dir = common.existing_run(folder)
+            common.one_of(policy, "--policy", ("sft", "dagger", "ppo"))
         from grue.stages.export import export_run
 
         return export_run(run_dir, what=what, policy=policy, dtype=dtype, to=to, say=say)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from grue.config import PRESETS, GameConfig, load_config
-from grue.errors import ConfigError, GameError
+from grue.errors import ConfigError, GameError, GrueError
 from grue.games import FOLDS, canonical_params, is_known, known_games, make
 from grue.games.play import play
 from grue.progress import Progress
@@ -40,11 +41,15 @@ def play_human(task: Task, config: GameConfig, say: Progress, *, record: Path | 
 
     GameError where the game cannot start or crashes; what was played until then is recorded.
     """
+    if record is not None:
+        _check_record(record)
     game = make(task.game, config.params, config.java, read_timeout=config.read_timeout_s)
     try:
         episode = play(game, task, Human(say))
     except (EOFError, KeyboardInterrupt):
-        say("\nGood bye.")
+        say(
+            "\nGood bye." if record is None else f"\nGood bye. A game that is not finished is not recorded in {record}."
+        )
         return {}
     finally:
         game.close()
@@ -59,6 +64,24 @@ def play_human(task: Task, config: GameConfig, say: Progress, *, record: Path | 
     if episode.outcome is Outcome.FAILED:
         raise GameError(episode.error)
     return {"outcome": str(episode.outcome), "score": episode.score, "steps": episode.steps}
+
+
+def _check_record(file: Path) -> None:
+    """ConfigError where a game could not be appended at its end."""
+    hint = "name a new file, or one that grue play or a run has written"
+    if file.is_dir() or not file.parent.is_dir():
+        raise ConfigError(
+            f"--record {file}: " + ("is a folder" if file.is_dir() else "its folder is not there"), hint=hint
+        )
+    if file.exists():
+        from grue.storage import episodes
+
+        try:
+            next(iter(episodes.read(file)), None)
+        except GrueError as error:
+            raise ConfigError(f"--record {file} holds no episodes: {error.message}", hint=hint) from error
+    elif not os.access(file.parent, os.W_OK):
+        raise ConfigError(f"--record {file}: its folder cannot be written to", hint=hint)
 
 
 class Human:

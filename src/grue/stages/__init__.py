@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -52,6 +52,8 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     say(plan(config, out))
     wanted = [name for name in STAGES if name != "dagger" or config.dagger.rounds]
     missing = [name for name in wanted if not run.is_done(name)]
+    if {"sft", "dagger", "ppo"} & set(missing) and "demos" not in missing and _lost_demos(run):
+        missing.insert(0, "demos")
     results = None if missing else read_results(out)
     if results is None:
         with open_session(run, config, say, processes) as session:
@@ -77,16 +79,17 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
         check_sharding(config.model, processes)
     if name == "dagger" and not config.dagger.rounds:
         raise ConfigError("dagger.rounds is 0", hint=f"for example: grue dagger {out} dagger.rounds=5")
-    if name == "eval":  # before games are played, and before --again deletes what was measured
+    if name == "eval":  # before games are played
         check_trained(out, config)
     run = _open(out, config, name if again else "", processes)
-    if run.is_done(name) and (name != "eval" or read_results(out) is not None):
+    missing = not run.is_done(name) or (name == "demos" and _lost_demos(run))
+    if not missing and (name != "eval" or read_results(out) is not None):
         say(f"{name} is done in {out}; --again does it over")
         return run.facts(name)
     with open_session(run, config, say, processes) as session:
         if name == "dagger":
             check_adviser(session)
-        if not run.is_done(name):
+        if missing:
             _do(session, name)
         if name == "eval" and processes.leads:
             return final_results(session, wall_s=None, command=this_command())
@@ -104,9 +107,14 @@ def _open(out: Path, config: Config, again: str, processes: Processes) -> Run:
     """The run directory: the leader makes it what the others then read."""
     run = Run(out, config, again=again) if processes.leads else None
     processes.wait()
-    run = run or Run(out, config, leads=False)
+    run = run or Run(out, config, again=again, leads=False)
     processes.wait()
     return run
+
+
+def _lost_demos(run: Run) -> bool:
+    """Has somebody deleted the games that were recorded? What the same settings record again is the same."""
+    return not run.episodes("demos").exists()
 
 
 def plan(config: Config, out: Path) -> str:
@@ -132,7 +140,10 @@ def plan(config: Config, out: Path) -> str:
 def _do(session: Session, name: str) -> None:
     _check_before(session, name)
     start = time.monotonic()
+    if session.run.lost:
+        session.say(f"what {_listed(session.run.lost)} left in {session.run.out} is deleted")
     session.run.begin(name)
+    session.processes.wait()  # what begins anew is empty now, for all of them
     try:
         with explained_memory(session.config, name):
             facts = STAGES[name](session) if session.run.leads or name != "demos" else {}
@@ -142,10 +153,17 @@ def _do(session: Session, name: str) -> None:
     session.processes.wait()
 
 
+def _listed(names: Sequence[str]) -> str:
+    """a, b and c"""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
 def _check_before(session: Session, name: str) -> None:
-    """An error where the stage before has left nothing: a stage that has begun has its settings settled."""
+    """An error where a stage cannot succeed: once it has begun, its settings are settled, and --again has deleted."""
     run, dagger_rounds = session.run, session.config.dagger.rounds
-    if name == "sft":
+    if name == "demos":
+        _check_teacher(session)
+    elif name == "sft":
         check_demonstrations(session)
     elif name == "dagger" or (name == "ppo" and not dagger_rounds):
         check_weights(run.out, "sft")
@@ -153,13 +171,27 @@ def _check_before(session: Session, name: str) -> None:
         raise DataError(f"DAgger is not done in {run.out}", hint=f"grue dagger {run.out}")
 
 
+def _check_teacher(session: Session) -> None:
+    """GameError where the teacher does not know such games. Games that do not start are left to be counted."""
+    (game,), tasks = session.games(1), session.tasks("train", 1)
+    player = teacher(session.config.demos.teacher, game)
+    try:
+        observation = game.reset(tasks[0])
+    except (GameError, IndexError):
+        return
+    player.start(tasks[0], observation)
+
+
 def _demos(session: Session) -> dict[str, Any]:
     cfg, config, say = session.config.demos, session.config, session.say
     file = session.run.episodes("demos")
     replays = session.run.episodes("replays")
     known = len(list(episodes.read(file))) if file.exists() else 0
-    if replays.exists():
+    if cfg.replays:  # without its replays a game counts as not recorded
+        there = len(list(episodes.read(replays))) if replays.exists() else 0
+        known = min(known, there // cfg.replays)
         jsonl.keep_first(replays, known * cfg.replays)
+        jsonl.keep_first(file, known)
     (game,) = session.games(1)
     player = teacher(cfg.teacher, game)
     train = session.tasks("train", cfg.games)

@@ -22,6 +22,7 @@ from grue.interrupt import Interrupt
 from grue.parallel import launched
 from grue.policy.api import COUNTS, TOKENS, ApiPlayer, ChatClient, Endpoint, RefusedError
 from grue.progress import Progress
+from grue.report import html
 from grue.stages.final import final_results
 from grue.stages.session import open_session
 from grue.storage import episodes, jsonl
@@ -187,7 +188,23 @@ def evaluate_api(
         if run.is_done("eval"):
             before = read_results(out) or {}
             final_results(session, wall_s=before.get("wall_s"), command=before.get("command", ""))
-    say(f"{name}: success {result['success'] or 0:.1%}, {result['usage']}")
+            html.render(out)
+    used = result["usage"]
+    cost = "" if used["cost"] is None else f", cost {used['cost']:.4f}"
+    tokens = (
+        "tokens not told"
+        if used["prompt_tokens"] is None
+        else (f"{used['prompt_tokens']} prompt and {used['completion_tokens']} completion tokens")
+    )
+    say(
+        f"{name}: success {result['success'] or 0:.1%} of {result['games']} games; "
+        f"{used['requests']} requests, {tokens}{cost}"
+    )
+    say(
+        f"its row stands in {out / 'report.html'}"
+        if run.is_done("eval")
+        else f"kept in {table}; grue eval {out} adds the others"
+    )
     if result["usage"]["empty"]:
         usage = result["usage"]
         say.warn(

@@ -21,7 +21,7 @@ def check_demonstrations(session: Session) -> None:
     if recorded is not None and there != recorded:
         raise DataError(
             f"{file} holds {there} of the {recorded} games that were recorded",
-            hint=f"record them again: grue demos {session.run.out} --again",
+            hint=f"delete it, and the same games are recorded again: grue demos {session.run.out}",
         )
 
 

@@ -21,7 +21,7 @@ from grue.policy.policy import make_policy
 from grue.prompts.tokens import Encoder
 from grue.rollout.player import PolicyPlayer
 from grue.storage import checkpoint, episodes
-from grue.storage.run import checkpoints, read_run_config
+from grue.storage.run import checkpoints, read_run_config, read_stages
 from grue.storage.run import episodes as episodes_file
 from grue.train.learner import load_weights
 from grue.types import Episode
@@ -84,16 +84,28 @@ def load_trained(folder: Path, policy: str | None = None) -> Trained:
 
 def furthest(run: Path) -> str:
     """The last stage of a run that has left weights. CheckpointError if none has."""
+    name = last_trained(run)
+    if name is None:
+        raise CheckpointError(
+            f"{run} holds no trained policy yet", hint=f"train one: grue sft {run}, then grue ppo {run}"
+        )
+    return name
+
+
+def last_trained(run: Path) -> str | None:
+    """The same; None if none has been trained. CheckpointError where the weights of one that is done are gone."""
+    lengths, entries = _lengths(read_run_config(run)), read_stages(run)
     for name in TRAINED:
         if _newest(run, name) is not None:
             return name
-    raise CheckpointError(f"{run} holds no trained policy yet", hint=f"train one: grue sft {run}, then grue ppo {run}")
+        if lengths[name] and entries.get(name, {}).get("state") == "done":
+            check_weights(run, name)  # what was trained less is not silently taken for it
+    return None
 
 
 def check_trained(run: Path, config: Config) -> None:
     """CheckpointError where a stage that belongs to the run has left no weights."""
-    lengths = {"sft": config.sft.epochs, "dagger": config.dagger.rounds, "ppo": config.ppo.iterations}
-    for stage, length in lengths.items():
+    for stage, length in _lengths(config).items():
         if length:
             check_weights(run, stage)
 
@@ -101,11 +113,16 @@ def check_trained(run: Path, config: Config) -> None:
 def check_weights(run: Path, stage: str) -> Path:
     """The checkpoint that is the result of a stage. CheckpointError where there is none."""
     path = _newest(run, stage)
-    if path is None:
-        raise CheckpointError(
-            f"{checkpoints(run, stage)} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}"
-        )
-    return path
+    if path is not None:
+        return path
+    folder, before = checkpoints(run, stage), TRAINED[TRAINED.index(stage) + 1 :]
+    if read_stages(run).get(stage, {}).get("state") != "done":
+        raise CheckpointError(f"{folder} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}")
+    others = "".join(f", or take --policy {name}" for name in before if _newest(run, name) is not None)
+    raise CheckpointError(
+        f"{folder} holds no checkpoint that can be read, though {stage} is done",
+        hint=f"put it back, or train again, which deletes what stands behind it: grue {stage} {run} --again{others}",
+    )
 
 
 def stage_weights(run: Path, stage: str, prompt: str) -> dict[str, Any]:
@@ -153,6 +170,11 @@ def _load_exported(folder: Path, policy: str | None) -> Trained:
     model = PolicyModel(lm, head, value_shares_trunk=config.ppo.value_shares_trunk)
     stored = getattr(torch, about.get("dtype", "float32"))
     return Trained(about["policy"], config, model.eval(), encoder, stored)
+
+
+def _lengths(config: Config) -> dict[str, int]:
+    """How long each stage trains; 0 for one that leaves no weights."""
+    return {"sft": config.sft.epochs, "dagger": config.dagger.rounds, "ppo": config.ppo.iterations}
 
 
 def _newest(run: Path, stage: str) -> Path | None:

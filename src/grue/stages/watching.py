@@ -10,7 +10,7 @@ from grue.games import FOLDS
 from grue.progress import Progress
 from grue.stages.session import open_session
 from grue.stages.show import print_episode, shown_episode
-from grue.storage import checkpoint
+from grue.stages.trained import last_trained
 from grue.storage.run import Run, read_run_config
 
 
@@ -20,9 +20,8 @@ def watch(
     """Show a trained policy of a run play one game."""
     config = read_run_config(out)
     run = Run(out, config)
-    done = [name for name in ("ppo", "dagger", "sft") if checkpoint.latest_valid(run.checkpoints(name)) is not None]
     with open_session(run, config, say) as session:
-        name = policy or (done[0] if done else "base")
+        name = policy or last_trained(out) or "base"
         session.load(name)
         task = session.tasks("dev", 1)[0]
         if seed is not None:

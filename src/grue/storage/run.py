@@ -55,7 +55,8 @@ class Run:
 
     A setting may change between two commands until the stage that it belongs to, or a later one, has begun; those of
     game, model and seed until any stage has; those of the machine (threads, java) always. `again` names a stage that
-    starts over, and with it those behind it: what they left is deleted.
+    starts over, and with it those behind it: what they left is deleted when it begins, and not before, as it may be
+    found until then that it cannot.
     """
 
     def __init__(self, out: Path, config: Config, *, again: str = "", leads: bool = True) -> None:
@@ -67,12 +68,14 @@ class Run:
         self.results_file = out / "results.json"
         self.report_file = out / "report.html"
         self._stages_file = out / "stages.json"
+        self.lost: tuple[str, ...] = ()  # stages that start over: `begin` deletes what they have left
         self._prompt: str | None = None  # hash of the form of prompts, once a model has been loaded
         self._clocks: dict[str, float] = {}  # stage -> when it would have begun, had it run without a break
         self.resumed = self.config_file.exists()
+        self._over = STAGES[STAGES.index(again) :] if again and self.resumed else ()  # to be deleted yet
         with explained(f"open the run directory {out}", ConfigError):
             if not leads:
-                self._stages = read_stages(out)
+                self._stages = self._kept(read_stages(out))
                 return
             if not self.resumed and out.is_dir() and any(path.name != ".lock" for path in out.iterdir()):
                 raise ConfigError(
@@ -80,19 +83,24 @@ class Run:
                 )
             out.mkdir(parents=True, exist_ok=True)
             _lock(out)
-        over = STAGES[STAGES.index(again) :] if again else ()
-        self._stages = {name: entry for name, entry in read_stages(out).items() if name not in over}
+        stored = read_stages(out)
+        self._stages = self._kept(stored)
+        self.lost = tuple(name for name in self._over if name in stored)
         if self.resumed:
             self._check_same(read_config(self.config_file))
-        if over:
-            self._delete(over)
-        self._write(self.config_file, dump_config(config).encode())
+        if not self._over:
+            self._write_config()
 
     def begin(self, stage: str) -> None:
         """Mark a stage as begun: from here on its settings are fixed, and its time runs."""
+        if self._over and self.leads:
+            self._delete(self._over)
+            self._write_config()
+        self._over = ()
+        if self._prompt is not None:  # the model was loaded before
+            self.keep_prompt(self._prompt)
         self._start_clock(stage)
-        if stage not in self._stages:
-            self._mark(stage, {"state": "begun"})
+        self._mark(stage, {**self._stages.get(stage, {}), "state": "begun"})
 
     def done(self, stage: str, **facts: Any) -> None:
         """Mark a stage as done, with facts about it that `facts` gives back."""
@@ -171,6 +179,8 @@ class Run:
     def keep_prompt(self, fingerprint: str) -> None:
         """Remember the form of the prompt, for checkpoints too. ConfigError where it is not what the run began with."""
         self._prompt = fingerprint
+        if "sft" in self._over:  # begun over, it may change
+            return
         file = self.out / "prompt.json"
         stored = _read_json(file)
         if stored is None:
@@ -185,6 +195,12 @@ class Run:
                 hint="give model.revision the commit that the run began with, "
                 f"or train again: grue sft {self.out} --again",
             )
+
+    def _kept(self, stages: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return {name: entry for name, entry in stages.items() if name not in self._over}
+
+    def _write_config(self) -> None:
+        self._write(self.config_file, dump_config(self.config).encode())
 
     def _start_clock(self, stage: str) -> None:
         spent = max((row.get("time_s", 0.0) for row in read_metrics(self.out, stage)), default=0.0)

@@ -58,7 +58,10 @@ class Explore:
 
     def start(self, task: Task, observation: Observation) -> None:
         if task.game != "cookingworld":
-            raise GameError(f"teacher 'explore' cooks only; it cannot play {task.game}", hint="use the gold teacher")
+            raise GameError(
+                f"teacher 'explore' plays cookingworld and alfworld, not {task.game}",
+                hint="gold and gold-pruned play every game that can solve itself",
+            )
         self._atlas, self._recipe, self._last = Atlas(), None, ""
 
     def act(self, observation: Observation) -> str:

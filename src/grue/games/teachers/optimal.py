@@ -31,7 +31,10 @@ class Optimal:
 
     def start(self, task: Task, observation: Observation) -> None:
         if task.game != "cookingworld":
-            raise GameError(f"teacher 'optimal' cooks only; it cannot play {task.game}", hint="use the gold teacher")
+            raise GameError(
+                f"teacher 'optimal' plays cookingworld, textworld, babyai, alfworld and toy, not {task.game}",
+                hint="gold and gold-pruned play every game that can solve itself",
+            )
         self._plan = []
 
     def act(self, observation: Observation) -> str:
