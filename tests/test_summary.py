@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -102,6 +103,34 @@ def test_repeated_games_widen_the_interval() -> None:
         assert after is not None
         # 240 plays of 60 games are worth 60 games
         assert after[1] - after[0] == pytest.approx(before[1] - before[0], rel=0.15)
+
+
+def _sorting(problems: int, times: int) -> list[Episode]:
+    """Each problem in several rooms; every third is not solved."""
+    return [
+        replace(played, task=replace(played.task, game="sorting"))
+        for number in range(problems)
+        for room in range(times)
+        for played in [episode(20_000 + number + 100 * room, Outcome.LOST if number % 3 == 0 else Outcome.WON, score=1)]
+    ]
+
+
+def test_games_that_pose_the_same_problem_count_as_one() -> None:
+    """200 games of 20 problems are worth 20; before they were taken for 200."""
+    row = summarise(_sorting(20, 10), fold="test")
+    assert row["success_ci95"] is not None
+    low, high = row["success_ci95"]
+    by_problem = wilson(13, 20)
+    assert high - low == pytest.approx(by_problem.high - by_problem.low, rel=0.15)
+    lost = [replace(e, outcome=Outcome.LOST) for e in _sorting(20, 10)]
+    paired = compare(_sorting(20, 10), lost)
+    assert paired["games"] == 200
+    assert paired["ci95"][1] - paired["ci95"][0] == pytest.approx(high - low, rel=0.15)
+
+
+def test_games_that_are_all_won_are_no_proof_of_certainty() -> None:
+    row = summarise([replace(e, outcome=Outcome.WON) for e in _sorting(20, 10)], fold="test")
+    assert row["success_ci95"] == pytest.approx(list(wilson(20, 20)), abs=1e-6)
 
 
 def test_another_fold_is_refused() -> None:

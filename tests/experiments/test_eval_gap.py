@@ -16,7 +16,7 @@ from grue.config import preset_config
 from grue.errors import ConfigError, DataError
 from grue.evaluate.evaluate import evaluate
 from grue.experiments import prepare
-from grue.experiments.eval_gap.arms import arm_config
+from grue.experiments.eval_gap.arms import arm_config, defective
 from grue.experiments.eval_gap.cells import Cell, Cells, from_episodes
 from grue.experiments.eval_gap.contrasts import (
     chosen_on_what_is_reported,
@@ -37,6 +37,7 @@ from grue.games.teachers import teacher
 from grue.policy.choose import Decoding
 from grue.progress import Progress
 from grue.rollout.collect import collect
+from grue.train.credit import RunningScale, credit
 from grue.types import Outcome
 
 
@@ -51,6 +52,25 @@ def test_repaired_credit_is_turn_gae_in_every_episode() -> None:
     found = advantages_with(rewards, values, 0.9, 0.8, bootstrap=True, leak=False)
     for ours, r, v in zip(found, rewards, values, strict=True):
         np.testing.assert_allclose(ours, turn_gae(r, v, 0.0, 0.9, 0.8)[0])
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_an_arm_without_a_defect_has_the_librarys_credit(normalised: bool) -> None:
+    """Rewards for winning and penalties too: else the rows would show their absence, not the defect."""
+    cfg = preset_config("toy").ppo.model_copy(
+        update={"win_bonus": 1.0, "lost_penalty": 0.5, "normalise_advantages": normalised, "group_weight": 0.0}
+    )
+    episodes = [
+        replace(episode, outcome=outcome)
+        for episode, outcome in zip(
+            tiny.rollouts(tiny.policy_model(), tiny.tasks(3)), (Outcome.WON, Outcome.LOST, Outcome.LIMIT), strict=True
+        )
+    ]
+    expected, _ = credit(episodes, cfg, RunningScale())
+    for ours, theirs in zip(defective(episodes, Arm(), cfg), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs)
+    leaking = defective(episodes, Arm(leak=True), cfg)
+    assert not np.allclose(leaking[0], expected[0])
 
 
 def test_credit_with_both_defects_is_the_notebooks_by_hand() -> None:

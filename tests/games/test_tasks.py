@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from grue import games
 from grue.errors import ConfigError
 from grue.games.recipes import can_occur, is_shared, read_recipe
+from grue.games.spread import PROBLEMS, problem, spread
 from grue.games.twx import TwxGame
+from grue.types import Task
 
 CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"
 COOKBOOK = """Gather all following ingredients and follow the directions to prepare this tasty meal.
@@ -78,3 +82,32 @@ def test_recipes_are_read_and_placed() -> None:
     assert not is_shared(recipe, "train")
     spices = {"salt": ("raw", "uncut"), "flour": ("raw", "uncut")}
     assert [fold for fold in games.FOLDS if is_shared(spices, fold)] == ["train", "dev", "pretrain"]
+
+
+def test_a_spread_is_even_over_a_fold() -> None:
+    every = games.tasks("coin", fold="dev")
+    assert [task.seed for task in spread(every, 4)] == [10_000, 10_250, 10_500, 10_750]
+    assert spread(every, 1000) == spread(every, 2000) == every
+    assert [task.seed % 1000 for task in spread(games.tasks("scienceworld", fold="dev"), 3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("game", sorted(PROBLEMS))
+def test_problems_come_again_and_a_spread_knows(game: str) -> None:
+    def asked(played: TwxGame, task: Task) -> object:
+        things = sorted(action for action in played.reset(task).actions or () if action.startswith("take "))
+        return played.problem(task) if game == "arithmetic" else things
+
+    every, played = games.tasks(game, fold="dev"), TwxGame(game)
+    try:
+        sets = [asked(played, every[seed]) for seed in range(PROBLEMS[game])]
+        again = [asked(played, every[seed + PROBLEMS[game]]) for seed in range(0, PROBLEMS[game], 7)]
+    finally:
+        played.close()
+    assert again == sets[::7]
+    assert all(sets.count(one) == 1 for one in sets)
+    for count, share in ((50, 1), (100, 1), (200, 2), (900, 9)):
+        chosen = spread(every, count)
+        assert len(set(chosen)) == count
+        assert [task.seed for task in chosen] == sorted(task.seed for task in chosen)
+        assert set(Counter(problem(task) for task in chosen).values()) == {share}
+    assert len({problem(task) for task in games.tasks("coin", fold="dev")}) == 1000

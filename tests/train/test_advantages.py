@@ -79,6 +79,8 @@ def test_normalised_values_have_mean_0_and_deviation_1() -> None:
     found = normalise(np.array([1.0, 2.0, 3.0, 6.0]))  # mean 3, deviation sqrt((4 + 1 + 0 + 9) / 4)
     assert found == pytest.approx(np.array([-2, -1, 0, 3]) / 3.5**0.5)
     assert normalise(np.array([2.0, 2.0])).tolist() == [0, 0]
+    assert normalise(np.array([0.1 + 0.2, 0.3])).tolist() == [0, 0]  # rounding is no difference
+    assert normalise(np.array([1.0, 3.0]), centre=False) == pytest.approx([1, 3])
 
 
 @pytest.mark.parametrize("outcome", [Outcome.WON, Outcome.LOST, Outcome.LIMIT])

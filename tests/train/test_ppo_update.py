@@ -267,6 +267,21 @@ def test_imitation_raises_the_probability_of_what_won() -> None:
     assert losses[-1] < losses[0]
 
 
+def test_a_win_that_has_become_very_unlikely_is_imitated_all_the_same() -> None:
+    """Its ratio to the play of long ago would overflow."""
+    episodes = played()
+    far = [
+        replace(e, outcome=Outcome.WON, turns=tuple(replace(turn, log_prob=-200.0) for turn in e.turns))
+        for e in episodes[:2]
+    ]
+    model = tiny.policy_model()
+    updater = updater_of(settings("ppo.imitation_coef=1", "ppo.minibatches=1"), model)
+    updater.best.add(far)
+    metrics = updater.update(episodes, 0, 1.0, Reference(model))
+    assert all(np.isfinite(value) for value in metrics.values())
+    assert all(bool(torch.isfinite(value).all()) for value in weights(model).values())
+
+
 def test_an_updater_goes_through_a_checkpoint_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
     changes = ("ppo.imitation_coef=0.5", "ppo.entropy_target=1", "ppo.normalise_rewards=true", "ppo.rate_warmup=9")
     games = [*played()[:6], won(40, 3), won(41, 4)]

@@ -34,7 +34,10 @@ def discounted_returns(rewards_T: Array, gamma: float) -> Array:
     return returns_T
 
 
-def normalise(values_T: Array) -> Array:
-    """Mean 0 and standard deviation 1 over all turns given; unchanged scale where they hardly differ."""
-    normalised: Array = (values_T - values_T.mean()) / (values_T.std() + 1e-8)
+def normalise(values_T: Array, *, centre: bool = True) -> Array:
+    """Standard deviation 1 over all turns given, and mean 0 if `centre`. 0 where they differ by rounding alone."""
+    deviation = float(values_T.std())
+    if deviation < 1e-6:
+        return np.zeros_like(values_T)
+    normalised: Array = (values_T - (values_T.mean() if centre else 0.0)) / (deviation + 1e-8)
     return normalised

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from grue.algos.advantages import discounted_returns, turn_gae
+from grue.algos.advantages import discounted_returns, normalise, turn_gae
 from grue.config import PPOConfig
 from grue.types import Episode, Outcome
 
@@ -59,10 +59,10 @@ def credit(
         advantages.append(advantage)
         targets.append(target)
     if cfg.group_weight > 0:
-        weight, mine, group = cfg.group_weight, _scaled(advantages), _scaled(against_group(episodes, cfg))
+        weight, mine, group = cfg.group_weight, scaled(advantages), scaled(against_group(episodes, cfg))
         advantages = [(1 - weight) * a + weight * b for a, b in zip(mine, group, strict=True)]
     if cfg.normalise_advantages:
-        advantages = _scaled(advantages, centre=True)
+        advantages = scaled(advantages, centre=True)
     return advantages, targets
 
 
@@ -121,8 +121,7 @@ def discounted_return(episode: Episode, cfg: PPOConfig) -> float:
     return float(discounted_returns(turn_rewards(episode, cfg), cfg.gamma)[0]) if episode.turns else 0.0
 
 
-def _scaled(per_turn: Sequence[Array], *, centre: bool = False) -> list[Array]:
-    """Divided by the deviation over all turns, after taking the mean away if `centre`."""
-    flat = np.concatenate(per_turn)
-    middle = flat.mean() if centre else 0.0
-    return [(values - middle) / (flat.std() + 1e-8) for values in per_turn]
+def scaled(per_turn: Sequence[Array], *, centre: bool = False) -> list[Array]:
+    """`normalise` over all turns of all episodes."""
+    flat = normalise(np.concatenate(per_turn), centre=centre)
+    return np.split(flat, np.cumsum([len(values_T) for values_T in per_turn])[:-1])

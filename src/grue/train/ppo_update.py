@@ -41,11 +41,13 @@ def ppo_loss(
     log_probs_NC = branch_log_probs(reading.logits_NC, cfg.temperature)
     chosen_N = log_probs_NC.gather(1, batch.chosen_N[:, None]).squeeze(1)
     log_probs_T = _per_turn(chosen_N, batch, turns)
+    # what is imitated was played by policies long gone: their ratio counts nowhere, and must not overflow
+    old_log_probs_T = torch.where(batch.imitate_T, log_probs_T.detach(), batch.old_log_probs_T)
     entropy_T = _per_turn(node_entropies(log_probs_NC), batch, turns)
     played_T = (~batch.imitate_T).float() / max(1, sizes.turns)
     value_T = clipped_value_loss(reading.values_T, batch.old_values_T, batch.returns_T, cfg.value_clip)
     value_loss = (value_T * played_T).sum()
-    policy_loss = (clipped_surrogate(log_probs_T, batch.old_log_probs_T, batch.advantages_T, cfg.clip) * played_T).sum()
+    policy_loss = (clipped_surrogate(log_probs_T, old_log_probs_T, batch.advantages_T, cfg.clip) * played_T).sum()
     entropy = (entropy_T * played_T).sum()
     loss = cfg.value_coef * value_loss if cfg.value_passes == 0 else torch.zeros_like(value_loss)
     metrics = {"value_loss": value_loss, "policy_loss": policy_loss, "entropy": entropy}
@@ -60,7 +62,7 @@ def ppo_loss(
             loss = loss + cfg.imitation_coef * imitation
             metrics["imitation_loss"] = imitation
     with torch.no_grad():
-        gap_T = log_probs_T - batch.old_log_probs_T
+        gap_T = log_probs_T - old_log_probs_T
         metrics["clip_fraction"] = (((gap_T.exp() - 1).abs() > cfg.clip).float() * played_T).sum()
         # Schulman's k3 estimator of KL(old || new): unbiased, never negative
         metrics["kl_old"] = ((gap_T.exp() - 1 - gap_T) * played_T).sum()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from grue.algos.advantages import normalise
 from grue.config import PPOConfig
 from grue.evaluate.evaluate import evaluate
 from grue.experiments.eval_gap.defects import Arm, TopKPolicy, advantages_with
@@ -24,7 +23,7 @@ from grue.policy.actor import Actor
 from grue.policy.choose import ChoosePolicy, Decoding
 from grue.rollout.collect import collect
 from grue.rollout.pack import minibatches, samples, tokenise
-from grue.train.credit import Array, RunningScale, credit
+from grue.train.credit import Array, RunningScale, credit, critic_values, scaled, turn_rewards
 from grue.train.critic import Critic, hash_seed
 from grue.train.learner import Learner, learning_rate_factor, load_weights, policy_rate_factor
 from grue.train.ppo import draw, training_games
@@ -75,6 +74,8 @@ def arm_config(ours: PPOConfig, size: Settings, arm: Arm) -> PPOConfig:
         "value_shares_trunk": False,
         "game_baseline": False,
         "hidden_state": False,
+        "normalise_rewards": False,
+        "bootstrap_at_limit": False,
         "kl_coef": size.kl_coef if arm.kl != "none" else 0.0,
         "value_passes": ours.value_passes or 8,
         "warmup_iterations": min(ours.warmup_iterations, size.iterations // 4),
@@ -126,7 +127,8 @@ class PPOArm:
         tasks = draw(train, self.size.episodes, 1, f"{name}/tasks")
         players = training_games(games, cfg.rename, f"{name}/names")
         columns = self.session.config.model.context
-        played = collect(policy, players, tasks, Decoding(), seed=f"{name}/play", columns=columns)
+        decoding = Decoding(temperature=cfg.temperature)
+        played = collect(policy, players, tasks, decoding, seed=f"{name}/play", columns=columns)
         return [episode for episode in played if episode.outcome is not Outcome.FAILED]
 
     def _update(
@@ -140,13 +142,13 @@ class PPOArm:
     ) -> dict[str, float]:
         advantages, targets = credit(episodes, cfg, RunningScale())
         if not self.arm.bootstrap or self.arm.leak:
-            advantages = _defective(episodes, self.arm, cfg)
+            advantages = defective(episodes, self.arm, cfg)
         items = samples(episodes, advantages, targets)
         if self.arm.kl == "reference":
             with reference.in_place():
-                items = with_reference(items, learner.read(items), 1.0)
+                items = with_reference(items, learner.read(items), cfg.temperature)
         elif self.arm.kl == "old":
-            items = with_reference(items, learner.read(items), 1.0)
+            items = with_reference(items, learner.read(items), cfg.temperature)
         rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup_iterations)
         warm, rows = iteration < cfg.warmup_iterations, []
         states: list[torch.Tensor] = []
@@ -178,17 +180,11 @@ def _turns(part: Sequence[Sample]) -> int:
     return sum(len(item.turns) for item in part)
 
 
-def _defective(episodes: Sequence[Episode], arm: Arm, cfg: PPOConfig) -> list[Array]:
-    rewards = [np.array([turn.reward for turn in e.turns], dtype=np.float64) for e in episodes]
-    values = [np.array([turn.value for turn in e.turns], dtype=np.float64) for e in episodes]
-    raw = advantages_with(rewards, values, cfg.gamma, cfg.lam, bootstrap=arm.bootstrap, leak=arm.leak)
-    if not cfg.normalise_advantages:
-        return raw
-    flat, place, scaled = normalise(np.concatenate(raw)), 0, []
-    for advantages_T in raw:
-        scaled.append(flat[place : place + len(advantages_T)])
-        place += len(advantages_T)
-    return scaled
+def defective(episodes: Sequence[Episode], arm: Arm, cfg: PPOConfig) -> list[Array]:
+    """The advantages that `credit` gives, but for the arm's defects."""
+    rewards = [turn_rewards(episode, cfg) for episode in episodes]
+    raw = advantages_with(rewards, critic_values(episodes), cfg.gamma, cfg.lam, bootstrap=arm.bootstrap, leak=arm.leak)
+    return scaled(raw, centre=True) if cfg.normalise_advantages else raw
 
 
 def fresh_model(session: Session, weights: Weights, seed: int) -> PolicyModel:
