@@ -14,8 +14,11 @@ import tiny
 from grue import stages
 from grue.config import Config, load_config, override
 from grue.errors import CheckpointError, DataError, GameError, GrueError, ModelError
+from grue.hardware import physical_cores
 from grue.models.load import load_model
 from grue.progress import Progress
+from grue.stages.final import side_games
+from grue.stages.session import open_session
 from grue.storage import checkpoint, episodes
 from grue.storage.run import Run, read_metrics, read_stages
 from grue.types import Outcome
@@ -288,6 +291,26 @@ def test_what_cannot_begin_again_deletes_nothing(
     with pytest.raises(GrueError):
         stages.run_stage(stage, config, run, say=QUIET, again=True)
     assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+
+
+def test_no_more_games_are_played_beside_than_are_reported(config: Config, tmp_path: Path) -> None:
+    few = override(config, ["eval.games=2", "eval.side_games=300"])
+    assert side_games(few.eval) == 2
+    assert "2 test games for each policy, greedy and sampled; 2 of train and dev" in stages.plan(few, tmp_path)
+    none = override(config, ["eval.side_games=0"])
+    assert "of train" not in stages.plan(none, tmp_path).splitlines()[-2]
+
+
+def test_threads_are_those_that_are_asked_for(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    try:
+        for asked, threads, expected in (("3", 0, 3), ("3", 2, 2), ("many", 0, physical_cores())):
+            monkeypatch.setenv("OMP_NUM_THREADS", asked)
+            wanted = override(config, [f"threads={threads}"])
+            with open_session(Run(tmp_path / f"{asked}{threads}", wanted), wanted, QUIET):
+                assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_doing_a_stage_over_says_what_is_deleted(

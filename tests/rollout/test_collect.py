@@ -267,3 +267,36 @@ def test_an_action_of_any_length_finds_room() -> None:
         episodes = collect(tiny.policy(MODEL), [Shouting() for _ in range(4)], tiny.tasks(8), SAMPLED, columns=columns)
         assert all(len(segment.ids) <= columns for episode in episodes for segment in episode.segments)
         assert any(turn.action == Shouting.LONG for episode in episodes for turn in episode.turns)
+
+
+class Swamp(ToyGame):
+    """A game of which one seed shows, after two steps, more than the model can read, or names nothing to do."""
+
+    def __init__(self, *, silent: bool) -> None:
+        super().__init__()
+        self._silent, self._count = silent, 0
+
+    def reset(self, task: Task, *, gold: bool = False) -> Observation:
+        self._task_seed, self._count = task.seed, 0
+        return super().reset(task)
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        observation, reward, outcome = super().step(action)
+        self._count += 1
+        if self._task_seed == 1 and self._count == 2:
+            swamp = {"actions": ()} if self._silent else {"text": "mud " * 400}
+            return replace(observation, **swamp), reward, None
+        return observation, reward, outcome
+
+
+@pytest.mark.parametrize(("silent", "error"), [(False, "more than the context of 300"), (True, "no valid actions")])
+def test_a_state_that_cannot_be_played_ends_its_game_and_no_other(silent: bool, error: str) -> None:
+    seats = [Swamp(silent=silent) for _ in range(4)]
+    ended = collect(tiny.policy(MODEL), seats, tiny.tasks(8), SAMPLED, columns=300)
+    healthy = collect(tiny.policy(MODEL), [ToyGame() for _ in range(4)], tiny.tasks(8), SAMPLED, columns=300)
+    for episode, twin in zip(ended, healthy, strict=True):
+        if episode.task.seed == 1:
+            assert (episode.outcome, episode.steps) == (Outcome.FAILED, 2)
+            assert error in episode.error
+        else:
+            assert actions([episode]) == actions([twin])

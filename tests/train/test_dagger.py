@@ -75,6 +75,23 @@ def test_a_run_has_corrected_games_their_rows_and_their_policy(finished: Path) -
     assert "corrections of its own games" in page
 
 
+def test_taken_up_from_an_older_checkpoint_later_rounds_are_played_anew(
+    finished: Path, config: Config, tmp_path: Path
+) -> None:
+    """Their games were played by weights that are gone."""
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    file = out / "episodes" / "dagger.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([*lines[:8], *lines[:8]]))  # a second round of other games
+    shutil.rmtree(out / "checkpoints" / "dagger")
+    begun = json.loads((out / "stages.json").read_text())
+    (out / "stages.json").write_text(json.dumps({**begun, "dagger": {"state": "begun"}}))
+    stages.run_stage("dagger", config, out, say=QUIET)
+    played = list(episodes.read(file))
+    assert [e.task.seed for e in played] == [json.loads(line)["task"]["seed"] for line in lines]
+
+
 def test_reinforcement_begins_with_the_best_of_the_corrected_weights(
     finished: Path, config: Config, tmp_path: Path
 ) -> None:

@@ -75,6 +75,17 @@ def test_steps_reduce_the_loss_and_count() -> None:
     assert learner.step_count == 8
 
 
+def test_a_variable_of_accelerate_does_not_scale_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses are divided by what they are a mean over; dividing once more would be a smaller weight, silently."""
+    learned = []
+    for steps in ("1", "4"):
+        monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", steps)
+        model = tiny.policy_model()
+        learner = learner_of(model)
+        learned.append(learner.step(items(model), nll, 1.0)["grad_norm"])
+    assert learned[0] == learned[1]
+
+
 def test_a_rate_of_0_moves_nothing() -> None:
     model = tiny.policy_model()
     before = weights(model)

@@ -278,7 +278,7 @@ class EvalConfig(Stage):
     )
     temperature: float = Field(1.0, gt=0, le=100, description="temperature of sampled decoding")
     side_games: int = Field(
-        300, ge=0, le=1000, description="train and dev games for the side-by-side columns; 0 = none"
+        300, ge=0, le=1000, description="train and dev games for the side-by-side columns, up to `games`; 0 = none"
     )
     bootstrap: int = Field(2000, ge=100, le=1_000_000, description="resamples behind a confidence interval")
     restarts: bool = Field(
@@ -291,7 +291,9 @@ class Config(Stage):
 
     preset: str = Field("cooking16", description="the preset that this configuration started from")
     seed: int = Field(0, ge=0, lt=2**31, description="seed of every random choice")
-    threads: int = Field(0, ge=0, le=4096, description="CPU threads; 0 = all physical cores", json_schema_extra=LOCAL)
+    threads: int = Field(
+        0, ge=0, le=4096, description="CPU threads; 0 = OMP_NUM_THREADS, or all physical cores", json_schema_extra=LOCAL
+    )
     game: GameConfig = GameConfig()
     model: ModelConfig = ModelConfig()
     policy: PolicyConfig = PolicyConfig()

@@ -111,7 +111,12 @@ class Seat:
             self.adviser.saw(decision.action)
         if outcome is not None:
             return self._end(outcome)
-        self._show()
+        if self.policy.needs_actions and not self.observation.actions:
+            return self._end(Outcome.FAILED, f"the game lists no valid actions after {len(self.turns)} steps")
+        try:
+            self._show()
+        except ModelError as error:  # one state too long: the others go on
+            return self._end(Outcome.FAILED, f"{error.message}; {error.hint}")
         return None
 
     def _show(self) -> None:

@@ -23,7 +23,7 @@ from grue.progress import Progress
 from grue.report import html
 from grue.rollout.pack import Sample
 from grue.stages.dagger import check_adviser, dagger
-from grue.stages.final import final_results, measure
+from grue.stages.final import FOLDS, final_results, measure, side_games
 from grue.stages.lessons import check_demonstrations, lessons
 from grue.stages.session import Session, open_session
 from grue.stages.show import keep_shown
@@ -123,6 +123,8 @@ def plan(config: Config, out: Path) -> str:
     params = ",".join(f"{key}={value}" for key, value in game.params.items())
     played, decodings = f"{game.name} {params}".strip(), " and ".join(config.eval.decodings)
     dagger = f"{config.dagger.rounds} rounds of {config.dagger.games_per_round} train games"
+    sides = [fold for fold in FOLDS if fold != config.eval.fold and side_games(config.eval)]
+    beside = f"; {side_games(config.eval)} of {' and '.join(sides)}" if sides else ""
     corrections = [f"  dagger {dagger}, corrected by {config.dagger.teacher}"] if config.dagger.rounds else []
     return "\n".join(
         [
@@ -131,7 +133,7 @@ def plan(config: Config, out: Path) -> str:
             f"  sft    {config.sft.epochs} passes",
             *corrections,
             f"  ppo    {config.ppo.iterations} iterations of {config.ppo.episodes_per_iteration} train games",
-            f"  eval   {config.eval.games} {config.eval.fold} games for each policy, {decodings}",
+            f"  eval   {config.eval.games} {config.eval.fold} games for each policy, {decodings}{beside}",
             f"  into   {out}; Ctrl-C saves, and the same command goes on",
         ]
     )

@@ -24,11 +24,13 @@ from grue.storage.run import STAGES
 from grue.types import Episode, Observation, Task
 
 if TYPE_CHECKING:
+    from grue.config import EvalConfig
     from grue.progress import Bar
     from grue.stages.session import Session
 
 TRAINED = ("base", "sft", "dagger", "ppo")
 SCRIPTED = ("random", "gold")
+FOLDS = ("train", "dev", "test")
 
 
 class Row(NamedTuple):
@@ -54,6 +56,11 @@ def policies(session: Session) -> tuple[str, ...]:
     return tuple(name for name in (*SCRIPTED, *TRAINED) if name not in left_out)
 
 
+def side_games(cfg: EvalConfig) -> int:
+    """Games of each fold beside the one that is reported: no more than of that one."""
+    return min(cfg.side_games, cfg.games)
+
+
 def rows(session: Session) -> list[Row]:
     """Everything the table needs: all policies on the evaluation fold, and the others beside it."""
     cfg = session.config.eval
@@ -61,9 +68,8 @@ def rows(session: Session) -> list[Row]:
     for policy in policies(session):
         decodings = ("scripted",) if policy in SCRIPTED else cfg.decodings
         wanted += [Row(policy, cfg.fold, decoding, cfg.games) for decoding in decodings]
-        if cfg.side_games:
-            sides = [fold for fold in ("train", "dev", "test") if fold != cfg.fold]
-            wanted += [Row(policy, fold, decodings[0], cfg.side_games) for fold in sides]
+        if beside := side_games(cfg):
+            wanted += [Row(policy, fold, decodings[0], beside) for fold in FOLDS if fold != cfg.fold]
     return wanted
 
 
@@ -96,7 +102,7 @@ def final_results(session: Session, *, wall_s: float | None, command: str) -> di
     """Gather what has been measured into results.json."""
     run, config = session.run, session.config
     measured = _read(session)
-    folds: dict[str, dict[str, Any]] = {"train": {}, "dev": {}, "test": {}}
+    folds: dict[str, dict[str, Any]] = {fold: {} for fold in FOLDS}
     if lost := [row.name for row in rows(session) if row.name not in measured]:
         raise DataError(
             f"{_file(session)} has lost the row {lost[0]}", hint=f"measure again: grue eval {run.out} --again"

@@ -126,12 +126,20 @@ class Session:
         return make_policy(Actor(self.model, self.config.model.dtype).model, self.encoder)
 
 
+def _threads(processes: Processes) -> int:
+    """This process's threads where `threads` does not say: what the environment asks for, or its share of the cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked) and processes.count == 1:  # a launcher sets it to 1 for several
+        return int(asked)
+    return max(1, physical_cores() // processes.count)
+
+
 @contextmanager
 def open_session(run: Run, config: Config, say: Progress, processes: Processes = ALONE) -> Iterator[Session]:
     """A session whose games are closed at the end, whatever happens."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     heap.keep_few_kernels()
-    torch.set_num_threads(config.threads or max(1, physical_cores() // processes.count))
+    torch.set_num_threads(config.threads or _threads(processes))
     with Interrupt() as interrupt, heap.seldom_collected():
         session = Session(run, config, say, interrupt, processes)
         try:

@@ -137,7 +137,9 @@ def _corrected_games(
         if run.leads:
             jsonl.keep_first(file, first)  # what a command left that was killed while it wrote
             episodes.append(file, played)
-        processes.wait()
+    elif known > cfg.games_per_round and run.leads:  # taken up from an older checkpoint: other weights play from here
+        jsonl.keep_first(file, first + cfg.games_per_round)
+    processes.wait()
     return list(episodes.read(file))[first : first + cfg.games_per_round], seconds
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import GradientAccumulationPlugin
 
 from grue.config.stages import DaggerConfig, ModelConfig, PPOConfig, SFTConfig
 from grue.errors import CheckpointError, TrainingError
@@ -70,7 +71,9 @@ class Learner:
         self.scale = LossScale() if self.products is torch.float16 else None
         # its own mixed precision is one for a whole process, knows float16 on GPUs only, and hides skipped steps
         # and its device is one for a whole process as well: a model stays where it is
-        self.accelerator = Accelerator(mixed_precision="no", device_placement=False)
+        # and a variable of the environment would have it divide losses that are divided already
+        alone = GradientAccumulationPlugin(num_steps=1)
+        self.accelerator = Accelerator(mixed_precision="no", device_placement=False, gradient_accumulation_plugin=alone)
         self.max_grad_norm, self.micro_tokens = max_grad_norm, micro_tokens
         self.attention, self.recompute, self.processes = attention, recompute, processes
         # off where log-probs are compared with those of the play: the ratio would not begin at 1
