@@ -97,7 +97,7 @@ def test_version() -> None:
         (("play", "coinn"), "neither a preset nor a game"),
         (("play", "toy", "--seed", "5000"), "seed 5000 is in no fold"),
         (("play", "coin", "game.params.numLocations=99"), "numLocations=99"),
-        (("bench",), "name"),
+        (("bench",), "argument"),
     ],
 )
 def test_mistakes_in_arguments_exit_with_2_and_say_which(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:

@@ -63,4 +63,6 @@ def plain_attention(model: PreTrainedModel, config: ModelConfig) -> str:
 
     Flash attention takes no masks such as the engine's; the learner switches it on for its own passes.
     """
-    return "eager" if config.attention == "eager" or not model._supports_sdpa else "sdpa"
+    # up to 5.20 transformers gives Gemma 2 an SDPA that leaves out its caps, without a word
+    capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
+    return "eager" if config.attention == "eager" or capped or not model._supports_sdpa else "sdpa"
