@@ -44,6 +44,13 @@ def test_settings_are_fixed_once_their_stage_has_begun(tmp_path: Path) -> None:
     assert read_run_config(tmp_path).ppo.gamma == 0.5
 
 
+def test_another_preset_is_named_and_not_all_that_it_changes(tmp_path: Path) -> None:
+    Run(tmp_path, load_config("toy")).begin("demos")
+    with pytest.raises(ConfigError, match=r"has begun with preset toy, not cooking16: .* and \d+ more") as caught:
+        Run(tmp_path, load_config("cooking16"))
+    assert caught.value.message.count(" there, ") == 8
+
+
 def test_stages_are_remembered(tmp_path: Path) -> None:
     config = load_config("toy")
     run = Run(tmp_path, config)

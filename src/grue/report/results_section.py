@@ -160,8 +160,8 @@ def _folds(results: Mapping[str, Any]) -> Html | None:
         previous = policy
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="results folds")
     caption = (
-        "Success on games whose layouts and recipes were trained on, on those that checkpoints were chosen by, and on"
-        " those kept for the end. A fall from left to right is what did not generalise."
+        "Success on games that were trained on, on those that checkpoints were chosen by, and on those kept for the"
+        " end. A fall from left to right is what did not generalise."
     )
     return tag("div", tag("h3", "Train, dev and test side by side"), tag("div", table, class_="wide"),
                tag("p", caption, class_="caption"))  # fmt: skip

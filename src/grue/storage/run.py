@@ -35,6 +35,7 @@ _ALSO_LEFT = {
     "sft": ("episodes/shown.jsonl", "prompt.json"),
     "eval": ("evaluation.jsonl", "results.json", "report.html"),
 }
+_LISTED = 8  # of the settings that differ
 _DEV_ROWS = {"dagger": "dagger_dev", "ppo": "dev"}  # what a stage measures on the dev fold
 _locks: dict[Path, int] = {}  # run directory -> descriptor of its lock, held until this process ends
 
@@ -236,7 +237,13 @@ class Run:
             if self._has_begun(key.partition(".")[0])
         }
         if changed:
-            listing = ", ".join(f"{key} ({old} there, {new} now)" for key, (old, new) in changed.items())
+            listing = ", ".join(f"{key} ({old} there, {new} now)" for key, (old, new) in [*changed.items()][:_LISTED])
+            listing += f" and {len(changed) - _LISTED} more" if len(changed) > _LISTED else ""
+            if stored.preset != self.config.preset:
+                raise ConfigError(
+                    f"{self.out} has begun with preset {stored.preset}, not {self.config.preset}: {listing}",
+                    hint=f"grue run --out {self.out} goes on with what is there; another --out begins anew",
+                )
             raise ConfigError(
                 f"{self.out} has begun with other settings: {listing}",
                 hint="give the same settings to resume it, --again to do a stage over, or another --out to begin anew",
