@@ -45,7 +45,7 @@ def test_settings_are_fixed_once_their_stage_has_begun(tmp_path: Path) -> None:
 
 
 def test_another_preset_is_named_and_not_all_that_it_changes(tmp_path: Path) -> None:
-    Run(tmp_path, load_config("toy")).begin("demos")
+    Run(tmp_path, load_config("toy")).begin("eval")
     with pytest.raises(ConfigError, match=r"has begun with preset toy, not cooking16: .* and \d+ more") as caught:
         Run(tmp_path, load_config("cooking16"))
     assert caught.value.message.count(" there, ") == 8
