@@ -231,7 +231,9 @@ class PPOConfig(Stage):
     save_every_s: float = Field(
         60.0, ge=0, description="seconds between two checkpoints; 0 = after every iteration", json_schema_extra=LOCAL
     )
-    bootstrap_at_limit: bool = Field(False, description="treat the step limit as a truncation and bootstrap its value")
+    bootstrap_at_limit: bool = Field(
+        False, description="at the step limit the last value stands for what would have come (else nothing comes)"
+    )
     dev_every: int = Field(10, ge=0, description="iterations between evaluations on the dev fold; 0 = never")
     dev_games: int = Field(200, ge=1, le=1000, description="dev games per such evaluation")
     group_weight: float = Field(

@@ -102,7 +102,7 @@ DECODINGS = ("greedy", "sampled", "scripted")
 
 # Columns of the results table, in its order.
 COLUMNS: dict[str, str] = {
-    "success": "Share of finished games that were won, with its 95% Wilson interval.",
+    "success": "Share of finished games that were won, with its 95% interval.",
     "score": "Mean final score of a game, with its 95% bootstrap interval; 1 is a win.",
     "steps": "Mean number of actions until a game ended.",
     "limit": "Share of games that ran into the step limit.",
