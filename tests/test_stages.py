@@ -313,6 +313,71 @@ def test_threads_are_those_that_are_asked_for(config: Config, tmp_path: Path, mo
         torch.set_num_threads(before)
 
 
+def test_a_game_that_the_teacher_fails_at_is_no_reason_not_to_begin(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from grue.games.toy import ToyGame
+
+    whole = ToyGame.gold
+
+    def gold(game: ToyGame) -> list[str]:
+        assert game._task is not None
+        if game._task.seed == 0:
+            raise GameError("no solution of seed 0 is known")
+        return whole(game)
+
+    monkeypatch.setattr(ToyGame, "gold", gold)
+    facts = stages.run_stage("demos", config, tmp_path / "run", say=QUIET)
+    assert (facts["episodes"], facts["failed"]) == (12, 1)
+
+
+def test_replays_go_with_the_demonstrations(config: Config, tmp_path: Path) -> None:
+    """SFT reads what it finds: none may stay that the settings no longer ask for, and none may be missing."""
+    run = tmp_path / "run"
+    twice = override(config, ["demos.replays=2"])
+    stages.run_stage("demos", twice, run, say=QUIET)
+    replays = run / "episodes" / "replays.jsonl"
+    before = replays.read_bytes()
+    replays.write_bytes(before[: len(before) // 2].rpartition(b"\n")[0] + b"\n")
+    with pytest.raises(DataError, match=r"replays\.jsonl holds \d+ of the 24 games"):
+        stages.run_stage("sft", twice, run, say=QUIET)
+    replays.unlink()
+    stages.run_stage("demos", twice, run, say=QUIET)
+    assert replays.read_bytes() == before
+    stages.run_stage("demos", override(config, ["demos.replays=0"]), run, say=QUIET, again=True)
+    assert not replays.exists() or not replays.read_bytes()
+
+
+def test_demonstrations_that_broke_off_are_not_learnt_from(finished: Path, config: Config, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    entries = json.loads((run / "stages.json").read_text())
+    (run / "stages.json").write_text(json.dumps({"demos": {"state": "begun", "seconds": entries["demos"]["seconds"]}}))
+    with pytest.raises(DataError, match="not all there yet") as caught:
+        stages.run_stage("sft", config, run, say=QUIET)
+    assert caught.value.hint == f"grue demos {run}"
+
+
+def test_a_damaged_file_stops_the_deletion_before_it_begins(finished: Path, config: Config, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    rows = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join([*rows[:2], "garbage\n", *rows[2:]]))
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    with pytest.raises(DataError, match="metrics"):
+        stages.run_stage("sft", config, run, say=QUIET, again=True)
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+
+
+def test_doing_all_over_says_once_what_is_deleted(
+    finished: Path, config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    stages.run_all(config, run, say=Progress(), again=True)
+    assert capsys.readouterr().out.count("is deleted") == 1
+
+
 def test_doing_a_stage_over_says_what_is_deleted(
     finished: Path, config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

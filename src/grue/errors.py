@@ -25,6 +25,10 @@ class GameError(GrueError, RuntimeError):
     """A game could not be started, reset or stepped."""
 
 
+class TeacherError(GameError):
+    """A teacher does not know such games at all."""
+
+
 class DataError(GrueError, ValueError):
     """A file that should hold demonstrations, episodes or results does not."""
 

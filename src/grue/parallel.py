@@ -196,7 +196,7 @@ def _lost_explained() -> Iterator[None]:
         lines = str(error).strip().splitlines()
         raise ProcessLostError(
             f"another process of this run has ended ({lines[-1][:120] if lines else error!r})",
-            hint="the reason stands in its own messages; the same command goes on from the last checkpoint",
+            hint="the reason stands in its messages; the same command, without --again, goes on from a checkpoint",
         ) from error
 
 

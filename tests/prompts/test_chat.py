@@ -117,4 +117,6 @@ def test_a_prompt_of_another_form_is_refused_in_a_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the prompt has another form") as caught:
         Run(tmp_path / "run", config).keep_prompt(changed.fingerprint)
     assert "model.revision" in caught.value.hint
-    Run(tmp_path / "run", config, again="sft").keep_prompt(changed.fingerprint)  # begun over, it may change
+    again = Run(tmp_path / "run", config, again="sft")
+    again.begin("sft")
+    again.keep_prompt(changed.fingerprint)  # begun over, it may change

@@ -138,9 +138,8 @@ def begun_run(
     """The same for a stage that builds on another one. ConfigError where nothing has begun there."""
     config, folder = named_run(arguments, preset, file, seed, out)
     if not (folder / "config.yaml").exists():
-        raise ConfigError(
-            f"there is no run in {folder}", hint=f"begin one with grue demos {folder}, or with grue run --out {folder}"
-        )
+        chosen = f" --preset {preset}" if preset else f" --config {file}" if file else ""
+        raise ConfigError(f"there is no run in {folder}", hint=f"begin one with grue demos {folder}{chosen}")
     return config, folder
 
 

@@ -69,10 +69,11 @@ def play_human(task: Task, config: GameConfig, say: Progress, *, record: Path | 
 def _check_record(file: Path) -> None:
     """ConfigError where a game could not be appended at its end."""
     hint = "name a new file, or one that grue play or a run has written"
-    if file.is_dir() or not file.parent.is_dir():
-        raise ConfigError(
-            f"--record {file}: " + ("is a folder" if file.is_dir() else "its folder is not there"), hint=hint
-        )
+    if file.is_dir():
+        raise ConfigError(f"--record {file} is a folder", hint=hint)
+    there = next(path for path in (file, *file.absolute().parents) if path.exists())
+    if not os.access(there, os.W_OK) or (there != file and not there.is_dir()):
+        raise ConfigError(f"--record {file}: {there} cannot be written to", hint=hint)
     if file.exists():
         from grue.storage import episodes
 
@@ -80,8 +81,6 @@ def _check_record(file: Path) -> None:
             next(iter(episodes.read(file)), None)
         except GrueError as error:
             raise ConfigError(f"--record {file} holds no episodes: {error.message}", hint=hint) from error
-    elif not os.access(file.parent, os.W_OK):
-        raise ConfigError(f"--record {file}: its folder cannot be written to", hint=hint)
 
 
 class Human:

@@ -1,7 +1,7 @@
 """Episodes in, numbers with intervals out: the rows of every results table.
 
-A failed game (the engine crashed) is no loss of the policy: it stays out of every mean and is counted beside
-it. Who prefers the pessimist's number finds it under "success_failed_as_loss".
+A failed game (the engine crashed, or showed more than the model reads) is no loss of the policy: it stays out of every
+mean and is counted beside it. Who prefers the pessimist's number finds it under "success_failed_as_loss".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Result(TypedDict):
     limit: float | None  # share that ran into the step limit
     lost: float | None
     invalid: float | None  # share of turns whose action the game did not list
-    failed: int  # games that crashed; not in `games`
+    failed: int  # games that crashed or grew too long; not in `games`
     success_failed_as_loss: float
     outcomes: dict[str, int]
     verbs: dict[str, int]  # how often each first word of an action was used, most frequent first

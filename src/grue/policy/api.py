@@ -135,7 +135,7 @@ class ChatClient:
                 if attempt == self.endpoint.retries or self._stopped.is_set():
                     raise ApiError(
                         f"{self.endpoint.url} has not answered in {attempt + 1} attempts: {problem}",
-                        hint="the same command goes on with the games that are left",
+                        hint="the same command, without --again, goes on with the games that are left",
                     ) from problem
                 with self._lock:
                     self.usage.retries += 1

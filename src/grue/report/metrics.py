@@ -39,7 +39,8 @@ _ALL = (
     Metric("limit", "At the limit", "Share of games that ran into the step limit.", "games", "share"),
     Metric("lost", "Lost", "Share of games that ended in a loss, such as a wrongly cut ingredient.", "games", "share"),
     Metric("invalid", "Invalid actions", "Share of actions that the game did not list as valid.", "games", "share"),
-    Metric("failed", "Failed games", "Games whose engine crashed; they are left out of every loss and mean.", "games"),
+    Metric("failed", "Failed games", "Games that crashed or grew too long for the model; they are in no mean.",
+           "games"),
     Metric("games", "Games", "Number of games that the line's means are over.", "games", kind="counter"),
     # policy
     Metric("entropy", "Entropy", "Mean entropy of the action distribution at a turn; near 0 the policy has stopped "
@@ -107,7 +108,7 @@ COLUMNS: dict[str, str] = {
     "steps": "Mean number of actions until a game ended.",
     "limit": "Share of games that ran into the step limit.",
     "lost": "Share of games that ended in a loss.",
-    "failed": "Games whose engine crashed: counted here and nowhere else.",
+    "failed": "Games that crashed or grew too long for the model: counted here and nowhere else.",
     "invalid": "Share of actions that the game did not list as valid.",
     "tales": "Mean best score within the step limit, the game starting over after each end: the metric of TALES.",
 }

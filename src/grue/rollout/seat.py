@@ -47,7 +47,7 @@ class Seat:
         self.history = History(self.policy.encoder, self.observation.goal, task.limit, self.columns)
         if self.adviser is not None:
             self.adviser.start(task, self.observation)
-        self._show()
+        self._show()  # a context too short to begin with is the settings' fault, and ends all
         return None
 
     def unread(self) -> list[int]:

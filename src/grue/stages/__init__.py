@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grue.config import Config, PPOConfig, SFTConfig
-from grue.errors import ConfigError, DataError, GameError
+from grue.errors import ConfigError, DataError, GameError, TeacherError
 from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
 from grue.games.teachers import teacher
@@ -82,7 +82,7 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
     if name == "eval":  # before games are played
         check_trained(out, config)
     run = _open(out, config, name if again else "", processes)
-    missing = not run.is_done(name) or (name == "demos" and _lost_demos(run))
+    missing = not run.is_done(name) or (name == "demos" and _lost_demos(run))  # what is lost is recorded again
     if not missing and (name != "eval" or read_results(out) is not None):
         say(f"{name} is done in {out}; --again does it over")
         return run.facts(name)
@@ -113,8 +113,9 @@ def _open(out: Path, config: Config, again: str, processes: Processes) -> Run:
 
 
 def _lost_demos(run: Run) -> bool:
-    """Has somebody deleted the games that were recorded? What the same settings record again is the same."""
-    return not run.episodes("demos").exists()
+    """Has somebody deleted games that were recorded? What the same settings record again is the same."""
+    kinds = ("demos", "replays") if run.config.demos.replays else ("demos",)
+    return run.is_done("demos") and not all(run.episodes(kind).exists() for kind in kinds)
 
 
 def plan(config: Config, out: Path) -> str:
@@ -174,14 +175,15 @@ def _check_before(session: Session, name: str) -> None:
 
 
 def _check_teacher(session: Session) -> None:
-    """GameError where the teacher does not know such games. Games that do not start are left to be counted."""
+    """GameError where the teacher does not know such games. A game that it fails at is left to be counted."""
     (game,), tasks = session.games(1), session.tasks("train", 1)
     player = teacher(session.config.demos.teacher, game)
     try:
-        observation = game.reset(tasks[0])
-    except (GameError, IndexError):
+        player.start(tasks[0], game.reset(tasks[0]))
+    except TeacherError:
+        raise
+    except GameError:
         return
-    player.start(tasks[0], observation)
 
 
 def _demos(session: Session) -> dict[str, Any]:

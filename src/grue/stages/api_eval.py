@@ -185,28 +185,22 @@ def evaluate_api(
         table = run.out / "evaluation.jsonl"
         jsonl.keep(table, lambda entry: entry.get("row") != row)
         jsonl.append(table, [{"row": row, "api": key, "result": result}])
-        if run.is_done("eval"):
+        done = run.is_done("eval")
+        if done:
             before = read_results(out) or {}
             final_results(session, wall_s=before.get("wall_s"), command=before.get("command", ""))
             html.render(out)
-    used = result["usage"]
-    cost = "" if used["cost"] is None else f", cost {used['cost']:.4f}"
-    tokens = (
-        "tokens not told"
-        if used["prompt_tokens"] is None
-        else (f"{used['prompt_tokens']} prompt and {used['completion_tokens']} completion tokens")
+    usage = result["usage"]
+    told = (
+        f", {usage['prompt_tokens']} and {usage['completion_tokens']} tokens"
+        if None not in (usage[key] for key in TOKENS)
+        else ""
     )
-    say(
-        f"{name}: success {result['success'] or 0:.1%} of {result['games']} games; "
-        f"{used['requests']} requests, {tokens}{cost}"
-    )
-    say(
-        f"its row stands in {out / 'report.html'}"
-        if run.is_done("eval")
-        else f"kept in {table}; grue eval {out} adds the others"
-    )
-    if result["usage"]["empty"]:
-        usage = result["usage"]
+    cost = "" if usage["cost"] is None else f", cost {usage['cost']:.4f}"
+    won = f"success {result['success'] or 0:.1%} of {result['games']} games"
+    say(f"{name}: {won}; {usage['requests']} requests{told}{cost}")
+    say(f"its row stands in {out / 'report.html'}" if done else f"kept in {table}; grue eval {out} adds the others")
+    if usage["empty"]:
         say.warn(
             f"{usage['empty']} of {usage['requests']} replies of {endpoint.model} were empty, which counts as an "
             f"invalid action; {usage['cut']} had come to --api-max-tokens {endpoint.max_tokens}"

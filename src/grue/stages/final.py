@@ -21,7 +21,7 @@ from grue.hardware import hardware, versions
 from grue.policy.choose import Decoding
 from grue.storage import episodes, jsonl
 from grue.storage.run import STAGES
-from grue.types import Episode, Observation, Task
+from grue.types import Episode, Observation, Outcome, Task
 
 if TYPE_CHECKING:
     from grue.config import EvalConfig
@@ -87,6 +87,8 @@ def measure(session: Session) -> None:
                 loaded = row.policy
             cfg = session.config.eval
             played = _play(session, row, session.tasks(row.fold, row.games), bar)
+            if failed := [episode for episode in played if episode.outcome is Outcome.FAILED]:
+                session.say.warn(f"{len(failed)} of {len(played)} games failed in {row.name}: {failed[0].error}")
             result = summarise(played, fold=row.fold, bootstrap=cfg.bootstrap, seed=session.config.seed)
             if cfg.restarts:
                 result["tales"] = _tales(session, row, played)

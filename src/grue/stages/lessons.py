@@ -17,10 +17,16 @@ def check_demonstrations(session: Session) -> None:
     file = session.run.episodes("demos")
     if not file.exists():
         raise DataError(f"there are no demonstrations in {file}", hint=f"grue demos {session.run.out}")
-    there, recorded = sum(1 for _ in episodes.read(file)), session.run.facts("demos").get("episodes")
-    if recorded is not None and there != recorded:
+    if session.run.is_broken_off("demos"):
+        raise DataError(f"the demonstrations in {file} are not all there yet", hint=f"grue demos {session.run.out}")
+    recorded = session.run.facts("demos").get("episodes")
+    for kind, times in (("demos", 1), ("replays", session.config.demos.replays)):
+        file = session.run.episodes(kind)
+        there = sum(1 for _ in episodes.read(file)) if file.exists() else 0
+        if recorded is None or there == recorded * times:
+            continue
         raise DataError(
-            f"{file} holds {there} of the {recorded} games that were recorded",
+            f"{file} holds {there} of the {recorded * times} games that were recorded",
             hint=f"delete it, and the same games are recorded again: grue demos {session.run.out}",
         )
 

@@ -99,7 +99,7 @@ def last_trained(run: Path) -> str | None:
         if _newest(run, name) is not None:
             return name
         if lengths[name] and entries.get(name, {}).get("state") == "done":
-            check_weights(run, name)  # what was trained less is not silently taken for it
+            check_weights(run, name, instead=True)  # what was trained less is not silently taken for it
     return None
 
 
@@ -110,15 +110,15 @@ def check_trained(run: Path, config: Config) -> None:
             check_weights(run, stage)
 
 
-def check_weights(run: Path, stage: str) -> Path:
-    """The checkpoint that is the result of a stage. CheckpointError where there is none."""
+def check_weights(run: Path, stage: str, *, instead: bool = False) -> Path:
+    """The checkpoint that is the result of a stage. CheckpointError where there is none; `instead` of it, others go."""
     path = _newest(run, stage)
     if path is not None:
         return path
     folder, before = checkpoints(run, stage), TRAINED[TRAINED.index(stage) + 1 :]
     if read_stages(run).get(stage, {}).get("state") != "done":
         raise CheckpointError(f"{folder} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}")
-    others = "".join(f", or take --policy {name}" for name in before if _newest(run, name) is not None)
+    others = "".join(f", or take --policy {name}" for name in before if instead and _newest(run, name) is not None)
     raise CheckpointError(
         f"{folder} holds no checkpoint that can be read, though {stage} is done",
         hint=f"put it back, or train again, which deletes what stands behind it: grue {stage} {run} --again{others}",

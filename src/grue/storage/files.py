@@ -12,8 +12,8 @@ from pathlib import Path
 from grue.errors import DataError, GrueError
 
 _HINTS = {
-    errno.ENOSPC: "the disk is full: free some space, then run the same command again",
-    errno.EDQUOT: "the disk quota is used up: free some space, then run the same command again",
+    errno.ENOSPC: "the disk is full: free some space, then the same command goes on (without --again)",
+    errno.EDQUOT: "the disk quota is used up: free some space, then the same command goes on (without --again)",
     errno.EFBIG: "a file size limit was reached (ulimit -f)",
     errno.EACCES: "choose a folder you may write to with --out",
     errno.EPERM: "choose a folder you may write to with --out",

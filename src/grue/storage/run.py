@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 STAGES = ("demos", "sft", "dagger", "ppo", "eval")  # in the order in which one builds on the other
 _ALSO_LEFT = {
+    "demos": ("episodes/replays.jsonl",),
     "sft": ("episodes/shown.jsonl", "prompt.json"),
     "eval": ("evaluation.jsonl", "results.json", "report.html"),
 }
@@ -97,15 +98,18 @@ class Run:
         if self._over and self.leads:
             self._delete(self._over)
             self._write_config()
-        self._over = ()
-        if self._prompt is not None:  # the model was loaded before
-            self.keep_prompt(self._prompt)
+        self._over = self.lost = ()
         self._start_clock(stage)
-        self._mark(stage, {**self._stages.get(stage, {}), "state": "begun"})
+        spent = {key: value for key, value in self._stages.get(stage, {}).items() if key == "seconds"}
+        self._mark(stage, {**spent, "state": "begun"})
 
     def done(self, stage: str, **facts: Any) -> None:
         """Mark a stage as done, with facts about it that `facts` gives back."""
         self._mark(stage, {"seconds": self.seconds(stage), **facts, "state": "done"})
+
+    def is_broken_off(self, stage: str) -> bool:
+        """Has the stage begun, and not been finished?"""
+        return bool(self._stages.get(stage, {}).get("state") == "begun")
 
     def is_done(self, stage: str) -> bool:
         """Has the stage been finished, in this or an earlier command?"""
@@ -180,8 +184,6 @@ class Run:
     def keep_prompt(self, fingerprint: str) -> None:
         """Remember the form of the prompt, for checkpoints too. ConfigError where it is not what the run began with."""
         self._prompt = fingerprint
-        if "sft" in self._over:  # begun over, it may change
-            return
         file = self.out / "prompt.json"
         stored = _read_json(file)
         if stored is None:
@@ -215,20 +217,20 @@ class Run:
 
     def _delete(self, over: Collection[str]) -> None:
         """Forget what stages have left: rows, checkpoints, episodes, and the table made of them."""
-        # checkpoints first: a stage that is forgotten while its weights stand would go on from them
-        for name in over:
-            if self.checkpoints(name).exists():
-                with explained(f"delete {self.checkpoints(name)}"):
-                    shutil.rmtree(self.checkpoints(name))
-        self._write(self._stages_file, _pretty(self._stages))
+        # first what has to be read, and may be found damaged
         rows = {*over, *(_DEV_ROWS[name] for name in over if name in _DEV_ROWS)}
         jsonl.keep(self.metrics_file, lambda row: row.get("stage") not in rows)
         jsonl.keep(self.episodes("shown"), lambda row: row.get("policy") not in over)
-        for name in over:
-            patterns = (f"episodes/{name}.jsonl", f"episodes/{name}-*.jsonl", f"episodes/probe-{name}.jsonl")
-            for pattern in (*patterns, *_ALSO_LEFT.get(name, ())):
-                for file in self.out.glob(pattern):
-                    file.unlink()
+        with explained(f"delete what stages have left in {self.out}"):
+            for name in over:
+                if self.checkpoints(name).exists():
+                    shutil.rmtree(self.checkpoints(name))
+                patterns = (f"episodes/{name}.jsonl", f"episodes/{name}-*.jsonl", f"episodes/probe-{name}.jsonl")
+                for pattern in (*patterns, *_ALSO_LEFT.get(name, ())):
+                    for file in self.out.glob(pattern):
+                        file.unlink()
+        # last: a stage that is forgotten while its files stand would go on from them
+        self._write(self._stages_file, _pretty(self._stages))
 
     def _check_same(self, stored: Config) -> None:
         changed = {
@@ -237,6 +239,7 @@ class Run:
             if self._has_begun(key.partition(".")[0])
         }
         if changed:
+            changed.pop("preset", None)
             listing = ", ".join(f"{key} ({old} there, {new} now)" for key, (old, new) in [*changed.items()][:_LISTED])
             listing += f" and {len(changed) - _LISTED} more" if len(changed) > _LISTED else ""
             if stored.preset != self.config.preset:

@@ -58,6 +58,9 @@ def dev_metrics(
     words = f"dev success {found['success']:.3f} [{low:.3f}, {high:.3f}] greedy, {found['games']} games"
     if not found["success"]:
         words += f", score {found['score']:.3f}"
+    if found["failed"]:
+        error = next(episode.error for episode in episodes if episode.outcome is Outcome.FAILED)
+        words += f"; {found['failed']} failed, the first with: {error}"
     row = {
         "success_greedy": found["success"],
         "success_greedy_lo": low,

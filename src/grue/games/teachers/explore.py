@@ -6,7 +6,7 @@ Its only prior knowledge is general and the same in every game and fold: which k
 
 from __future__ import annotations
 
-from grue.errors import GameError
+from grue.errors import TeacherError
 from grue.games.recipes import read_recipe
 from grue.games.teachers.atlas import Atlas, Exit
 from grue.games.teachers.kitchen import (
@@ -58,7 +58,7 @@ class Explore:
 
     def start(self, task: Task, observation: Observation) -> None:
         if task.game != "cookingworld":
-            raise GameError(
+            raise TeacherError(
                 f"teacher 'explore' plays cookingworld and alfworld, not {task.game}",
                 hint="gold and gold-pruned play every game that can solve itself",
             )

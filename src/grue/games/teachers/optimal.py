@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-from grue.errors import GameError
+from grue.errors import TeacherError
 from grue.games.teachers.plan import plan
 from grue.types import Observation, Task
 
@@ -31,7 +31,7 @@ class Optimal:
 
     def start(self, task: Task, observation: Observation) -> None:
         if task.game != "cookingworld":
-            raise GameError(
+            raise TeacherError(
                 f"teacher 'optimal' plays cookingworld, textworld, babyai, alfworld and toy, not {task.game}",
                 hint="gold and gold-pruned play every game that can solve itself",
             )
