@@ -19,6 +19,7 @@ ALL = (
     "sft.epochs=6",
     "sft.learning_rate=0.01",
     "dagger.rounds=1",
+    "dagger.steps=8",
     "ppo.iterations=2",
     "ppo.warmup_iterations=0",
     "ppo.imitation_coef=0.1",

@@ -220,7 +220,7 @@ def test_two_processes_with_shards_learn_what_one_learns(forms: tuple[str, ...],
     assert two["not finite"].startswith("the loss is nan at optimiser step 1")
     assert two["share"] == pytest.approx(0.5, abs=0.05)
     assert "another process of this run has ended" in two["lost"]
-    assert "the same command goes on from the last checkpoint" in two["lost"]
+    assert "the same command, without --again, goes on" in two["lost"]
     for form in forms:
         exact = FORMS[form]["dtype"] == "float32"
         assert one[form]["resumed"]
