@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -161,12 +161,6 @@ def required(value: str | None, option: str, what: str) -> str:
     if not value:
         raise ConfigError(f"{option} is missing: {what}", hint=f"add {option} NAME")
     return value
-
-
-def one_of(value: str | None, option: str, known: Sequence[str]) -> None:
-    """ConfigError for a value that is not known; None is the option left out."""
-    if value is not None and value not in known:
-        raise ConfigError(f"{option} {value} is not known", hint=f"known are {', '.join(known)}")
 
 
 def prices(text: str) -> tuple[float, float]:

@@ -161,7 +161,8 @@ def report(folder: common.RunFolder = None, as_json: Json = False, quiet: Quiet 
 def watch(
     folder: common.RunFolder = None,
     policy: Annotated[
-        str | None, typer.Option(help="base, sft, dagger or ppo; default: the furthest one of the run", metavar="NAME")
+        Literal["base", "sft", "dagger", "ppo"] | None,
+        typer.Option(help="whose weights play; default: the furthest one of the run"),
     ] = None,
     decoding: Annotated[Literal["greedy", "sampled"], typer.Option(help="how actions are taken")] = "greedy",
     seed: Annotated[int | None, typer.Option(help="seed of the game; default: the first of the dev fold")] = None,
@@ -177,7 +178,6 @@ def watch(
     def work(say: Progress) -> object:
         with common.reading_arguments():
             run_dir = common.existing_run(folder)
-            common.one_of(policy, "--policy", ("base", "sft", "dagger", "ppo"))
         from grue import stages
 
         return stages.watch(run_dir, policy=policy, decoding=decoding, seed=seed, delay_s=delay_s, say=say)

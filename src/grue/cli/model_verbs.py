@@ -77,7 +77,7 @@ def export(
         Literal["adapter", "merged"], typer.Option(help="the adapter alone, or a whole model with it merged in")
     ] = "merged",
     policy: Annotated[
-        str | None, typer.Option(help="sft, dagger or ppo; default: the furthest one", metavar="NAME")
+        Literal["sft", "dagger", "ppo"] | None, typer.Option(help="whose weights; default: the furthest one")
     ] = None,
     to: Annotated[Path | None, typer.Option(metavar="DIR", help="where to; default: RUN/export-WHAT")] = None,
     dtype: Annotated[
@@ -94,7 +94,6 @@ def export(
     def work(say: Progress) -> object:
         with common.reading_arguments():
             run_dir = common.existing_run(folder)
-            common.one_of(policy, "--policy", ("sft", "dagger", "ppo"))
         from grue.stages.export import export_run
 
         return export_run(run_dir, what=what, policy=policy, dtype=dtype, to=to, say=say)

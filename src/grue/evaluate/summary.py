@@ -76,7 +76,8 @@ def summarise(
     limits = {episode.task.limit for episode in episodes}
     rng = np.random.default_rng(seed)
     turns = [turn for episode in finished for turn in episode.turns]
-    scores, problems = [episode.score for episode in finished], _problems([episode.task for episode in finished])
+    scores = [episode.score for episode in finished]
+    problems = _problems([episode.task for episode in finished])
 
     return Result(
         fold=fold,
@@ -84,7 +85,7 @@ def summarise(
         seeds=[min(seeds), max(seeds)],
         step_limit=limits.pop() if len(limits) == 1 else None,
         success=_mean([episode.won for episode in finished]),
-        success_ci95=_rounded(_success_interval(finished, bootstrap, rng)),
+        success_ci95=_rounded(_success_interval([episode.won for episode in finished], problems, bootstrap, rng)),
         score=_mean(scores),
         score_ci95=_rounded(bootstrap_mean(scores, bootstrap, rng, clusters=problems) if finished else None),
         best_score=_mean([best_score(episode) for episode in finished]),
@@ -181,16 +182,17 @@ def _problems(tasks: Sequence[Task]) -> list[Hashable] | None:
     return problems if len(set(problems)) < len(problems) else None
 
 
-def _success_interval(finished: Sequence[Episode], bootstrap: int, rng: np.random.Generator) -> Interval | None:
-    if not finished:
+def _success_interval(
+    won: Sequence[bool], problems: Sequence[Hashable] | None, bootstrap: int, rng: np.random.Generator
+) -> Interval | None:
+    if not won:
         return None
-    won, clusters = [episode.won for episode in finished], _problems([episode.task for episode in finished])
-    if clusters is None:
+    if problems is None:
         return wilson(sum(won), len(won))
     if len(set(won)) == 1:  # resampling what is all alike would claim certainty
-        count = len(set(clusters))
+        count = len(set(problems))
         return wilson(count if won[0] else 0, count)
-    return bootstrap_mean(won, bootstrap, rng, clusters=clusters)
+    return bootstrap_mean(won, bootstrap, rng, clusters=problems)
 
 
 def _verbs(episodes: Sequence[Episode], *, top: int) -> dict[str, int]:
