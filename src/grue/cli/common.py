@@ -35,7 +35,10 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="run dire
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="seed of every random choice")]
 PresetName = Annotated[str | None, typer.Option("--preset", metavar="NAME", help="preset of a new run")]
 Again = Annotated[
-    bool, typer.Option("--again", help="do a finished stage over; what it and those behind it left is deleted")
+    bool,
+    typer.Option(
+        "--again", help="repeat a finished stage; its results and those of all later stages are deleted first"
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout, messages on stderr")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="warnings and errors only")]

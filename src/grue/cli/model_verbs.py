@@ -108,7 +108,10 @@ def push(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Upload an exported policy to the Hugging Face hub. No other verb sends anything."""
+    """Upload an exported policy to the Hugging Face hub.
+
+    Nothing is sent anywhere by other verbs, but for `eval --api`, which sends games to the endpoint that it names.
+    """
 
     def work(say: Progress) -> object:
         from grue.stages.push import push as upload

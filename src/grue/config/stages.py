@@ -112,7 +112,9 @@ class PolicyConfig(Stage):
     normalise: Literal["sum", "token", "word"] = Field(
         "token", description="score: log-probabilities of a whole action are summed, or their mean per token or word"
     )
-    top_p: float = Field(1.0, gt=0, le=1, description="text is sampled from the likeliest tokens with this mass")
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="write, think: text is sampled from the likeliest tokens with this mass"
+    )
     reply_tokens: int = Field(24, ge=1, le=10_000, description="write: tokens of a reply at most")
     thought_tokens: int = Field(32, ge=1, le=100_000, description="think: tokens of a thought at most")
     template: Literal["plain", "chat"] = Field(
@@ -165,7 +167,10 @@ class DaggerConfig(Stage):
     steps: int = Field(100, ge=1, le=1_000_000, description="optimiser steps of a round, on all games so far")
     episodes_per_batch: int = Field(32, ge=1, description="episodes per optimiser step")
     demo_share: float = Field(
-        0.5, ge=0, lt=1, description="of these, share of demonstrations; 0 where their teacher and this one disagree"
+        0.5,
+        ge=0,
+        lt=1,
+        description="share of each batch that is demonstrations; 0 where their teacher and this one disagree",
     )
     learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of AdamW")
     weight_decay: float = Field(0.01, ge=0, lt=1, description="decoupled weight decay")
@@ -196,7 +201,9 @@ class PPOConfig(Stage):
     epochs: int = Field(2, ge=1, le=100, description="passes over an iteration's episodes")
     minibatches: int = Field(4, ge=1, description="optimiser steps per pass")
     learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of the policy")
-    value_learning_rate: float = Field(1e-3, gt=0, lt=1, description="peak learning rate of the value head")
+    value_learning_rate: float = Field(
+        1e-3, gt=0, lt=1, description="learning rate of the value head (of the critic fitted apart: constant)"
+    )
     weight_decay: float = Field(0.0, ge=0, lt=1, description="decoupled weight decay")
     warmup_iterations: int = Field(3, ge=0, description="first iterations in which only the critic learns")
     rate_warmup: int = Field(0, ge=0, description="optimiser steps over which the policy's learning rate rises")
@@ -206,7 +213,9 @@ class PPOConfig(Stage):
     gamma: float = Field(0.97, ge=0, le=1, description="discount per turn")
     lam: float = Field(0.95, ge=0, le=1, description="lambda of generalised advantage estimation, per turn")
     clip: float = Field(0.2, gt=0, le=10, description="the policy ratio is clipped to 1 +- this")
-    value_clip: float = Field(0.2, ge=0, description="value predictions move at most this far per iteration; 0 = off")
+    value_clip: float = Field(
+        0.2, ge=0, description="with value_passes=0: value predictions move at most this far per iteration; 0 = off"
+    )
     value_passes: int = Field(8, ge=0, description="passes that fit the critic apart; 0 = inside the PPO loss")
     value_memory: int = Field(4, ge=1, description="iterations whose turns the critic is fitted on")
     game_baseline: bool = Field(
@@ -216,11 +225,13 @@ class PPOConfig(Stage):
         False, description="that baseline is also told how many steps a win still takes; cookingworld only"
     )
     value_shares_trunk: bool = Field(False, description="the value loss also moves the language model's weights")
-    value_coef: float = Field(0.5, ge=0, description="weight of the value loss")
+    value_coef: float = Field(0.5, ge=0, description="with value_passes=0: weight of the value loss")
     entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
     entropy_target: float = Field(0.0, ge=0, description="entropy in nats that the bonus steers towards; 0 = off")
-    kl_coef: float = Field(0.01, ge=0, description="weight of the KL divergence from the SFT policy")
-    target_kl: float = Field(0.05, ge=0, description="an iteration's passes stop above this KL from its start; 0 = off")
+    kl_coef: float = Field(0.01, ge=0, description="weight of the KL divergence from the policy that PPO began with")
+    target_kl: float = Field(
+        0.05, ge=0, description="no further pass (epochs) begins above this KL from the iteration's start; 0 = off"
+    )
     temperature: float = Field(1.0, gt=0, le=100, description="temperature of sampling, and of the trained policy")
     normalise_advantages: bool = Field(True, description="advantages of an iteration get mean 0 and deviation 1")
     normalise_rewards: bool = Field(False, description="rewards are divided by a running deviation of the return")
@@ -237,7 +248,7 @@ class PPOConfig(Stage):
     dev_every: int = Field(10, ge=0, description="iterations between evaluations on the dev fold; 0 = never")
     dev_games: int = Field(200, ge=1, le=1000, description="dev games per such evaluation")
     group_weight: float = Field(
-        0.0, ge=0, le=1, description="share of the advantage that compares plays of the same game, not with the critic"
+        0.0, ge=0, le=1, description="weight of the return minus its mean over plays of the same game, against GAE"
     )
     plays_kept: int = Field(0, ge=0, description="plays of each game to learn from, the best and worst ones; 0 = all")
     imitation_coef: float = Field(0.0, ge=0, description="weight of imitating the shortest wins so far")

@@ -43,8 +43,8 @@ _ALL = (
            "games"),
     Metric("games", "Games", "Number of games that the line's means are over.", "games", kind="counter"),
     # policy
-    Metric("entropy", "Entropy", "Mean entropy of the action distribution at a turn; near 0 the policy has stopped "
-           "to explore.", "policy", "nats"),
+    Metric("entropy", "Entropy", "Mean entropy of the action distribution at a turn; near 0 the policy no longer "
+           "explores.", "policy", "nats"),
     Metric("kl_ref", "KL to the reference", "How far the policy has moved from the one that reinforcement learning "
            "started with, per turn.", "policy", "nats"),
     Metric("kl_old", "KL of the update", "How far the updates of one iteration moved the policy from the one that "
