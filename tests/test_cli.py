@@ -98,6 +98,9 @@ def test_version() -> None:
         (("play", "toy", "--seed", "5000"), "seed 5000 is in no fold"),
         (("play", "coin", "game.params.numLocations=99"), "numLocations=99"),
         (("bench",), "argument"),
+        (("bench", "nope"), "benchmarks are rollout"),
+        (("run", "runs/none"), "there is no run in runs/none"),
+        (("doctor", "--model", "embedded", "model.contxt=9"), "did you mean model.context?"),
     ],
 )
 def test_mistakes_in_arguments_exit_with_2_and_say_which(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
@@ -186,6 +189,37 @@ def test_the_newest_run_is_the_one_meant(tmp_path: Path, monkeypatch: pytest.Mon
     assert common.existing_run(None) == Path("runs/new")
     (tmp_path / "runs" / "old" / "metrics.jsonl").touch()
     assert common.existing_run(None) == Path("runs/old")
+
+
+def test_a_link_to_nowhere_in_a_run_is_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "config.yaml").touch()
+    (tmp_path / "runs" / "one" / "gone").symlink_to("/nowhere")
+    assert common.existing_run(None) == Path("runs/one")
+
+
+def test_run_takes_a_preset_or_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from grue.config import load_config
+    from grue.storage.run import Run
+
+    monkeypatch.chdir(tmp_path)
+    Run(tmp_path / "mine", load_config("toy"))
+    assert common.preset_or_run("mine", None) == (None, Path("mine"))
+    assert common.preset_or_run("toy", Path("mine")) == ("toy", Path("mine"))
+    assert common.preset_or_run(None, None) == (None, None)
+    with pytest.raises(ConfigError, match="two run directories"):
+        common.preset_or_run("mine", Path("other"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
+def test_a_full_disk_behind_the_output_is_an_error_and_no_traceback() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "grue", "play", "toy"], stdout=full, stderr=subprocess.PIPE,
+                              text=True, input="1\n", timeout=120)  # fmt: skip
+    assert done.returncode == 1
+    assert "the output cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_person_plays_the_toy_game_and_leaves(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import tiny
 from grue import games, load_policy, stages
@@ -94,6 +95,26 @@ def test_an_adapter_says_what_the_policy_said(kind: str, runs: dict[str, Path], 
     assert {"adapter_model.safetensors", "adapter_config.json", "README.md", "grue.json", "tokenizer.json"} <= names
     assert "model.safetensors" not in names
     assert not any(name.endswith((".bin", ".pt", ".pkl")) for name in names)
+
+
+def test_an_adapter_of_others_runs_nothing(runs: dict[str, Path], tmp_path: Path) -> None:
+    """Neither a pickle in the place of the weights nor a module that the configuration names."""
+    folder = tmp_path / "adapter"
+    export_run(runs["lora"], what="adapter", to=folder, say=QUIET)
+    about = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(
+        json.dumps({**about, "megatron_config": {"a": 1}, "megatron_core": "os"})
+    )
+    with pytest.raises(ModelError, match="not of an adapter that grue has made"):
+        load_policy(folder)
+    (folder / "adapter_config.json").write_text(json.dumps({**about, "peft_type": "NOSUCH"}))
+    with pytest.raises(ModelError, match="not of an adapter that grue has made"):
+        load_policy(folder)
+    (folder / "adapter_config.json").write_text(json.dumps(about))
+    torch.save(load_file(folder / "adapter_model.safetensors"), folder / "adapter_model.bin")
+    (folder / "adapter_model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"no adapter_model\.safetensors"):
+        load_policy(folder)
 
 
 def test_the_policy_has_changed_in_training_so_the_check_means_something(runs: dict[str, Path]) -> None:

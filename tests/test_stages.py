@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,15 +14,16 @@ import torch
 import decoders
 import tiny
 from grue import stages
-from grue.config import Config, load_config, override
-from grue.errors import CheckpointError, DataError, GameError, GrueError, ModelError
+from grue.config import Config, load_config, override, read_config
+from grue.errors import CheckpointError, ConfigError, DataError, GameError, GrueError, ModelError
 from grue.hardware import physical_cores
 from grue.models.load import load_model
 from grue.progress import Progress
+from grue.stages.export import export_run
 from grue.stages.final import side_games
 from grue.stages.session import open_session
 from grue.storage import checkpoint, episodes
-from grue.storage.run import Run, read_metrics, read_stages
+from grue.storage.run import Run, read_metrics, read_run_config, read_stages
 from grue.types import Outcome
 
 QUIET = Progress(quiet=True)
@@ -394,3 +397,87 @@ def test_demonstrations_that_were_lost_are_not_done_without(finished: Path, conf
     (run / "episodes" / "demos.jsonl").write_bytes(demos[:-20])
     with pytest.raises(DataError, match="holds 11 of the 12 games"):
         stages.run_stage("sft", config, run, say=QUIET, again=True)
+
+
+def _unfinished(finished: Path, out: Path, stage: str) -> Path:
+    """A copy of the run as an interruption in `stage` leaves it, just before the stage is marked as done."""
+    shutil.copytree(finished, out)
+    entries = read_stages(out)
+    entries[stage] = {"state": "begun", "seconds": 1.0}
+    (out / "stages.json").write_text(json.dumps(entries), encoding="utf-8")
+    return out
+
+
+def test_what_was_measured_on_unfinished_weights_is_measured_again(
+    finished: Path, config: Config, tmp_path: Path
+) -> None:
+    out = _unfinished(finished, tmp_path / "run", "ppo")
+    rows = [json.loads(line) for line in (out / "evaluation.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["result"]["success"] = 0.123
+    (out / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    found = stages.run_all(config, out, say=QUIET)["policies"]
+    assert found["sft"]["decoding"]["greedy"]["success"] == 0.123  # its weights are what they were
+    right = json.loads((finished / "results.json").read_text())["policies"]["ppo"]["decoding"]["greedy"]
+    assert found["ppo"]["decoding"]["greedy"] == right
+
+
+def test_an_unfinished_policy_may_be_measured_with_a_warning(
+    finished: Path, config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = _unfinished(finished, tmp_path / "run", "ppo")
+    (out / "report.html").unlink()
+    results = stages.run_stage("eval", config, out, say=Progress(stderr=True), again=True)
+    assert "ppo is not finished" in capsys.readouterr().err
+    assert results["policies"]["ppo"]["decoding"]["greedy"]["env_steps_trained"] > 0
+    assert "has not been evaluated" not in (out / "report.html").read_text()
+    (out / "episodes/probe-ppo.jsonl").unlink()
+    with pytest.raises(DataError, match="ppo is not finished") as caught:
+        export_run(out, what="merged", say=QUIET)
+    assert "--again" not in caught.value.hint
+
+
+def test_a_run_that_is_being_trained_can_be_watched(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    code = (
+        "import sys; from pathlib import Path; from grue.storage.run import Run, read_run_config; "
+        "out = Path(sys.argv[1]); run = Run(out, read_run_config(out)); print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(out)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ConfigError, match="another process"):
+            Run(out, read_run_config(out))
+        before = snapshot(out)
+        shown = stages.watch(out, policy="sft", decoding="greedy", seed=None, delay_s=0, say=QUIET)
+        assert shown["turns"]
+        assert snapshot(out) == before
+    finally:
+        holder.communicate("")
+
+
+def test_a_run_of_others_starts_no_program(finished: Path, tmp_path: Path) -> None:
+    """config.yaml may name a program for games in Java; only a command may have it started."""
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    program, trace = tmp_path / "java", tmp_path / "was here"
+    program.write_text(f"#!/bin/sh\ntouch '{trace}'\n", encoding="utf-8")
+    program.chmod(0o755)
+    text = (out / "config.yaml").read_text()
+    kept = [line for line in text.splitlines() if not line.startswith(("  name: toy", "  java:"))]
+    kept.insert(kept.index(next(line for line in kept if line.startswith("game:"))) + 1, "  name: coin")
+    kept.insert(kept.index("  name: coin"), f"  java: {program}")
+    (out / "config.yaml").write_text("\n".join(kept), encoding="utf-8")
+    assert read_config(out / "config.yaml").game.java == str(program)
+    stages.watch(out, policy="sft", decoding="greedy", seed=None, delay_s=0, say=QUIET)
+    assert not trace.exists()
+
+
+def test_a_kill_before_the_first_file_is_no_run_in_the_way(config: Config, tmp_path: Path) -> None:
+    (tmp_path / ".config.yaml.0123abcd.tmp").write_text("half", encoding="utf-8")
+    Run(tmp_path, config)
+    assert (tmp_path / "config.yaml").exists()

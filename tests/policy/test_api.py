@@ -250,6 +250,10 @@ def test_games_count_only_for_the_model_and_the_temperature_that_played_them(
     assert json.loads(again.stdout)["temperature"] == 1.5
     assert json.loads(again.stdout)["usage"]["requests"] == played
     assert len(requests(log)) == 3 * played
+    broken, _ = serve("first", [400] * 9)  # as for a key that is mistyped: nothing comes in the place of what is there
+    kept = {path: path.read_bytes() for path in out.rglob("api-a-b-*")}
+    assert _evaluated(out, file, broken, "--api-model", "a/b", "--api-temperature", "1.5", "--again").returncode == 1
+    assert kept == {path: path.read_bytes() for path in out.rglob("api-a-b-*")} != {}
     nowhere = grue("eval", str(tmp_path / "typo"), "--api", url, "--api-model", "a/b")
     assert nowhere.returncode == 2
     assert "there is no run directory" in nowhere.stderr

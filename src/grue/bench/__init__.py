@@ -29,10 +29,15 @@ def main(name: str, settings: Sequence[str] = (), *, say: Say | None = None, **s
 
 def run_of(name: str) -> Callable[..., dict[str, Any]]:
     """The function behind `main`, whose keyword arguments are its sizes. ConfigError for an unknown name."""
-    if name not in NAMES:
-        raise ConfigError(f"there is no benchmark {name!r}", hint=f"benchmarks are {', '.join(NAMES)}")
+    check_name(name)
     found: Callable[..., dict[str, Any]] = import_module(f"grue.bench.{name.replace('-', '_')}").run
     return found
+
+
+def check_name(name: str) -> None:
+    """ConfigError where there is no benchmark of this name."""
+    if name not in NAMES:
+        raise ConfigError(f"there is no benchmark {name!r}", hint=f"benchmarks are {', '.join(NAMES)}")
 
 
 def _silent(_: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 PresetAndSettings = Annotated[
     list[str] | None,
-    typer.Argument(metavar="PRESET|KEY=VALUE", help="a preset, and settings such as ppo.iterations=40"),
+    typer.Argument(
+        metavar="PRESET|RUN|KEY=VALUE", help="a preset, or a run to go on with; settings such as ppo.iterations=40"
+    ),
 ]
 RunAndSettings = Annotated[
     list[str] | None,
@@ -79,6 +82,12 @@ def perform(work: Callable[[Progress], Any], *, as_json: bool = False, quiet: bo
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                raise
+            # files of a run explain themselves: this is what the command prints
+            hint = "is the disk full that the output goes to? Free some space, then the same command goes on"
+            _fail(GrueError(f"the output cannot be written: {error.strerror}", hint=hint), 1, as_json)
         except Exception as error:
             from grue.models.out_of_memory import is_out_of_memory
 
@@ -107,6 +116,19 @@ def split(arguments: Iterable[str] | None, what: str) -> tuple[str | None, list[
     if len(names) > 1:
         raise ConfigError(f"{names[1]!r} is neither a setting nor {what}", hint="settings are given as key=value")
     return (names[0] if names else None), [text for text in given if "=" in text]
+
+
+def preset_or_run(name: str | None, out: Path | None) -> tuple[str | None, Path | None]:
+    """(preset, run directory) of `grue run NAME`: who names a run directory wants to go on with it."""
+    from grue.config import PRESETS
+
+    if name is None or name in PRESETS:
+        return name, out
+    if (Path(name) / "config.yaml").exists():
+        return None, run_folder(name, out)
+    if os.sep in name:
+        raise ConfigError(f"there is no run in {name}", hint=f"grue run --out {name} begins one")
+    return name, out
 
 
 def settle(
@@ -186,7 +208,15 @@ def existing_run(folder: Path | None) -> Path:
     found = [path.parent for path in Path("runs").glob("*/config.yaml")]
     if not found:
         raise ConfigError("there is no run in runs/", hint="name a run directory, or make one with grue run")
-    return max(found, key=lambda path: max(file.stat().st_mtime for file in path.iterdir()))
+    return max(found, key=_last_written)
+
+
+def _last_written(run: Path) -> float:
+    times = [0.0]
+    for file in run.iterdir():
+        with suppress(OSError):  # a file that a run is just replacing, a link to nowhere
+            times.append(file.stat().st_mtime)
+    return max(times)
 
 
 _MEMORY_HINT = (

@@ -11,11 +11,14 @@ from importlib import metadata
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from grue import __version__
 from grue.errors import GrueError
 from grue.progress import Progress
+
+if TYPE_CHECKING:
+    from grue.config import Config
 
 Status = Literal["ok", "note", "bad"]  # note: works, but worth knowing; bad: `grue run` would fail
 MIN_FREE_GIB = 1.0
@@ -77,18 +80,16 @@ def show(findings: dict[str, Any], say: Progress) -> None:
         say("`grue run` would fail: see the lines marked bad.", style="bold red")
 
 
-def check_model(name: str, settings: list[str]) -> dict[str, str]:
+def check_model(config: Config) -> dict[str, str]:
     """Can grue drive this model, and does it fit? Reads config.json and the tokenizer, from the hub if need be."""
-    from grue.config import load_config
     from grue.models import skeleton
     from grue.models.memory import estimate
     from grue.models.out_of_memory import hints
 
-    config = load_config(None, [f"model.name={name}", *settings])
     skeleton.check_model(config.model, config.policy)
     needed = estimate(config)
     hint = "" if needed.fits else f"in this order: {'; '.join(hints(config, 'ppo'))}"
-    return _check(f"model {name}", "ok" if needed.fits else "note", needed.line(), hint)
+    return _check(f"model {config.model.name}", "ok" if needed.fits else "note", needed.line(), hint)
 
 
 def _check(name: str, status: Status, value: str, hint: str = "") -> dict[str, str]:

@@ -69,8 +69,9 @@ def run(
 
     def work(say: Progress) -> object:
         with common.reading_arguments():
-            preset, settings = common.split(arguments, "a preset")
-            wanted, folder = common.settle(preset, settings, config, seed, out)
+            name, settings = common.split(arguments, "a preset")
+            preset, chosen = common.preset_or_run(name, out)
+            wanted, folder = common.settle(preset, settings, config, seed, chosen)
         from grue import stages
 
         return stages.run_all(wanted, folder, say=say, again=again)
@@ -176,8 +177,12 @@ def watch(
     """
 
     def work(say: Progress) -> object:
+        from grue.games import fold_of
+
         with common.reading_arguments():
             run_dir = common.existing_run(folder)
+            if seed is not None:
+                fold_of(seed)
         from grue import stages
 
         return stages.watch(run_dir, policy=policy, decoding=decoding, seed=seed, delay_s=delay_s, say=say)
@@ -232,12 +237,14 @@ def doctor(
 
     def work(say: Progress) -> object:
         from grue.cli.doctor import check_model, examine, show
+        from grue.config import load_config
 
         with common.reading_arguments():
             name, given = common.split(settings, "a setting")
             if name is not None or (given and model is None):
                 raise ConfigError("doctor takes settings for the estimate of --model", hint="grue doctor --model NAME")
-        findings = examine(out or Path("runs"), None if model is None else check_model(model, given))
+            config = None if model is None else load_config(None, [f"model.name={model}", *given])
+        findings = examine(out or Path("runs"), None if config is None else check_model(config))
         if as_json:
             common.print_json(findings)
         else:
@@ -350,13 +357,17 @@ def _names(joined: str | None) -> list[str]:
 
 @app.command("bench")
 def bench(
-    name: Annotated[str, typer.Argument(help="which benchmark")], as_json: Json = False, quiet: Quiet = False
+    name: Annotated[str, typer.Argument(help="rollout, update, score, turn-cost, memory or grpo")],
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run a benchmark against a named baseline and print the ratio."""
 
     def work(say: Progress) -> object:
         from grue import bench as benchmarks
 
+        with common.reading_arguments():
+            benchmarks.check_name(name)
         result = benchmarks.main(name, say=say)
         if not as_json:
             say(f"{name}: ratio {result['ratio']:.3g}  ({result['same']})", style="bold")

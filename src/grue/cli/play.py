@@ -8,7 +8,7 @@ from typing import Any
 
 from grue.config import PRESETS, GameConfig, load_config
 from grue.errors import ConfigError, GameError, GrueError
-from grue.games import FOLDS, canonical_params, is_known, known_games, make
+from grue.games import canonical_params, fold_of, is_known, known_games, make
 from grue.games.play import play
 from grue.progress import Progress
 from grue.types import Observation, Outcome, Task
@@ -29,11 +29,7 @@ def what_to_play(name: str | None, settings: list[str], seed: int) -> tuple[Task
             raise ConfigError(f"{name!r} is neither a preset nor a game", hint=f"known are {known}")
         settings, name = [f"game.name={name}", *settings], None
     game = load_config(name, settings).game
-    fold = next((fold for fold, seeds in FOLDS.items() if seed in seeds), None)
-    if fold is None:
-        ranges = ", ".join(f"{fold} {seeds.start}-{seeds.stop - 1}" for fold, seeds in FOLDS.items())
-        raise ConfigError(f"seed {seed} is in no fold", hint=f"seeds: {ranges}")
-    return Task(game.name, canonical_params(game.name, game.params), fold, seed, game.limit), game
+    return Task(game.name, canonical_params(game.name, game.params), fold_of(seed), seed, game.limit), game
 
 
 def play_human(task: Task, config: GameConfig, say: Progress, *, record: Path | None = None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grue.games.base import FOLDS, Game, begin_reset, begin_step, check_seed
+from grue.games.base import FOLDS, Game, begin_reset, begin_step, check_seed, fold_of
 from grue.games.jvm import JvmSettings
 from grue.games.native import NATIVE, is_native, make_native
 from grue.games.params import FAMILIES, Params
@@ -48,6 +48,7 @@ __all__ = [
     "begin_step",
     "canonical_params",
     "check_seed",
+    "fold_of",
     "is_known",
     "known_games",
     "make",

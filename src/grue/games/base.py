@@ -55,6 +55,15 @@ def begin_reset(game: Game, task: Task) -> None:
         start(task)
 
 
+def fold_of(seed: int) -> str:
+    """The fold that a seed lies in; ConfigError when it lies in none."""
+    fold = next((fold for fold, seeds in FOLDS.items() if seed in seeds), None)
+    if fold is None:
+        ranges = ", ".join(f"{fold} {seeds.start}-{seeds.stop - 1}" for fold, seeds in FOLDS.items())
+        raise ConfigError(f"seed {seed} is in no fold", hint=f"seeds: {ranges}")
+    return fold
+
+
 def fold_range(fold: str) -> range:
     """The seeds of `fold`; ConfigError when there is no such fold."""
     if fold not in FOLDS:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import Any
 
 from grue.errors import ConfigError, GameError
@@ -51,6 +52,12 @@ def make_plugin(game: str, params: Params) -> Game:
 
 def load_class(where: str) -> Any:
     """The class that "module:Class" names. For a command that was typed by hand, never for data."""
+    module = where.partition(":")[0].partition(".")[0]
+    if not module or find_spec(module) is None:
+        raise GameError(
+            f"there is no module {module!r} here, for {where}",
+            hint=f"go to the folder that holds {module}.py, or name that folder in PYTHONPATH",
+        )
     return _load(EntryPoint(where, where, GROUP))
 
 

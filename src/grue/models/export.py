@@ -6,6 +6,7 @@ trained on, and the result is an ordinary model that says what the policy said.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,12 +73,13 @@ def load_artefact(
 
         from grue.models.tokenizer import load_tokenizer
 
+        _check_adapter(folder)
         base, _ = load_base(config)
         tokenizer = load_tokenizer(merged)
         try:
             with quiet_peft():
-                lm = PeftModel.from_pretrained(base, str(folder))  # type: ignore[assignment]
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+                lm = PeftModel.from_pretrained(base, str(folder), use_safetensors=True)  # type: ignore[assignment]
+        except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
             raise ModelError(f"the adapter in {folder} does not fit {config.name!r}: {error}") from error
     head = ValueHead(lm.config.get_text_config().hidden_size)
     try:
@@ -85,6 +87,20 @@ def load_artefact(
     except (OSError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"cannot read {folder / VALUE_HEAD}: {error}", hint="export the run again") from error
     return lm, tokenizer, head.to(default_device())
+
+
+def _check_adapter(folder: Path) -> None:
+    """ModelError where peft would read a pickle, ask a hub, or import a module that the folder names."""
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise ModelError(f"{folder} holds no adapter_model.safetensors", hint="export the run again")
+    file = folder / "adapter_config.json"
+    try:
+        about = json.loads(file.read_text(encoding="utf-8"))
+        odd = about["peft_type"] != "LORA" or about.get("megatron_config") or about.get("auto_mapping")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"cannot read {file}: {error}", hint="export the run again") from error
+    if odd:
+        raise ModelError(f"{file} is not of an adapter that grue has made", hint="export the run again")
 
 
 def _plain_base(config: ModelConfig) -> PreTrainedModel:

@@ -196,6 +196,8 @@ class ChatClient:
                 hint="the address ends in /v1",
             ) from error
         prompt, completion = (_told(answer.get("usage"), name) for name in TOKENS)
+        if self.endpoint.key:  # an endpoint that repeats it would have it stand in the run's files
+            text = text.replace(self.endpoint.key, "***")
         with self._lock:
             self.usage.requests += 1
             self.usage.seconds += seconds

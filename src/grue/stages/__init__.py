@@ -30,7 +30,7 @@ from grue.stages.show import keep_shown
 from grue.stages.trained import check_trained, check_weights
 from grue.stages.watching import watch
 from grue.storage import episodes, jsonl
-from grue.storage.run import Run, read_results
+from grue.storage.run import TRAINING, Run, read_results
 from grue.train.learner import Learner
 from grue.train.ppo import check_game, train_ppo
 from grue.train.sft import train_sft
@@ -52,8 +52,11 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     say(plan(config, out))
     wanted = [name for name in STAGES if name != "dagger" or config.dagger.rounds]
     missing = [name for name in wanted if not run.is_done(name)]
-    if {"sft", "dagger", "ppo"} & set(missing) and "demos" not in missing and _lost_demos(run):
-        missing.insert(0, "demos")
+    if {*TRAINING} & set(missing):
+        if "demos" not in missing and _lost_demos(run):
+            missing.insert(0, "demos")
+        if "eval" not in missing:  # what an earlier command has measured is of other weights
+            missing.append("eval")
     results = None if missing else read_results(out)
     if results is None:
         with open_session(run, config, say, processes) as session:
@@ -82,9 +85,11 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
     if name == "eval":  # before games are played
         check_trained(out, config)
     run = _open(out, config, name if again else "", processes)
+    if name == "eval":
+        _warn_unfinished(run, say)
     missing = not run.is_done(name) or (name == "demos" and _lost_demos(run))  # what is lost is recorded again
     if not missing and (name != "eval" or read_results(out) is not None):
-        say(f"{name} is done in {out}; --again does it over")
+        say(f"{name} is done in {out}; --again repeats it, and deletes what later stages left")
         return run.facts(name)
     with open_session(run, config, say, processes) as session:
         if name == "dagger":
@@ -92,8 +97,20 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
         if missing:
             _do(session, name)
         if name == "eval" and processes.leads:
-            return final_results(session, wall_s=None, command=this_command())
+            results = final_results(session, wall_s=None, command=this_command())
+            say(f"report: {html.render(out)}")
+            return results
     return run.facts(name)
+
+
+def _warn_unfinished(run: Run, say: Progress) -> None:
+    """Whoever stops early may look at the result, and should know what it is."""
+    for stage in TRAINING:
+        if run.is_broken_off(stage):
+            say.warn(
+                f"{stage} is not finished in {run.out}: this measures its best weights so far. "
+                f"grue {stage} {run.out} goes on with it, and it is measured again"
+            )
 
 
 def _check(config: Config, processes: Processes) -> None:
@@ -145,6 +162,8 @@ def _do(session: Session, name: str) -> None:
     start = time.monotonic()
     if session.run.lost:
         session.say(f"what {_listed(session.run.lost)} left in {session.run.out} is deleted")
+    elif name in TRAINING and session.run.is_done("eval"):
+        session.say(f"{name} goes on, so what it has learnt is evaluated again afterwards")
     session.run.begin(name)
     session.processes.wait()  # what begins anew is empty now, for all of them
     try:

@@ -155,9 +155,8 @@ def evaluate_api(
     decoding = "greedy" if endpoint.temperature == 0 else "sampled"
     row = f"api-{_file_name(endpoint.model)}-{cfg.fold}-{decoding}"
     file, spent = run.episodes(row), run.out / "api" / f"{row}.jsonl"
-    if again:
-        for old in (file, spent):
-            old.unlink(missing_ok=True)
+    # what was paid for goes when there is something in its place, and not before
+    aside = [_aside(path) for path in (file, spent) if path.exists()] if again else []
     _check_same(spent, endpoint, out)
     client = ChatClient(endpoint)
     with open_session(run, config, say) as session:
@@ -169,12 +168,16 @@ def evaluate_api(
             def keep(episode: Episode) -> None:
                 episodes.append(file, [episode])
                 bar.advance()
+                while aside:
+                    aside.pop().unlink()
 
             try:
                 if left:
                     games = session.games(min(concurrency, len(left)))
                     play_all(client, name, games, left, keep, session.interrupt)
             finally:  # what was paid for counts, however it ended
+                for old in aside:
+                    old.replace(old.with_suffix(""))
                 if client.usage.requests:
                     jsonl.append(spent, [client.usage.to_dict(endpoint.prices)])
         wanted = set(tasks)
@@ -212,6 +215,11 @@ def _file_name(model: str) -> str:
     """`model` as part of a file's name; two models never share one."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", model)
     return plain if plain == model else f"{plain}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"
+
+
+def _aside(path: Path) -> Path:
+    """The file under another name."""
+    return path.replace(path.with_suffix(path.suffix + ".old"))
 
 
 def _check_same(spent: Path, endpoint: Endpoint, out: Path) -> None:

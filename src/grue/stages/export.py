@@ -31,7 +31,7 @@ from grue.stages.trained import (
 )
 from grue.storage import episodes
 from grue.storage.files import explained
-from grue.storage.run import read_results, read_run_config
+from grue.storage.run import read_results, read_run_config, read_stages
 
 
 def export_run(
@@ -49,8 +49,14 @@ def export_run(
         raise ConfigError(f"{target} exists already", hint="name another folder with --to, or delete it")
     probe = read_probe(run, name)
     if not probe:
+        if read_stages(run).get(name, {}).get("state") != "done":  # its game is recorded at its end
+            raise DataError(
+                f"{name} is not finished in {run}",
+                hint=f"grue {name} {run} goes on; --policy names one that is finished",
+            )
         raise DataError(
-            f"{run} holds no recorded game of {name} to check a copy with", hint=f"grue {name} {run} --again"
+            f"{run} holds no recorded game of {name} to check a copy with",
+            hint=f"train again, which deletes what stands behind it: grue {name} {run} --again",
         )
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
     try:

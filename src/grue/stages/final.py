@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grue.errors import DataError
@@ -20,7 +19,7 @@ from grue.games.teachers import HasGold, teacher
 from grue.hardware import hardware, versions
 from grue.policy.choose import Decoding
 from grue.storage import episodes, jsonl
-from grue.storage.run import STAGES
+from grue.storage.run import STAGES, Run, read_metrics
 from grue.types import Episode, Observation, Outcome, Task
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def measure(session: Session) -> None:
                 file = session.run.episodes(row.name)
                 file.unlink(missing_ok=True)
                 episodes.append(file, [_outline(episode) for episode in played])
-                jsonl.append(_file(session), [{"row": row.name, "result": result}])
+                jsonl.append(session.run.evaluation_file, [{"row": row.name, "result": result}])
             bar.advance(0, note=f"{row.policy} {row.fold} {row.decoding}: {result['success'] or 0:.1%}")
 
 
@@ -107,14 +106,15 @@ def final_results(session: Session, *, wall_s: float | None, command: str) -> di
     folds: dict[str, dict[str, Any]] = {fold: {} for fold in FOLDS}
     if lost := [row.name for row in rows(session) if row.name not in measured]:
         raise DataError(
-            f"{_file(session)} has lost the row {lost[0]}", hint=f"measure again: grue eval {run.out} --again"
+            f"{session.run.evaluation_file} has lost the row {lost[0]}",
+            hint=f"measure again: grue eval {run.out} --again",
         )
-    trained = {"dagger": run.facts("dagger").get("env_steps", 0)}
-    trained["ppo"] = trained["dagger"] + run.facts("ppo").get("env_steps", 0)
+    trained = {"dagger": _env_steps(run, "dagger")}
+    trained["ppo"] = trained["dagger"] + _env_steps(run, "ppo")
     for row in rows(session):
         result = {**measured[row.name], "env_steps_trained": trained.get(row.policy, 0)}
         folds[row.fold].setdefault(row.policy, {"decoding": {}})["decoding"][row.decoding] = result
-    for _, entry in jsonl.read(_file(session)):
+    for _, entry in jsonl.read(session.run.evaluation_file):
         if "api" in entry:  # measured by grue eval --api, beside the rows of the run's own
             key = entry["api"]
             decodings = folds[key["fold"]].setdefault(key["policy"], {"decoding": {}})["decoding"]
@@ -136,6 +136,13 @@ def final_results(session: Session, *, wall_s: float | None, command: str) -> di
     }
     run.write_results(results)
     return results
+
+
+def _env_steps(run: Run, stage: str) -> int:
+    """Environment steps that a stage has trained on so far; it need not be finished."""
+    if run.is_done(stage):
+        return int(run.facts(stage).get("env_steps", 0))
+    return max((int(row.get("env_steps_trained", 0)) for row in read_metrics(run.out, stage)), default=0)
 
 
 def _paired(session: Session) -> list[dict[str, Any]]:
@@ -211,9 +218,5 @@ def _outline(episode: Episode) -> Episode:
     return replace(episode, turns=(), segments=(), final=final)
 
 
-def _file(session: Session) -> Path:
-    return session.run.out / "evaluation.jsonl"
-
-
 def _read(session: Session) -> dict[str, Any]:
-    return {entry["row"]: entry["result"] for _, entry in jsonl.read(_file(session))}
+    return {entry["row"]: entry["result"] for _, entry in jsonl.read(session.run.evaluation_file)}

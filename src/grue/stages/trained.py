@@ -116,6 +116,8 @@ def check_weights(run: Path, stage: str, *, instead: bool = False) -> Path:
     if path is not None:
         return path
     folder, before = checkpoints(run, stage), TRAINED[TRAINED.index(stage) + 1 :]
+    if not _lengths(read_run_config(run))[stage]:
+        raise CheckpointError(f"{run} has no {stage}: it was told to train without", hint="name another policy")
     if read_stages(run).get(stage, {}).get("state") != "done":
         raise CheckpointError(f"{folder} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}")
     others = "".join(f", or take --policy {name}" for name in before if instead and _newest(run, name) is not None)
@@ -154,6 +156,8 @@ def read_about(folder: Path) -> dict[str, Any]:
         about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         if about["schema"] != SCHEMA or about["what"] not in ("adapter", "merged") or about["policy"] not in TRAINED:
             raise ValueError(f"schema {about['schema']}, {about['what']} of {about['policy']}")
+        if about.get("dtype", "float32") not in ("float32", "bfloat16", "float16"):
+            raise ValueError(f"numbers in {about['dtype']!r}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder} is not what grue export makes: {error}", hint="grue export RUN --to DIR") from error
     return about

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from grue.games import FOLDS
+from grue.games import fold_of
 from grue.progress import Progress
 from grue.stages.session import open_session
 from grue.stages.show import print_episode, shown_episode
@@ -19,18 +19,13 @@ def watch(
 ) -> dict[str, Any]:
     """Show a trained policy of a run play one game."""
     config = read_run_config(out)
-    run = Run(out, config)
+    run = Run(out, config, leads=False)  # it only reads, so it may look on while the run is being trained
     with open_session(run, config, say) as session:
         name = policy or last_trained(out) or "base"
         session.load(name)
         task = session.tasks("dev", 1)[0]
         if seed is not None:
-            fold = next((f for f in ("train", "dev", "test") if seed in _range(f)), "test")
-            task = replace(task, fold=fold, seed=seed)
+            task = replace(task, fold=fold_of(seed), seed=seed)
         shown = shown_episode(session, name, f"{name}, {decoding}", task, greedy=decoding == "greedy")
         print_episode(say, shown, delay_s=delay_s)
     return asdict(shown)
-
-
-def _range(fold: str) -> range:
-    return FOLDS[fold]

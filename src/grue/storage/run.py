@@ -15,6 +15,7 @@ import re
 import shutil
 import time
 from collections.abc import Collection, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from grue.storage.checkpoint import Checkpoint
 
 STAGES = ("demos", "sft", "dagger", "ppo", "eval")  # in the order in which one builds on the other
+TRAINING = ("sft", "dagger", "ppo")  # those that change weights
 _ALSO_LEFT = {
     "demos": ("episodes/replays.jsonl",),
     "sft": ("episodes/shown.jsonl", "prompt.json"),
@@ -67,6 +69,7 @@ class Run:
         self.config = config
         self.config_file = out / "config.yaml"
         self.metrics_file = out / "metrics.jsonl"
+        self.evaluation_file = out / "evaluation.jsonl"
         self.results_file = out / "results.json"
         self.report_file = out / "report.html"
         self._stages_file = out / "stages.json"
@@ -79,7 +82,7 @@ class Run:
             if not leads:
                 self._stages = self._kept(read_stages(out))
                 return
-            if not self.resumed and out.is_dir() and any(path.name != ".lock" for path in out.iterdir()):
+            if not self.resumed and out.is_dir() and any(not _of_ours(path) for path in out.iterdir()):
                 raise ConfigError(
                     f"{out} holds other files, and no run", hint="choose a new or empty folder with --out"
                 )
@@ -99,6 +102,8 @@ class Run:
             self._delete(self._over)
             self._write_config()
         self._over = self.lost = ()
+        if stage in TRAINING:
+            self._forget_evaluation(stage)
         self._start_clock(stage)
         spent = {key: value for key, value in self._stages.get(stage, {}).items() if key == "seconds"}
         self._mark(stage, {**spent, "state": "begun"})
@@ -232,6 +237,13 @@ class Run:
         # last: a stage that is forgotten while its files stand would go on from them
         self._write(self._stages_file, _pretty(self._stages))
 
+    def _forget_evaluation(self, stage: str) -> None:
+        """Weights of this stage are about to change: what was measured on them, or on later ones, is no longer true."""
+        policies = tuple(f"eval-{name}-" for name in STAGES[STAGES.index(stage) :])
+        jsonl.keep(self.evaluation_file, lambda row: not str(row.get("row")).startswith(policies))
+        if self.is_done("eval"):
+            self._mark("eval", {"seconds": self.seconds("eval"), "state": "begun"})
+
     def _check_same(self, stored: Config) -> None:
         changed = {
             key: values
@@ -249,8 +261,14 @@ class Run:
                 )
             raise ConfigError(
                 f"{self.out} has begun with other settings: {listing}",
-                hint="give the same settings to resume it, --again to do a stage over, or another --out to begin anew",
+                hint="the same settings go on with it, another --out begins anew, and --again trains again: it deletes "
+                f"what {self._changed_from(changed)} and all later stages left there",
             )
+
+    def _changed_from(self, changed: Collection[str]) -> str:
+        """The first stage that these settings change."""
+        sections = {key.partition(".")[0] for key in changed}
+        return next((name for name in STAGES if name in sections), "demos") if sections <= {*STAGES} else "demos"
 
     def _has_begun(self, section: str) -> bool:
         """Has the stage of these settings begun, or one that builds on it? Any, for those of all stages."""
@@ -279,7 +297,9 @@ def read_run_config(out: Path) -> Config:
     file = out / "config.yaml"
     if not file.exists():
         raise ConfigError(f"{out} is not a run directory: it has no config.yaml", hint="grue run --out DIR makes one")
-    return read_config(file)
+    config = read_config(file)
+    # a run may be somebody else's: which program is started is said by the command, or by JAVA_HOME
+    return config.model_copy(update={"game": config.game.model_copy(update={"java": ""})})
 
 
 def read_metrics(out: Path, stage: str = "") -> list[dict[str, Any]]:
@@ -323,6 +343,11 @@ def _plain(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ValueError(f"{name!r} cannot be the name of a file")
     return name
+
+
+def _of_ours(path: Path) -> bool:
+    """Is this what a run leaves that was killed before it wrote its first file?"""
+    return path.name == ".lock" or fnmatch(path.name, ".*.tmp")
 
 
 def _lock(out: Path) -> None:
