@@ -133,6 +133,18 @@ def test_games_that_are_all_won_are_no_proof_of_certainty() -> None:
     assert row["success_ci95"] == pytest.approx(list(wilson(20, 20)), abs=1e-6)
 
 
+def test_games_that_two_policies_end_alike_are_no_proof_of_certainty() -> None:
+    played = [episode(seed, Outcome.WON if seed % 2 else Outcome.LOST) for seed in range(5)]
+    found = compare(played, played)
+    bound = wilson(0, 5).high
+    assert found["difference"] == 0
+    assert found["ci95"] == pytest.approx([-bound, bound], abs=1e-6)
+    assert found["score_ci95"] == [0, 0]  # a score may lie anywhere, so nothing bounds it
+    same_problems = compare(_sorting(20, 10), _sorting(20, 10))
+    bound = wilson(0, 20).high
+    assert same_problems["ci95"] == pytest.approx([-bound, bound], abs=1e-6)
+
+
 def test_another_fold_is_refused() -> None:
     with pytest.raises(DataError, match="train"):
         summarise([episode(1), episode(2, fold="train")], fold="test")

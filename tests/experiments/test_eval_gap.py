@@ -15,6 +15,7 @@ from grue.algos.advantages import turn_gae
 from grue.config import preset_config
 from grue.errors import ConfigError, DataError
 from grue.evaluate.evaluate import evaluate
+from grue.evaluate.stats import wilson
 from grue.experiments import prepare
 from grue.experiments.eval_gap.arms import arm_config, defective
 from grue.experiments.eval_gap.cells import Cell, Cells, from_episodes
@@ -232,6 +233,13 @@ def test_the_interval_over_trainings_is_wider_than_over_games() -> None:
     assert high - low > 2 * (games_only[1] - games_only[0])
     cells = [[_cell("a", [1, 1, 0, 1])] * 3, [_cell("b", [0, 1, 0, 0])] * 3]
     assert crossed("x", "?", *cells, resamples=100)["details"]["by_seed"] == [50.0] * 3
+
+
+def test_a_defect_that_changes_no_game_has_an_interval() -> None:
+    same = _cell("a", [1, 1, 1, 0] * 125)
+    bound = 100 * wilson(0, 500).high  # 0.8 points
+    assert paired("x", "?", same, same, resamples=100)["ci95"] == pytest.approx([-bound, bound], abs=1e-3)
+    assert crossed("x", "?", [same] * 3, [same] * 3, resamples=100)["ci95"] == pytest.approx([-bound, bound], abs=1e-3)
 
 
 def test_few_games_tell_the_spread_of_small_evaluations() -> None:

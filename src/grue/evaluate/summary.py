@@ -13,7 +13,7 @@ from typing import NotRequired, TypedDict
 import numpy as np
 
 from grue.errors import DataError
-from grue.evaluate.stats import Interval, bootstrap_mean, paired_difference, wilson
+from grue.evaluate.stats import Interval, bootstrap_mean, paired_difference, paired_wins, wilson
 from grue.games.spread import problem
 from grue.types import Episode, Outcome, Task
 
@@ -107,6 +107,7 @@ def compare(
 ) -> Comparison:
     """a minus b on the same games. A game played several times counts once, with its mean.
 
+    The interval of scores has no width where all differences are equal: no range is known for them, as it is for wins.
     Raises DataError when they share no finished game.
     """
     a_by_game, b_by_game = _by_game(a_episodes), _by_game(b_episodes)
@@ -119,7 +120,7 @@ def compare(
     a_won, b_won = (np.array([by_game[game].won for game in shared]) for by_game in (a_by_game, b_by_game))
     a_score, b_score = (np.array([by_game[game].score for game in shared]) for by_game in (a_by_game, b_by_game))
     clusters = _problems(shared)
-    success = paired_difference(a_won, b_won, bootstrap, np.random.default_rng(seed), clusters=clusters)
+    success = paired_wins(a_won, b_won, bootstrap, np.random.default_rng(seed), clusters=clusters)
     score = paired_difference(a_score, b_score, bootstrap, np.random.default_rng(seed), clusters=clusters)
     return Comparison(
         games=len(shared),

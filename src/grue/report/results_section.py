@@ -212,7 +212,7 @@ def _paired(results: Mapping[str, Any]) -> Html | None:
         return None
     head = tag("tr", *(tag("th", title, scope="col") for title in ("Difference", "Decoding", "Points", "", "")))
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="results paired")
-    caption = "Difference of success in percentage points on the same games, with its 95% bootstrap interval."
+    caption = "Difference of success in percentage points on the same games, with its 95% interval."
     return tag("div", tag("h3", "On the same games"), tag("div", table, class_="wide"),
                tag("p", caption, class_="caption"))  # fmt: skip
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grue.errors import DataError
-from grue.evaluate.stats import paired_difference, wilson
+from grue.evaluate.stats import alike_interval, paired_wins, wilson
 from grue.experiments.eval_gap.cells import Cell
 
 FloatArray = NDArray[np.float64]
@@ -63,7 +63,7 @@ def paired(
     seeds = sorted(set(repaired.won) & set(defect.won))
     if not seeds:
         raise DataError(f"{repaired.name} and {defect.name} share no game", hint="delete their cells")
-    found = paired_difference(repaired.wins(seeds), defect.wins(seeds), resamples)
+    found = paired_wins(repaired.wins(seeds), defect.wins(seeds), resamples)
     return _contrast(
         name,
         question,
@@ -132,8 +132,10 @@ def crossed_interval(difference_SG: FloatArray, resamples: int) -> tuple[float, 
     With three trainings it is a rough interval, and still far wider than one over games alone, which would be about
     these three trainings and no others.
     """
-    rng = np.random.default_rng(0)
     trainings, games = difference_SG.shape
+    if np.ptp(difference_SG) == 0:  # resampling what is all alike would claim certainty
+        return alike_interval(float(difference_SG[0, 0]), games)
+    rng = np.random.default_rng(0)
     means = []
     for _ in range(resamples):
         rows = rng.integers(0, trainings, trainings)
