@@ -77,7 +77,7 @@ def summarise(
     rng = np.random.default_rng(seed)
     turns = [turn for episode in finished for turn in episode.turns]
     scores = [episode.score for episode in finished]
-    problems = _problems([episode.task for episode in finished])
+    problems = shared_problems([episode.task for episode in finished])
 
     return Result(
         fold=fold,
@@ -85,7 +85,7 @@ def summarise(
         seeds=[min(seeds), max(seeds)],
         step_limit=limits.pop() if len(limits) == 1 else None,
         success=_mean([episode.won for episode in finished]),
-        success_ci95=_rounded(_success_interval([episode.won for episode in finished], problems, bootstrap, rng)),
+        success_ci95=_rounded(success_interval([episode.won for episode in finished], problems, bootstrap, rng)),
         score=_mean(scores),
         score_ci95=_rounded(bootstrap_mean(scores, bootstrap, rng, clusters=problems) if finished else None),
         best_score=_mean([best_score(episode) for episode in finished]),
@@ -119,7 +119,7 @@ def compare(
         )
     a_won, b_won = (np.array([by_game[game].won for game in shared]) for by_game in (a_by_game, b_by_game))
     a_score, b_score = (np.array([by_game[game].score for game in shared]) for by_game in (a_by_game, b_by_game))
-    clusters = _problems(shared)
+    clusters = shared_problems(shared)
     success = paired_wins(a_won, b_won, bootstrap, np.random.default_rng(seed), clusters=clusters)
     score = paired_difference(a_score, b_score, bootstrap, np.random.default_rng(seed), clusters=clusters)
     return Comparison(
@@ -177,15 +177,16 @@ def _by_game(episodes: Sequence[Episode]) -> dict[Task, _Played]:
     return played
 
 
-def _problems(tasks: Sequence[Task]) -> list[Hashable] | None:
+def shared_problems(tasks: Sequence[Task]) -> list[Hashable] | None:
     """What each task asks, or None where no two ask the same: those that do are not independent."""
     problems = [problem(task) for task in tasks]
     return problems if len(set(problems)) < len(problems) else None
 
 
-def _success_interval(
+def success_interval(
     won: Sequence[bool], problems: Sequence[Hashable] | None, bootstrap: int, rng: np.random.Generator
 ) -> Interval | None:
+    """Wilson's, or a bootstrap over problems where games share them; None of no games."""
     if not won:
         return None
     if problems is None:
