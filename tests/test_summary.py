@@ -118,6 +118,8 @@ def _sorting(problems: int, times: int) -> list[Episode]:
 def test_games_that_pose_the_same_problem_count_as_one() -> None:
     """200 games of 20 problems are worth 20; before they were taken for 200."""
     row = summarise(_sorting(20, 10), fold="test")
+    assert (row["games"], row["problems"]) == (200, 20)
+    assert "problems" not in summarise(_sorting(20, 1), fold="test")  # all differ
     assert row["success_ci95"] is not None
     low, high = row["success_ci95"]
     by_problem = wilson(13, 20)

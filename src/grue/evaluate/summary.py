@@ -40,6 +40,7 @@ class Result(TypedDict):
     outcomes: dict[str, int]
     verbs: dict[str, int]  # how often each first word of an action was used, most frequent first
     env_steps_trained: int
+    problems: NotRequired[int]  # that `games` pose, where some pose the same: intervals draw problems then, not games
     tales: NotRequired[float]  # mean TALES score, where eval.restarts asks for it
 
 
@@ -79,7 +80,7 @@ def summarise(
     scores = [episode.score for episode in finished]
     problems = shared_problems([episode.task for episode in finished])
 
-    return Result(
+    row = Result(
         fold=fold,
         games=len(finished),
         seeds=[min(seeds), max(seeds)],
@@ -100,6 +101,9 @@ def summarise(
         verbs=_verbs(finished, top=12),
         env_steps_trained=env_steps_trained,
     )
+    if problems is not None:
+        row["problems"] = len(set(problems))
+    return row
 
 
 def compare(
