@@ -356,6 +356,11 @@ def test_choosing_on_the_games_that_are_reported_flatters() -> None:
     found = chosen_on_what_is_reported(curves, 20, resamples=500)
     assert found["points"] < -8  # honest less reported: the report is too high
     assert found["details"]["reported"] > 0.6 > 0.55 > found["details"]["honest"]
+    # the columns of the table are the two numbers that the points subtract
+    honest, reported = found["repaired"]["success"], found["defect"]["success"]
+    assert [round(honest, 4), round(reported, 4)] == [found["details"]["honest"], found["details"]["reported"]]
+    assert found["points"] == pytest.approx(100 * (honest - reported), abs=1e-3)
+    assert f"| {honest:.1%} | {reported:.1%} |" in markdown([found], "Why?")
 
 
 def test_the_table_ranks_costs_by_size_and_keeps_gaps_apart() -> None:

@@ -218,7 +218,7 @@ def chosen_on_what_is_reported(curves: Sequence[Mapping[int, Cell]], count: int,
     gap = np.array(honest) - np.array(reported)
     low, high = np.percentile(gap, [2.5, 97.5])
     last = [curve[order[-1]] for curve, order in zip(curves, steps, strict=True)]
-    return _contrast(
+    found = _contrast(
         "chosen-on-test",
         f"the best of {len(steps[0])} checkpoints is chosen on {count} games and reported on them",
         last,
@@ -230,6 +230,10 @@ def chosen_on_what_is_reported(curves: Sequence[Mapping[int, Cell]], count: int,
         resamples=resamples,
         details={"reported": round(float(np.mean(reported)), 4), "honest": round(float(np.mean(honest)), 4)},
     )
+    # the sides are what the points subtract: means over the draws, of whichever checkpoint was best there
+    found["repaired"]["success"] = round(float(np.mean(honest)), 6)
+    found["defect"]["success"] = round(float(np.mean(reported)), 6)
+    return found
 
 
 def _contrast(
