@@ -9,6 +9,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -208,6 +209,21 @@ def test_the_card_calls_unseen_what_is_unseen(game: str, fold: str, said: str) -
     assert "All weights have learnt." in card
     adapted = override(config, ["model.adapter=lora"])
     assert "The adapter is merged into the weights." in model_card(adapted, about, None)
+
+
+def test_the_card_says_how_its_intervals_are_made() -> None:
+    config = load_config(overrides=["game.name=sorting"])
+    about = {"what": "merged", "policy": "sft", "base": "base", "versions": {}}
+    about |= {"probe": {"turns": 1, "mean": 0.0, "largest": 0.0, "same_choice": 1.0}}
+    row = {"games": 200, "seeds": [0, 1], "success": 0.5, "success_ci95": [0.1, 0.9], "score": 0.5, "failed": 0}
+
+    def card(row: dict[str, Any]) -> str:
+        return model_card(config, about, {"policies": {"sft": {"decoding": {"greedy": row}}}})
+
+    assert "Intervals are Wilson's." in card(row)
+    shared = card({**row, "problems": 100})
+    assert "The 200 games pose 100 different problems, so intervals are bootstraps over problems" in shared
+    assert "Intervals are Wilson's." not in shared
 
 
 def test_no_path_of_a_story_leaves_this_machine() -> None:

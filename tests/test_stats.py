@@ -15,6 +15,7 @@ from grue.evaluate.stats import (
     bootstrap_mean,
     iqm,
     paired_difference,
+    paired_wins,
     smallest_detectable_difference,
     wilson,
 )
@@ -168,6 +169,27 @@ def test_paired_difference_is_antisymmetric(pairs: list[tuple[float, float]]) ->
     forth, back = paired_difference(a, b, 200), paired_difference(b, a, 200)
     assert forth.value == pytest.approx(-back.value)
     assert (forth.low, forth.high) == pytest.approx((-back.high, -back.low))
+
+
+def test_games_that_all_end_alike_are_no_proof_of_certainty() -> None:
+    # closed form of Wilson at 0 of n: z^2 / (n + z^2)
+    z2 = 1.959963984540054**2
+    assert paired_difference([1] * 5, [1] * 5)[1:3] == (0.0, 0.0)  # of scores, whose range nobody knows
+    tied = paired_wins([1, 0, 1, 0, 1], [1, 0, 1, 0, 1])
+    assert tied[:3] == pytest.approx((0.0, -z2 / (5 + z2), z2 / (5 + z2)))
+    ahead = paired_wins([1] * 20, [0] * 20)
+    assert ahead[:3] == pytest.approx((1.0, 1 - z2 / (20 + z2), 1.0))  # it ends at 1
+    of_shares = paired_wins([0.75] * 20, [0.5] * 20)
+    assert of_shares[:3] == pytest.approx((0.25, 0.25 - z2 / (20 + z2), 0.25 + z2 / (20 + z2)))
+    copies = paired_wins([1] * 20, [1] * 20, clusters=[1, 2, 3, 4, 5] * 4)  # worth 5 games
+    assert copies == pytest.approx(tied)
+
+
+def test_wins_that_differ_have_the_bootstrap() -> None:
+    a, b = [1, 1, 0, 1, 0, 0, 1, 1], [0, 1, 0, 0, 1, 0, 0, 1]
+    assert paired_wins(a, b) == paired_difference(a, b)
+    names = [1, 1, 2, 2, 3, 3, 4, 4]
+    assert paired_wins(a, b, clusters=names) == paired_difference(a, b, clusters=names)
 
 
 def test_unequal_lengths_are_refused() -> None:

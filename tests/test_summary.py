@@ -118,6 +118,8 @@ def _sorting(problems: int, times: int) -> list[Episode]:
 def test_games_that_pose_the_same_problem_count_as_one() -> None:
     """200 games of 20 problems are worth 20; before they were taken for 200."""
     row = summarise(_sorting(20, 10), fold="test")
+    assert (row["games"], row["problems"]) == (200, 20)
+    assert "problems" not in summarise(_sorting(20, 1), fold="test")  # all differ
     assert row["success_ci95"] is not None
     low, high = row["success_ci95"]
     by_problem = wilson(13, 20)
@@ -131,6 +133,18 @@ def test_games_that_pose_the_same_problem_count_as_one() -> None:
 def test_games_that_are_all_won_are_no_proof_of_certainty() -> None:
     row = summarise([replace(e, outcome=Outcome.WON) for e in _sorting(20, 10)], fold="test")
     assert row["success_ci95"] == pytest.approx(list(wilson(20, 20)), abs=1e-6)
+
+
+def test_games_that_two_policies_end_alike_are_no_proof_of_certainty() -> None:
+    played = [episode(seed, Outcome.WON if seed % 2 else Outcome.LOST) for seed in range(5)]
+    found = compare(played, played)
+    bound = wilson(0, 5).high
+    assert found["difference"] == 0
+    assert found["ci95"] == pytest.approx([-bound, bound], abs=1e-6)
+    assert found["score_ci95"] == [0, 0]  # a score may lie anywhere, so nothing bounds it
+    same_problems = compare(_sorting(20, 10), _sorting(20, 10))
+    bound = wilson(0, 20).high
+    assert same_problems["ci95"] == pytest.approx([-bound, bound], abs=1e-6)
 
 
 def test_another_fold_is_refused() -> None:

@@ -690,7 +690,7 @@ plt.show()
 # 4. **Pairs.** Two policies on the same games share the games' difficulty; the interval of the *paired* difference is narrower.
 
 # %%
-from grue.evaluate.stats import paired_difference, smallest_detectable_difference
+from grue.evaluate.stats import paired_wins, smallest_detectable_difference
 
 sft_results = {
     kind: evaluate(policy, games, dev_tasks, Decoding(greedy=kind == "greedy"), columns=COLUMNS)
@@ -701,7 +701,7 @@ gold_dev = [play(game, task, gold) for task in dev_tasks]
 
 def difference(a, b) -> str:
     """a - b in points, with the interval over the same games."""
-    found = paired_difference([e.won for e in a], [e.won for e in b])
+    found = paired_wins([e.won for e in a], [e.won for e in b])
     return f"{100 * found.value:+.1f} points [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
 
 

@@ -15,6 +15,7 @@ from grue.algos.advantages import turn_gae
 from grue.config import preset_config
 from grue.errors import ConfigError, DataError
 from grue.evaluate.evaluate import evaluate
+from grue.evaluate.stats import wilson
 from grue.experiments import prepare
 from grue.experiments.eval_gap.arms import arm_config, defective
 from grue.experiments.eval_gap.cells import Cell, Cells, from_episodes
@@ -188,19 +189,34 @@ def test_top_k_draws_from_few_and_records_the_full_distribution() -> None:
 
 
 def test_a_cell_is_played_once_and_another_content_has_another_file(tmp_path: Path) -> None:
-    cells, plays = Cells(tmp_path), []
+    cells, plays, made = Cells(tmp_path), [], {"game": {"name": "toy"}, "games": 3}
 
     def make() -> Cell:
         plays.append(1)
-        return _cell("c", [1, 0, 1], invalid=0.25)
+        return replace(_cell("c", [1, 0, 1], invalid=0.25), game="toy")
 
-    first = cells.get("c", {"games": 3}, make)
-    assert cells.get("c", {"games": 3}, make) == first and len(plays) == 1
-    cells.get("c", {"games": 4}, make)
+    first = cells.get("c", made, make)
+    assert cells.get("c", made, make) == first and len(plays) == 1
+    cells.get("c", {**made, "games": 4}, make)
     assert len(plays) == 2
-    cells.path("c", {"games": 3}).write_text("{")
+    cells.path("c", made).write_text("{")
     with pytest.raises(DataError, match="no cell"):
-        cells.get("c", {"games": 3}, make)
+        cells.get("c", made, make)
+
+
+def test_a_cell_knows_which_games_pose_the_same_problem(tmp_path: Path) -> None:
+    made = {"game": {"name": "sorting", "params": {}, "limit": 9}, "fold": "dev", "games": 3}
+    cells, seeds = Cells(tmp_path), [10_003, 10_004, 10_103]
+    # as earlier runs have left it: of problems the file says nothing, but it says which game was played
+    old = {"name": "c", "made": made, "success": 1.0, "games": [[seed, True, 1.0, 5] for seed in seeds]}
+    cells.path("c", made).write_text(json.dumps(old | {"lost": 0, "failed": 0, "extra": {}}))
+    gold = tiny.scripted("gold")[:3]
+    played = [replace(e, task=replace(e.task, game="sorting", seed=s)) for e, s in zip(gold, seeds, strict=True)]
+    for cell in (cells.get("c", made, lambda: pytest.fail("it is on file")), from_episodes("c", played)):
+        assert cell.problems(seeds[:2]) is None
+        first, other, copy = cell.problems(seeds) or ()
+        assert first == copy != other
+    assert from_episodes("c", gold).problems(seeds) is None
 
 
 def test_failed_games_are_counted_and_left_out() -> None:
@@ -223,6 +239,90 @@ def test_paired_points_are_repaired_less_defect() -> None:
     assert apart["ci95"][1] - apart["ci95"][0] > found["ci95"][1] - found["ci95"][0]  # pairing narrows
 
 
+def _copies(name: str, wins: list[int], copies: int = 10) -> Cell:
+    """Each problem of `sorting` in several rooms, which end alike."""
+    won = {problem + 100 * room: bool(win) for problem, win in enumerate(wins) for room in range(copies)}
+    return Cell(name, won, {}, {}, game="sorting")
+
+
+def test_games_of_one_problem_count_as_one() -> None:
+    """1000 games of 100 problems are worth 100: the interval of each kind of contrast is that of one game a problem."""
+    rng = np.random.default_rng(3)
+    a, b = (list(rng.integers(0, 2, 100)) for _ in range(2))
+    many, once = (_copies("a", a), _copies("b", b)), (_copies("a", a, 1), _copies("b", b, 1))
+    found, few = paired("x", "?", *many, resamples=400), paired("x", "?", *once, resamples=400)
+    assert found["ci95"] == pytest.approx(few["ci95"]) and found["pairing"] == "paired on 1000 games of 100 problems"
+    assert found["points"] == pytest.approx(few["points"]) and few["pairing"] == "paired on 100 games"
+    # success itself: a bootstrap over 100 problems against Wilson's of 100 games
+    assert found["repaired"]["ci95"] == pytest.approx(few["repaired"]["ci95"], abs=0.02)
+    apart = unpaired("x", "?", *many, resamples=400)["ci95"]
+    assert apart == pytest.approx(unpaired("x", "?", *once, resamples=400)["ci95"])
+    trained = crossed("x", "?", *([cell] * 3 for cell in many), resamples=400)
+    assert trained["ci95"] == pytest.approx(crossed("x", "?", *([c] * 3 for c in once), resamples=400)["ci95"])
+    assert trained["pairing"] == "3 trainings each, paired by seed, 1000 games of 100 problems"
+
+
+def test_a_small_evaluation_has_each_problem_once_before_any_twice() -> None:
+    many = _copies("a", [1, 0] * 10)
+    # rooms do not matter here, so 20 games (each problem once) and 40 (each twice) say what all 200 say
+    for count in (20, 40):
+        assert few_games(many, count, resamples=100)["points"] == 0
+    assert few_games(many, 10, resamples=400)["details"]["standard_deviation_points"] == pytest.approx(
+        few_games(_copies("a", [1, 0] * 10, 1), 10, resamples=400)["details"]["standard_deviation_points"], abs=1.5
+    )
+
+
+def test_the_honest_number_is_of_other_problems() -> None:
+    # four problems, of which each checkpoint solves another half: what two of them say holds for all their copies
+    curves = [{0: _copies("0", [1, 1, 0, 0], 5), 1: _copies("1", [0, 0, 1, 1], 5)}]
+    found = chosen_on_what_is_reported(curves, 2, resamples=400)["details"]
+    # chosen on one problem of either half (2 of 3 draws): half and half; on both of one: all there, nothing elsewhere
+    assert found["reported"] == pytest.approx(2 / 3 * 0.5 + 1 / 3, abs=0.05)
+    assert found["honest"] == pytest.approx(2 / 3 * 0.5, abs=0.05)
+
+
+def test_where_all_problems_differ_the_draws_are_of_games() -> None:
+    """The published intervals of other games stand, to the last digit: the formulas here know no problems."""
+    rng = np.random.default_rng(1)
+    a, b = _cell("a", list(rng.integers(0, 2, 50))), _cell("b", list(rng.integers(0, 2, 40)))
+    a_n, b_n = a.wins(range(50)), b.wins(range(40))
+
+    def ends(means: list[float]) -> list[float]:
+        return [round(100 * float(end), 3) for end in np.percentile(means, [2.5, 97.5])]
+
+    rng = np.random.default_rng(0)
+    both = [rng.choice(a_n, 50).mean() - rng.choice(b_n, 40).mean() for _ in range(200)]
+    assert unpaired("x", "?", a, b, resamples=200)["ci95"] == ends(both)
+    rng, difference = np.random.default_rng(0), a_n[:40] - b_n
+    assert paired("x", "?", a, b, resamples=200)["ci95"] == ends(
+        list(difference[rng.integers(0, 40, (200, 40))].mean(1))
+    )
+    rng, difference_SG, means = np.random.default_rng(0), np.stack([difference, -difference, difference]), []
+    for _ in range(200):
+        rows, columns = rng.integers(0, 3, 3), rng.integers(0, 40, 40)
+        means.append(difference_SG[rows][:, columns].mean())
+    assert crossed("x", "?", [a, b, a], [b, a, b], resamples=200)["ci95"] == ends(means)
+    rng = np.random.default_rng(0)
+    small = [rng.choice(a_n, 7, replace=False).mean() for _ in range(200)]
+    assert few_games(a, 7, resamples=200)["details"]["range_points"] == pytest.approx(ends(small), abs=0.01)
+    rng, gaps, wins_IG = np.random.default_rng(0), [], np.stack([a_n[:40], b_n])
+    for _ in range(200):
+        rng.integers(1)  # the only training
+        mixed = rng.permutation(40)
+        best = int(wins_IG[:, mixed[:7]].mean(1).argmax())
+        gaps.append(wins_IG[best, mixed[7:]].mean() - wins_IG[best, mixed[:7]].mean())
+    assert chosen_on_what_is_reported([{0: a, 1: b}], 7, resamples=200)["ci95"] == ends(gaps)
+    assert paired("x", "?", a, b, resamples=200)["repaired"]["ci95"] == pytest.approx(
+        list(wilson(int(a_n.sum()), 50)), abs=1e-6
+    )
+
+
+def test_games_that_are_all_alike_on_either_side_are_no_proof_of_certainty() -> None:
+    low, high = unpaired("x", "?", _cell("a", [1] * 50), _cell("b", [0] * 50), resamples=100)["ci95"]
+    won, lost = wilson(50, 50), wilson(0, 50)
+    assert (low, high) == pytest.approx((100 * (won.low - lost.high), 100.0), abs=1e-3)
+
+
 def test_the_interval_over_trainings_is_wider_than_over_games() -> None:
     rng = np.random.default_rng(0)
     per_training = np.array([-0.2, 0.1, 0.4])[:, None]
@@ -232,6 +332,13 @@ def test_the_interval_over_trainings_is_wider_than_over_games() -> None:
     assert high - low > 2 * (games_only[1] - games_only[0])
     cells = [[_cell("a", [1, 1, 0, 1])] * 3, [_cell("b", [0, 1, 0, 0])] * 3]
     assert crossed("x", "?", *cells, resamples=100)["details"]["by_seed"] == [50.0] * 3
+
+
+def test_a_defect_that_changes_no_game_has_an_interval() -> None:
+    same = _cell("a", [1, 1, 1, 0] * 125)
+    bound = 100 * wilson(0, 500).high  # 0.8 points
+    assert paired("x", "?", same, same, resamples=100)["ci95"] == pytest.approx([-bound, bound], abs=1e-3)
+    assert crossed("x", "?", [same] * 3, [same] * 3, resamples=100)["ci95"] == pytest.approx([-bound, bound], abs=1e-3)
 
 
 def test_few_games_tell_the_spread_of_small_evaluations() -> None:
@@ -249,6 +356,11 @@ def test_choosing_on_the_games_that_are_reported_flatters() -> None:
     found = chosen_on_what_is_reported(curves, 20, resamples=500)
     assert found["points"] < -8  # honest less reported: the report is too high
     assert found["details"]["reported"] > 0.6 > 0.55 > found["details"]["honest"]
+    # the columns of the table are the two numbers that the points subtract
+    honest, reported = found["repaired"]["success"], found["defect"]["success"]
+    assert [round(honest, 4), round(reported, 4)] == [found["details"]["honest"], found["details"]["reported"]]
+    assert found["points"] == pytest.approx(100 * (honest - reported), abs=1e-3)
+    assert f"| {honest:.1%} | {reported:.1%} |" in markdown([found], "Why?")
 
 
 def test_the_table_ranks_costs_by_size_and_keeps_gaps_apart() -> None:

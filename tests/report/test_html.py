@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,21 @@ def test_settings_and_meanings_are_on_the_page(whole: Path) -> None:
     text = parsed(whole).text
     for words in ("entropy", "0.005", "explained_variance", "1 is perfect", "transformers", "5.23.0", "gold-pruned"):
         assert words in text
+
+
+def test_games_that_pose_the_same_problem_are_said_to(whole: Path, tmp_path: Path) -> None:
+    said = "They pose 30 different problems, so intervals draw problems, not games."
+    assert "different problems" not in parsed(whole).text
+    assert "With 60 games each, two policies" in parsed(whole).text
+    shutil.copytree(whole, tmp_path / "run")
+    found = json.loads((whole / "results.json").read_text())
+    for entry in found["policies"].values():
+        for row in entry["decoding"].values():
+            row["problems"] = 30
+    (tmp_path / "run" / "results.json").write_text(json.dumps(found))
+    text = parsed(tmp_path / "run").text
+    assert said in text
+    assert "With 30 problems each, two policies" in text
 
 
 def test_the_same_files_give_the_same_page(whole: Path) -> None:

@@ -71,6 +71,9 @@ def bootstrap_mean(
     `clusters` [n] names the games that share a cause (the same layout played several times, the same recipe):
     whole clusters are drawn, since drawing their members apart makes the interval too narrow (Miller 2024,
     Adding error bars to evals, section on clustered questions). Without `rng` the result is the same every time.
+
+    Where all x are equal the interval has no width. That is no certainty: how far other games would lie cannot be told
+    from x without a range for them, so wins take `wilson` then, and scores are left as they are.
     """
     means = _bootstrap_means(_vector(x, "x"), resamples, rng, clusters)
     return _percentiles(means, level)
@@ -89,6 +92,7 @@ def paired_difference(
 
     A game's difficulty cancels in a[i] - b[i], so the interval is narrower than that of two unpaired means
     by a factor of sqrt(1 - correlation) (Miller 2024, Adding error bars to evals, section on paired analysis).
+    Where all differences are equal the interval has no width, as in `bootstrap_mean`; of wins `paired_wins` knows more.
     """
     a_n, b_n = _vector(a, "a"), _vector(b, "b")
     if a_n.shape != b_n.shape:
@@ -100,6 +104,36 @@ def paired_difference(
     means = _bootstrap_means(differences_n, resamples, rng, clusters)
     low, high = _percentiles(means, level)
     return Estimate(float(differences_n.mean()), low, high, _standard_error(means))
+
+
+def paired_wins(
+    a: ArrayLike,
+    b: ArrayLike,
+    resamples: int = 2000,
+    rng: np.random.Generator | None = None,
+    level: float = 0.95,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+) -> Estimate:
+    """`paired_difference` of wins, or of shares won, that claims no certainty where all games differ alike.
+
+    Then the interval is `alike_interval` over the games, or over the clusters; the standard error stays 0.
+    """
+    found = paired_difference(a, b, resamples, rng, level, clusters=clusters)
+    differences_n = _vector(a, "a") - _vector(b, "b")
+    if np.ptp(differences_n) > 1e-9:  # shares of a few plays, rounded
+        return found
+    low, high = alike_interval(found.value, differences_n.size if clusters is None else len(set(clusters)), level)
+    return found._replace(low=low, high=high)
+
+
+def alike_interval(difference: float, n: int, level: float = 0.95) -> Interval:
+    """Of a difference of success that all of n independent games show; resampling them would give no width.
+
+    None of n games differs in another way, so the share of those that do is at most Wilson's upper end of 0 of n.
+    """
+    bound = wilson(0, n, level).high
+    return Interval(max(-1.0, difference - bound), min(1.0, difference + bound))
 
 
 def iqm(x: ArrayLike) -> float:

@@ -13,7 +13,7 @@ from typing import NotRequired, TypedDict
 import numpy as np
 
 from grue.errors import DataError
-from grue.evaluate.stats import Interval, bootstrap_mean, paired_difference, wilson
+from grue.evaluate.stats import Interval, bootstrap_mean, paired_difference, paired_wins, wilson
 from grue.games.spread import problem
 from grue.types import Episode, Outcome, Task
 
@@ -40,6 +40,7 @@ class Result(TypedDict):
     outcomes: dict[str, int]
     verbs: dict[str, int]  # how often each first word of an action was used, most frequent first
     env_steps_trained: int
+    problems: NotRequired[int]  # that `games` pose, where some pose the same: intervals draw problems then, not games
     tales: NotRequired[float]  # mean TALES score, where eval.restarts asks for it
 
 
@@ -77,15 +78,15 @@ def summarise(
     rng = np.random.default_rng(seed)
     turns = [turn for episode in finished for turn in episode.turns]
     scores = [episode.score for episode in finished]
-    problems = _problems([episode.task for episode in finished])
+    problems = shared_problems([episode.task for episode in finished])
 
-    return Result(
+    row = Result(
         fold=fold,
         games=len(finished),
         seeds=[min(seeds), max(seeds)],
         step_limit=limits.pop() if len(limits) == 1 else None,
         success=_mean([episode.won for episode in finished]),
-        success_ci95=_rounded(_success_interval([episode.won for episode in finished], problems, bootstrap, rng)),
+        success_ci95=_rounded(success_interval([episode.won for episode in finished], problems, bootstrap, rng)),
         score=_mean(scores),
         score_ci95=_rounded(bootstrap_mean(scores, bootstrap, rng, clusters=problems) if finished else None),
         best_score=_mean([best_score(episode) for episode in finished]),
@@ -100,6 +101,9 @@ def summarise(
         verbs=_verbs(finished, top=12),
         env_steps_trained=env_steps_trained,
     )
+    if problems is not None:
+        row["problems"] = len(set(problems))
+    return row
 
 
 def compare(
@@ -107,6 +111,7 @@ def compare(
 ) -> Comparison:
     """a minus b on the same games. A game played several times counts once, with its mean.
 
+    The interval of scores has no width where all differences are equal: no range is known for them, as it is for wins.
     Raises DataError when they share no finished game.
     """
     a_by_game, b_by_game = _by_game(a_episodes), _by_game(b_episodes)
@@ -118,8 +123,8 @@ def compare(
         )
     a_won, b_won = (np.array([by_game[game].won for game in shared]) for by_game in (a_by_game, b_by_game))
     a_score, b_score = (np.array([by_game[game].score for game in shared]) for by_game in (a_by_game, b_by_game))
-    clusters = _problems(shared)
-    success = paired_difference(a_won, b_won, bootstrap, np.random.default_rng(seed), clusters=clusters)
+    clusters = shared_problems(shared)
+    success = paired_wins(a_won, b_won, bootstrap, np.random.default_rng(seed), clusters=clusters)
     score = paired_difference(a_score, b_score, bootstrap, np.random.default_rng(seed), clusters=clusters)
     return Comparison(
         games=len(shared),
@@ -176,15 +181,16 @@ def _by_game(episodes: Sequence[Episode]) -> dict[Task, _Played]:
     return played
 
 
-def _problems(tasks: Sequence[Task]) -> list[Hashable] | None:
+def shared_problems(tasks: Sequence[Task]) -> list[Hashable] | None:
     """What each task asks, or None where no two ask the same: those that do are not independent."""
     problems = [problem(task) for task in tasks]
     return problems if len(set(problems)) < len(problems) else None
 
 
-def _success_interval(
+def success_interval(
     won: Sequence[bool], problems: Sequence[Hashable] | None, bootstrap: int, rng: np.random.Generator
 ) -> Interval | None:
+    """Wilson's, or a bootstrap over problems where games share them; None of no games."""
     if not won:
         return None
     if problems is None:

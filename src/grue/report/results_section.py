@@ -96,14 +96,16 @@ def _three(value: float | None) -> str:
 
 def _notes(found: list[Row]) -> Html:
     """What was played, and how far the numbers can be trusted."""
-    sentences = [_what_was_played(found)]
+    sentences = [_what_was_played(found), _what_was_asked(found)]
     games = [row.games for row in found if row.games]
     hero = next((row for row in reversed(found) if row.games and row.success is not None), None)
     if games and hero is not None and hero.games and hero.success is not None:
+        # copies of one problem are no further evidence
+        count, things = (hero.problems, "problems") if hero.problems else (hero.games, "games")
         try:
-            gap = smallest_detectable_difference(hero.games, hero.success)
+            gap = smallest_detectable_difference(count, hero.success)
             sentences.append(
-                f"With {number(hero.games)} games each, two policies near {percent(hero.success, 0)} must differ by"
+                f"With {number(count)} {things} each, two policies near {percent(hero.success, 0)} must differ by"
                 f" about {100 * gap:.1f} points to be told apart four times out of five; on the same games less is"
                 " enough."
             )
@@ -133,6 +135,14 @@ def _what_was_played(found: list[Row]) -> str:
     if len(limits) == 1:
         text += f" with at most {number(limits.pop())} steps"
     return text + "."
+
+
+def _what_was_asked(found: list[Row]) -> str:
+    """Whether games pose the same problem, which makes them fewer than they look."""
+    problems = max((row.problems for row in found if row.problems), default=None)
+    if problems is None:
+        return ""
+    return f"They pose {number(problems)} different problems, so intervals draw problems, not games."
 
 
 def _folds(results: Mapping[str, Any]) -> Html | None:
@@ -212,7 +222,7 @@ def _paired(results: Mapping[str, Any]) -> Html | None:
         return None
     head = tag("tr", *(tag("th", title, scope="col") for title in ("Difference", "Decoding", "Points", "", "")))
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="results paired")
-    caption = "Difference of success in percentage points on the same games, with its 95% bootstrap interval."
+    caption = "Difference of success in percentage points on the same games, with its 95% interval."
     return tag("div", tag("h3", "On the same games"), tag("div", table, class_="wide"),
                tag("p", caption, class_="caption"))  # fmt: skip
 

@@ -42,6 +42,7 @@ class Row:
     env_steps_trained: float | None
     verbs: tuple[tuple[str, float], ...]
     tales: float | None = None
+    problems: int | None = None  # that the games pose, where some pose the same
 
 
 def main_fold(results: Mapping[str, Any]) -> str:
@@ -117,6 +118,7 @@ def _policies(results: Mapping[str, Any], fold: str) -> dict[str, Any]:
 
 def _row(policy: str, decoding: str, fold: str, result: Mapping[str, Any]) -> Row:
     games, failed = as_number(result.get("games")), as_number(result.get("failed"))
+    problems = as_number(result.get("problems"))
     verbs = result.get("verbs")
     counted = [(str(verb), as_number(count)) for verb, count in verbs.items()] if isinstance(verbs, dict) else []
     return Row(
@@ -139,6 +141,7 @@ def _row(policy: str, decoding: str, fold: str, result: Mapping[str, Any]) -> Ro
         env_steps_trained=as_number(result.get("env_steps_trained")),
         verbs=tuple((verb, count) for verb, count in counted if count is not None and count > 0),
         tales=_share(result.get("tales")),
+        problems=None if problems is None else int(problems),
     )
 
 

@@ -90,16 +90,26 @@ def _results(config: Config, policy: str, results: Mapping[str, Any] | None) -> 
     for name in ("random", "gold", "base", policy):
         for decoding, row in results["policies"].get(name, {}).get("decoding", {}).items():
             rows.append(_row(f"**{name}**" if name == policy else name, decoding, row))
-    seeds = next(iter(results["policies"][policy]["decoding"].values()))["seeds"]
+    first = next(iter(results["policies"][policy]["decoding"].values()))
+    seeds = first["seeds"]
     kind, temperature = config.policy.kind, config.eval.temperature
     seen = "all of the one story that it was trained on" if is_one_game(config.game.name) else _SEEN[fold]
     return [
         (
             f"Fold `{fold}`, seeds {seeds[0]} to {seeds[1]}, {seen}. The policy is of "
-            f"the kind `{kind}`; sampled decoding has temperature {temperature}. Intervals are Wilson's."
+            f"the kind `{kind}`; sampled decoding has temperature {temperature}. {_intervals(first)}"
         ),
         "\n".join(rows),
     ]
+
+
+def _intervals(row: Mapping[str, Any]) -> str:
+    if "problems" not in row:
+        return "Intervals are Wilson's."
+    return (
+        f"The {row['games']} games pose {row['problems']} different problems, so intervals are bootstraps over "
+        "problems; where all games end alike, Wilson's over problems."
+    )
 
 
 def _row(name: str, decoding: str, row: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ import orjson
 from numpy.typing import NDArray
 
 from grue.errors import DataError
+from grue.evaluate.summary import shared_problems
 from grue.storage.files import explained, write_atomic
-from grue.types import Episode, Outcome
+from grue.types import Episode, Outcome, Task
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Outcomes by seed of the game. Failed games are absent, and counted."""
+    """Outcomes by seed; in all else the games of a cell are alike. Failed ones are absent, and counted."""
 
     name: str
     won: dict[int, bool]
@@ -28,6 +29,7 @@ class Cell:
     lost: int = 0
     failed: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
+    game: str = ""  # the name of its games, which decides what problem a seed poses
 
     @property
     def games(self) -> int:
@@ -40,6 +42,10 @@ class Cell:
     def wins(self, seeds: Sequence[int]) -> NDArray[np.float64]:
         """1 or 0 for each of `seeds`."""
         return np.array([self.won[seed] for seed in seeds], dtype=np.float64)
+
+    def problems(self, seeds: Sequence[int]) -> list[Hashable] | None:
+        """What each of `seeds` asks, or None where no two ask the same."""
+        return shared_problems([Task(self.game, "", "", seed, 0) for seed in seeds])
 
 
 def from_episodes(name: str, episodes: Sequence[Episode], **extra: Any) -> Cell:
@@ -56,6 +62,7 @@ def from_episodes(name: str, episodes: Sequence[Episode], **extra: Any) -> Cell:
         lost=sum(episode.outcome is Outcome.LOST for episode in kept),
         failed=len(episodes) - len(kept),
         extra={"invalid": sum(not turn.valid for turn in turns) / max(1, len(turns)), **extra},
+        game=kept[0].task.game,
     )
 
 
@@ -102,6 +109,7 @@ def _read(file: Path) -> Cell:
             int(data["lost"]),
             int(data["failed"]),
             dict(data["extra"]),
+            str(data["made"]["game"]["name"]),
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{file} is no cell of this experiment", hint="delete it to have it measured again") from error

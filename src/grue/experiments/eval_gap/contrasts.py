@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grue.errors import DataError
-from grue.evaluate.stats import paired_difference, wilson
+from grue.evaluate.stats import Interval, alike_interval, paired_wins
+from grue.evaluate.summary import success_interval
 from grue.experiments.eval_gap.cells import Cell
+from grue.experiments.eval_gap.draws import Places, grouped, redrawn, spread_draw
 
 FloatArray = NDArray[np.float64]
 
@@ -42,13 +44,13 @@ class Contrast(TypedDict):
     details: dict[str, Any]
 
 
-def side(cells: Sequence[Cell]) -> Side:
+def side(cells: Sequence[Cell], resamples: int) -> Side:
     """The numbers of one cell, or of the cells of several trainings together."""
     wins, games = sum(sum(cell.won.values()) for cell in cells), sum(cell.games for cell in cells)
-    interval = [round(end, 6) for end in wilson(wins, games)] if len(cells) == 1 else None
+    interval = _interval(cells[0], resamples) if len(cells) == 1 else None
     return Side(
         success=round(wins / games, 6),
-        ci95=interval,
+        ci95=None if interval is None else [round(end, 6) for end in interval],
         games=games,
         lost=round(sum(cell.lost for cell in cells) / games, 6),
         failed=sum(cell.failed for cell in cells),
@@ -63,7 +65,8 @@ def paired(
     seeds = sorted(set(repaired.won) & set(defect.won))
     if not seeds:
         raise DataError(f"{repaired.name} and {defect.name} share no game", hint="delete their cells")
-    found = paired_difference(repaired.wins(seeds), defect.wins(seeds), resamples)
+    problems = repaired.problems(seeds)
+    found = paired_wins(repaired.wins(seeds), defect.wins(seeds), resamples, clusters=problems)
     return _contrast(
         name,
         question,
@@ -72,7 +75,8 @@ def paired(
         (found.value, found.low, found.high),
         kind=kind,
         group="evaluation",
-        pairing=f"paired on {len(seeds)} games",
+        pairing=f"paired on {_counted(seeds, problems)}",
+        resamples=resamples,
         details=details,
     )
 
@@ -80,14 +84,14 @@ def paired(
 def unpaired(
     name: str, question: str, repaired: Cell, defect: Cell, *, resamples: int, kind: str = "gap", **details: Any
 ) -> Contrast:
-    """Different games: both are resampled."""
-    a_n, b_n = (cell.wins(sorted(cell.won)) for cell in (repaired, defect))
+    """Different games: both are resampled, whole problems at a time."""
+    (a_n, a_groups), (b_n, b_groups) = _wins_by_problem(repaired), _wins_by_problem(defect)
     rng = np.random.default_rng(0)
-    found = np.array(
-        [rng.choice(a_n, a_n.size).mean() - rng.choice(b_n, b_n.size).mean() for _ in range(resamples)],
-        dtype=np.float64,
-    )
-    low, high = np.percentile(found, [2.5, 97.5])
+    found = [a_n[redrawn(a_groups, rng)].mean() - b_n[redrawn(b_groups, rng)].mean() for _ in range(resamples)]
+    low, high = np.percentile(np.array(found), [2.5, 97.5])
+    if np.ptp(a_n) == np.ptp(b_n) == 0:  # resampling what is all alike would claim certainty
+        a, b = _interval(repaired, resamples), _interval(defect, resamples)
+        low, high = a.low - b.high, a.high - b.low
     return _contrast(
         name,
         question,
@@ -97,6 +101,7 @@ def unpaired(
         kind=kind,
         group="evaluation",
         pairing="other games on either side",
+        resamples=resamples,
         details=details,
     )
 
@@ -111,7 +116,8 @@ def crossed(
     if not games:
         raise DataError(f"{name}: the trainings share no game", hint="delete their cells")
     difference_SG = np.stack([a.wins(games) - b.wins(games) for a, b in zip(repaired, defect, strict=True)])
-    low, high = crossed_interval(difference_SG, resamples)
+    problems = repaired[0].problems(games)
+    low, high = crossed_interval(difference_SG, resamples, problems)
     details["by_seed"] = [round(100 * float(row.mean()), 2) for row in difference_SG]
     return _contrast(
         name,
@@ -121,38 +127,51 @@ def crossed(
         (float(difference_SG.mean()), low, high),
         kind="cost",
         group="training",
-        pairing=f"{len(repaired)} trainings each, paired by seed, {len(games)} games",
+        pairing=f"{len(repaired)} trainings each, paired by seed, {_counted(games, problems)}",
+        resamples=resamples,
         details=details,
     )
 
 
-def crossed_interval(difference_SG: FloatArray, resamples: int) -> tuple[float, float]:
+def crossed_interval(
+    difference_SG: FloatArray, resamples: int, problems: Sequence[Hashable] | None = None
+) -> tuple[float, float]:
     """95 % bootstrap interval of the mean over trainings S and games G, both drawn with replacement.
 
-    With three trainings it is a rough interval, and still far wider than one over games alone, which would be about
-    these three trainings and no others.
+    Games that pose the same one of `problems` [G] are drawn together. With three trainings it is a rough interval, and
+    still far wider than one over games alone, which would be about these three trainings and no others.
     """
-    rng = np.random.default_rng(0)
     trainings, games = difference_SG.shape
+    groups = grouped(problems or range(games))
+    if np.ptp(difference_SG) == 0:  # resampling what is all alike would claim certainty
+        return alike_interval(float(difference_SG[0, 0]), len(groups))
+    rng = np.random.default_rng(0)
     means = []
     for _ in range(resamples):
         rows = rng.integers(0, trainings, trainings)
-        columns = rng.integers(0, games, games)
+        columns = redrawn(groups, rng)
         means.append(difference_SG[rows][:, columns].mean())
     low, high = np.percentile(np.array(means), [2.5, 97.5])
     return float(low), float(high)
 
 
 def few_games(cell: Cell, count: int, *, resamples: int) -> Contrast:
-    """How far a small evaluation lies from the large one: its first games, and the spread over all small draws."""
+    """How far a small evaluation lies from the large one: its first games, and the spread over all small draws.
+
+    Where games share problems, a small draw is spread over them, as a small evaluation is (`games.spread`).
+    """
     seeds = sorted(cell.won)
-    wins_n = cell.wins(seeds)
+    wins_n, problems = cell.wins(seeds), cell.problems(seeds)
     count = min(count, len(seeds))
     rng = np.random.default_rng(0)
-    small = np.array([rng.choice(wins_n, count, replace=False).mean() for _ in range(resamples)])
+    draws = (
+        rng.choice(len(seeds), count, replace=False) if problems is None else spread_draw(problems, count, rng)
+        for _ in range(resamples)
+    )
+    small = np.array([wins_n[places].mean() for places in draws])
     low, high = np.percentile(small, [2.5, 97.5])
     half = float(high - low) / 2
-    first = Cell("first", dict(zip(seeds[:count], (cell.won[s] for s in seeds), strict=False)), {}, {})
+    first = Cell("first", {seed: cell.won[seed] for seed in seeds[:count]}, {}, {}, game=cell.game)
     return _contrast(
         "few-games",
         f"{count} games instead of {len(seeds)}: what 95 of 100 small evaluations lie within",
@@ -161,7 +180,8 @@ def few_games(cell: Cell, count: int, *, resamples: int) -> Contrast:
         (half, half, half),
         kind="chance",
         group="evaluation",
-        pairing=f"draws of {count} out of {len(seeds)} games",
+        pairing=f"draws of {count} out of {_counted(seeds, problems)}",
+        resamples=resamples,
         details={
             "standard_deviation_points": round(100 * float(small.std()), 2),
             "range_points": [round(100 * float(low), 2), round(100 * float(high), 2)],
@@ -174,28 +194,31 @@ def chosen_on_what_is_reported(curves: Sequence[Mapping[int, Cell]], count: int,
     """Optimism of reporting the best of several evaluations on the games that chose it.
 
     curves[s][iteration] is a greedy evaluation of training s. In each resample `count` of the games choose the best
-    iteration and report it; the honest number is that iteration's success on the other games.
+    iteration and report it; the honest number is that iteration's success on the other games, copies of them left out.
     """
     rng = np.random.default_rng(0)
     reported: list[float] = []
     honest: list[float] = []
     steps = [sorted(curve) for curve in curves]
     games = sorted(set.intersection(*(set(cell.won) for curve in curves for cell in curve.values())))
-    count = min(count, len(games) // 2)
+    problems = curves[0][steps[0][0]].problems(games) or games
+    count = min(count, len(set(problems)) // 2)
     if count < 1:
         raise DataError("too few games to choose on some and report on others", hint="raise arm_games")
     wins = [np.stack([curve[i].wins(games) for i in order]) for curve, order in zip(curves, steps, strict=True)]
     for _ in range(resamples):
         wins_IG = wins[rng.integers(len(wins))]
-        mixed = rng.permutation(len(games))
-        small_I = wins_IG[:, mixed[:count]].mean(1)
+        small = spread_draw(problems, count, rng)
+        seen = {problems[place] for place in small}
+        others = [place for place, posed in enumerate(problems) if posed not in seen]
+        small_I = wins_IG[:, small].mean(1)
         best = int(small_I.argmax())
         reported.append(float(small_I[best]))
-        honest.append(float(wins_IG[best, mixed[count:]].mean()))
+        honest.append(float(wins_IG[best, others].mean()))
     gap = np.array(honest) - np.array(reported)
     low, high = np.percentile(gap, [2.5, 97.5])
     last = [curve[order[-1]] for curve, order in zip(curves, steps, strict=True)]
-    return _contrast(
+    found = _contrast(
         "chosen-on-test",
         f"the best of {len(steps[0])} checkpoints is chosen on {count} games and reported on them",
         last,
@@ -204,8 +227,13 @@ def chosen_on_what_is_reported(curves: Sequence[Mapping[int, Cell]], count: int,
         kind="cost",
         group="training",
         pairing=f"{len(curves)} trainings, resampled games; the interval is that of one report",
+        resamples=resamples,
         details={"reported": round(float(np.mean(reported)), 4), "honest": round(float(np.mean(honest)), 4)},
     )
+    # the sides are what the points subtract: means over the draws, of whichever checkpoint was best there
+    found["repaired"]["success"] = round(float(np.mean(honest)), 6)
+    found["defect"]["success"] = round(float(np.mean(reported)), 6)
+    return found
 
 
 def _contrast(
@@ -218,6 +246,7 @@ def _contrast(
     kind: str,
     group: str,
     pairing: str,
+    resamples: int,
     details: dict[str, Any],
 ) -> Contrast:
     value, low, high = (round(100 * number, 3) for number in estimate)
@@ -230,7 +259,26 @@ def _contrast(
         ci95=[low, high],
         pairing=pairing,
         seeds=len(repaired),
-        repaired=side(repaired),
-        defect=side(defect),
+        repaired=side(repaired, resamples),
+        defect=side(defect, resamples),
         details=details,
     )
+
+
+def _interval(cell: Cell, resamples: int) -> Interval:
+    """Of the success of one cell, which has games."""
+    seeds = sorted(cell.won)
+    won = [cell.won[seed] for seed in seeds]
+    found = success_interval(won, cell.problems(seeds), resamples, np.random.default_rng(0))
+    assert found is not None
+    return found
+
+
+def _wins_by_problem(cell: Cell) -> tuple[FloatArray, list[Places]]:
+    """1 or 0 for each game, and where the games of each problem stand."""
+    seeds = sorted(cell.won)
+    return cell.wins(seeds), grouped(cell.problems(seeds) or seeds)
+
+
+def _counted(seeds: Sequence[int], problems: Sequence[Hashable] | None) -> str:
+    return f"{len(seeds)} games" + ("" if problems is None else f" of {len(set(problems))} problems")

@@ -144,7 +144,9 @@ class Measure:
         """Iteration -> greedy evaluation of the repaired arm."""
         found = self.ppo_arm(Arm(), seed).extra["curve"]
         return {
-            int(iteration): Cell(f"curve-{iteration}", {int(s): bool(w) for s, w in won.items()}, {}, {})
+            int(iteration): Cell(
+                f"curve-{iteration}", {int(s): bool(w) for s, w in won.items()}, {}, {}, game=self._game["name"]
+            )
             for iteration, won in found.items()
         }
 
