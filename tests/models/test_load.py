@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 
 import architectures
 import tiny
+from grue.cli import doctor
 from grue.config import ModelConfig, load_config
 from grue.errors import ConfigError, GrueError, ModelError
 from grue.evaluate.probe import replay
@@ -409,13 +410,17 @@ def test_what_cannot_have_an_adapter_is_refused(targets: str, said: str, folders
         (("model.adapter=lora", "model.lora_targets=lm_head"), "the output layer cannot have an adapter"),
         (("policy.template=chat",), "has no chat template"),
         (("model.context=4096",), "knows 512 positions"),
+        (("model.attention=flash_attention_2", "policy.kind=score"), "set model.attention=sdpa"),
+        (("model.attention=flash_attention_2", "policy.kind=aligned"), "set model.attention=sdpa"),
     ],
 )
 def test_a_run_is_refused_before_its_first_game(given: tuple[str, ...], said: str, folders: dict[str, Path]) -> None:
-    config = load_config("toy", [f"model.name={folders['llama']}", f"model.context={architectures.CONTEXT}", *given])
-    with pytest.raises(GrueError) as caught:
-        check_model(config.model, config.policy)
-    assert said in f"{caught.value.message}; {caught.value.hint}"
+    name, settings = str(folders["llama"]), [f"model.context={architectures.CONTEXT}", *given]
+    config = load_config("toy", [f"model.name={name}", *settings])
+    for check in (lambda: check_model(config.model, config.policy), lambda: doctor.check_model(name, settings)):
+        with pytest.raises(GrueError) as caught:
+            check()
+        assert said in f"{caught.value.message}; {caught.value.hint}"
 
 
 def test_a_token_that_only_the_tokenizer_knows_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
