@@ -21,7 +21,7 @@ import tiny
 from grue import games, load_policy, stages
 from grue.games.play import play
 from grue.interrupt import Interrupted
-from grue.models.load import load_model
+from grue.models.load import compute_dtype, load_model
 from grue.policy.engine import Engine
 from grue.progress import Progress
 from grue.stages.export import export_run
@@ -70,6 +70,14 @@ def test_the_pretended_gpu_refuses_what_a_gpu_refuses(gpu: Gpu) -> None:
     (start.to("cuda") @ weight[0] * 2).cpu().backward()
     assert torch.allclose(start.grad, 2 * weight[0].cpu())
     assert isinstance(weight.grad, OnGpu)
+
+
+@pytest.mark.parametrize(("major", "wanted"), [(7, torch.float16), (8, torch.bfloat16)])
+def test_a_gpu_that_only_emulates_bfloat16_is_given_float16(major: int, wanted: torch.dtype) -> None:
+    """V100 and T4: torch makes tensors in bfloat16 there, and multiplies them slowly."""
+    with pretended(major):
+        assert torch.cuda.is_bf16_supported()
+        assert compute_dtype("auto", "cuda") is wanted
 
 
 def _checkpoint(run: Path, stage: str) -> checkpoint.Checkpoint:
