@@ -44,6 +44,25 @@ def test_game_text_cannot_produce_special_tokens_with_a_slow_tokenizer() -> None
     assert encoder.task("Win.", 3)[0] != slow.eos_token_id  # it has no token for beginnings
 
 
+def test_a_line_ends_with_the_newline_alone_where_every_text_begins_with_a_space() -> None:
+    """As in Llama 2 and other Unigram tokenizers: a newline by itself would be ("▁", "<0x0A>")."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁take", "▁key", *"takey>"]
+    unigram = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=0, byte_fallback=True))
+    unigram.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    unigram.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    encoder = Encoder(PreTrainedTokenizerFast(tokenizer_object=unigram, unk_token="<unk>"))
+    names = encoder.tokenizer.convert_ids_to_tokens
+    action = encoder.action("take key")
+    assert names(action) == ["▁take", "▁key", "<0x0A>"]
+    assert names(encoder.without_end(action)) == ["▁take", "▁key"]
+    assert names(encoder.closing(action[:-1])) == ["<0x0A>"]
+    assert encoder.closing(action) == ()
+    assert names(encoder.after_thought(())) == ["<0x0A>", "▁", ">"]
+
+
 @given(TEXT)
 def test_ids_are_the_text_that_was_rendered(text: str) -> None:
     decode = tiny.tokenizer().decode

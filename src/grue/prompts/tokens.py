@@ -49,7 +49,7 @@ class Encoder:
         self._bos: tuple[int, ...] = () if tokenizer.bos_token_id is None else (int(tokenizer.bos_token_id),)
         self._special = {*tokenizer.all_special_ids, *_special_added(tokenizer)}
         self._marker = THINK if self.prompt.kind == "think" else ACT
-        self._newline = self._encode("\n")
+        self._newline = self._line_end()
         self._chat = chat_pieces(tokenizer) if self.prompt.template == "chat" else None
         self._close, self._reopen = (self._newline, ()) if self._chat is None else self._cut(self._chat)
         self.action = lru_cache(maxsize=20_000)(self._action)
@@ -114,6 +114,11 @@ class Encoder:
             return self._encode(render_action(action))
         lead = " " if self._marker == THINK else ""
         return self._encode(lead + one_line(action)) + self._close
+
+    def _line_end(self) -> tuple[int, ...]:
+        """A newline behind a word: tokenizers that begin every text with a space put none there."""
+        word, line = self._encode("a"), self._encode("a\n")
+        return line[len(word) :] if line[: len(word)] == word != line else self._encode("\n")
 
     def _cut(self, chat: ChatPieces) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(ids that end an answer, ids that open the next message): cut behind the first special token."""
