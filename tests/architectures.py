@@ -148,6 +148,15 @@ def phimoe() -> PreTrainedConfig:
     return PhimoeConfig(**_shape(num_local_experts=4, num_experts_per_tok=2))
 
 
+def phi3() -> PreTrainedConfig:
+    """Frequencies that change where a text is longer than half the context."""
+    from transformers import Phi3Config
+
+    factors = {"short_factor": [1.0] * 8, "long_factor": [1.0, 2.0, 4.0, 8.0, 8.0, 8.0, 8.0, 8.0]}
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, **factors}
+    return Phi3Config(**_shape(rope_parameters=rope, original_max_position_embeddings=CONTEXT // 2))
+
+
 ALL: dict[str, Callable[[], PreTrainedConfig]] = {
     "llama": llama,
     "qwen3": qwen3,

@@ -163,21 +163,21 @@ def _moved(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 @contextmanager
-def pretended() -> Iterator[Gpu]:
-    """Within, there is a GPU, and `autocast` for it is the CPU's."""
+def pretended(major: int = 9) -> Iterator[Gpu]:
+    """Within, there is a GPU of compute capability `major`.0, and `autocast` for it is the CPU's."""
     begin = torch.autocast.__init__
 
     def autocast(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
         begin(self, "cpu", *args, **kwargs)
 
-    card = SimpleNamespace(total_memory=80 * 2**30, name="pretended", major=9, minor=0, multi_processor_count=1)
+    card = SimpleNamespace(total_memory=80 * 2**30, name="pretended", major=major, minor=0, multi_processor_count=1)
     answers: dict[str, Any] = {
         "is_available": True,
-        "is_bf16_supported": True,
+        "_check_bf16_tensor_supported": True,  # emulated on old ones
         "device_count": 1,
         "current_device": 0,
         "get_device_properties": card,
-        "get_device_capability": (9, 0),
+        "get_device_capability": (major, 0),
         "get_device_name": card.name,
         "synchronize": None,
         "mem_get_info": (card.total_memory, card.total_memory),

@@ -201,6 +201,19 @@ def test_with_an_adapter_only_the_adapter_learns(tiny_folder: Path, config: Conf
         assert all(torch.equal(value, frozen[name]) for name, value in plain.state_dict().items())
 
 
+@pytest.mark.parametrize("kind", ["aligned", "score"])
+def test_attention_without_masks_is_refused_where_trees_are_learnt(kind: str, tmp_path: Path) -> None:
+    """Of the embedded base too, which is not looked at before a run."""
+    config = load_config("toy", ["model.attention=flash_attention_2", f"policy.kind={kind}"])
+    with pytest.raises(ConfigError, match="trees") as caught:
+        stages.run_all(config, tmp_path / "run", say=QUIET)
+    assert caught.value.hint == "set model.attention=sdpa"
+    for stage in ("sft", "ppo"):
+        with pytest.raises(ConfigError, match="trees"):
+            stages.run_stage(stage, config, tmp_path / "run", say=QUIET)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_model_that_cannot_be_driven_is_refused_before_anything_is_done(tmp_path: Path) -> None:
     model = tmp_path / "bert"
     decoders.bert().save_pretrained(model)

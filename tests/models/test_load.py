@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import architectures
 import tiny
+from grue.cli import doctor
 from grue.config import ModelConfig, load_config
 from grue.errors import ConfigError, GrueError, ModelError
 from grue.evaluate.probe import replay
@@ -20,6 +22,7 @@ from grue.models.load import load_base, load_model
 from grue.models.policy_model import PolicyModel
 from grue.models.skeleton import check_model
 from grue.policy.choose import ChoosePolicy, Decoding
+from grue.policy.drivable import gap_in_parts
 from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
 from grue.types import Episode
@@ -250,6 +253,51 @@ def test_a_context_beyond_the_positions_of_the_model_is_refused(folders: dict[st
     assert caught.value.hint == "set model.context=512"
 
 
+def longrope(folder: Path) -> Path:
+    """Phi 3, which rotates keys otherwise where a text is longer than half of the positions that it knows."""
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(architectures.phi3()).eval().save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_a_context_in_which_the_rotation_of_keys_changes_is_refused(tmp_path: Path) -> None:
+    half = architectures.CONTEXT // 2
+    config = settings(longrope(tmp_path / "phi3"), f"model.context={half}")
+    model = PolicyModel(load_model(config)[0]).eval()
+    texts = [[7 * place % 300 for place in range(length)] for length in (30, half)]
+    assert gap_in_parts(model, texts, [20, half - 10]) < 1e-3
+    assert gap_in_parts(model, [texts[0], [*texts[1], 5]], [20, half - 10]) > 0.1
+    with pytest.raises(ModelError, match=f"longer than {half} tokens") as caught:
+        load_model(settings(tmp_path / "phi3", f"model.context={half + 1}"))
+    assert caught.value.hint == f"set model.context={half}"
+
+
+def test_a_rotation_that_changes_in_some_layers_is_refused_too(tmp_path: Path) -> None:
+    from transformers import Gemma3TextConfig
+
+    rope = architectures.phi3().rope_parameters
+    kinds = {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}, "full_attention": rope}
+    config = Gemma3TextConfig(**{**architectures.gemma3().to_dict(), "head_dim": 16, "rope_parameters": kinds})
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "m")
+    tiny.tokenizer().save_pretrained(tmp_path / "m")
+    load_model(settings(tmp_path / "m", "model.context=256"))
+    with pytest.raises(ModelError, match="longer than 256 tokens"):
+        load_model(settings(tmp_path / "m"))
+
+
+def test_dynamic_frequencies_stay_as_they_are_up_to_the_positions_of_the_model(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+    folder = _with_config(folders["llama"], tmp_path / "m", rope_parameters=rope)
+    model = PolicyModel(load_model(settings(folder))[0]).eval()
+    texts = [[7 * place % 300 for place in range(length)] for length in (30, architectures.CONTEXT)]
+    assert gap_in_parts(model, texts, [20, 400]) < 1e-3
+    with pytest.raises(ModelError, match="knows 512 positions"):
+        load_model(settings(folder, "model.context=513"))
+
+
 def _with_config(folder: Path, target: Path, **changes: object) -> Path:
     import shutil
 
@@ -362,13 +410,17 @@ def test_what_cannot_have_an_adapter_is_refused(targets: str, said: str, folders
         (("model.adapter=lora", "model.lora_targets=lm_head"), "the output layer cannot have an adapter"),
         (("policy.template=chat",), "has no chat template"),
         (("model.context=4096",), "knows 512 positions"),
+        (("model.attention=flash_attention_2", "policy.kind=score"), "set model.attention=sdpa"),
+        (("model.attention=flash_attention_2", "policy.kind=aligned"), "set model.attention=sdpa"),
     ],
 )
 def test_a_run_is_refused_before_its_first_game(given: tuple[str, ...], said: str, folders: dict[str, Path]) -> None:
-    config = load_config("toy", [f"model.name={folders['llama']}", f"model.context={architectures.CONTEXT}", *given])
-    with pytest.raises(GrueError) as caught:
-        check_model(config.model, config.policy)
-    assert said in f"{caught.value.message}; {caught.value.hint}"
+    name, settings = str(folders["llama"]), [f"model.context={architectures.CONTEXT}", *given]
+    config = load_config("toy", [f"model.name={name}", *settings])
+    for check in (lambda: check_model(config.model, config.policy), lambda: doctor.check_model(name, settings)):
+        with pytest.raises(GrueError) as caught:
+            check()
+        assert said in f"{caught.value.message}; {caught.value.hint}"
 
 
 def test_a_token_that_only_the_tokenizer_knows_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:

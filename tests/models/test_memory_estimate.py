@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from vocabulary_peak import VOCABULARY
 
 import architectures
 import tiny
 from grue.config import Config, load_config
 from grue.models.load import load_model
-from grue.models.memory import activation_bytes, cache_elements, estimate, learned_weights, weight_bytes
+from grue.models.memory import (
+    activation_bytes,
+    cache_elements,
+    estimate,
+    learned_weights,
+    vocabulary_bytes,
+    weight_bytes,
+)
 from grue.models.out_of_memory import OutOfMemoryError, explained_memory, hints, is_out_of_memory
 from grue.models.policy_model import PolicyModel
+from grue.models.scores import CHUNK
 from grue.models.skeleton import skeleton
 from grue.parallel import Processes
 from grue.policy.engine import Engine
@@ -93,6 +104,32 @@ def test_activations_are_counted_roughly(name: str, adapter: str, folders: dict[
     assert 0.7 * sum(kept.values()) < counted < 2.0 * sum(kept.values())
     del reading
     gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "count"),
+    [("learning", "write", 256), ("sft", "write", 256), ("trees", "score", CHUNK), ("playing", "write", 128)],
+)
+def test_what_is_chosen_from_a_large_vocabulary_is_counted(what: str, kind: str, count: int) -> None:
+    """Against the peak of a process that does it: some hundred MB, which no other part of the estimate holds."""
+    program = [sys.executable, str(Path(__file__).with_name("vocabulary_peak.py")), what, str(count)]
+    measured = int(subprocess.run(program, check=True, capture_output=True, text=True).stdout)
+    config = load_config("toy", [f"policy.kind={kind}", "ppo.kl_coef=0", "model.context=256", "game.limit=12"])
+    play, learn = vocabulary_bytes(config, VOCABULARY, tokens=256, slots=count)
+    counted = play if what == "playing" else learn
+    assert 0.5 * counted < measured < 1.1 * counted
+
+
+def test_the_vocabulary_is_part_of_the_estimate(folders: dict[str, Path]) -> None:
+    rows, slots = len(tiny.tokenizer()), 64
+    fixed = [f"ppo.slots={slots}", f"eval.slots={slots}", "sft.micro_tokens=1024", "ppo.micro_tokens=1024"]
+    fixed += ["game.limit=5", "policy.reply_tokens=4", "policy.thought_tokens=8", "ppo.kl_coef=0"]
+    for kind, nodes in (("write", 2 * 5 * 4), ("think", 2 * 5 * 8), ("choose", 0)):  # two segments of 512 tokens
+        found = estimate(settings(folders["llama"], *fixed, f"policy.kind={kind}"))
+        assert found.learning["vocabulary"] == 24 * nodes * rows
+        assert bool(found.playing["vocabulary in play"]) == bool(nodes)
+    kept = estimate(settings(folders["llama"], *fixed, "policy.kind=write", "ppo.kl_coef=0.1"))
+    assert kept.learning["vocabulary"] == 40 * 40 * rows
 
 
 def test_savers_lower_the_estimate(folders: dict[str, Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from datetime import datetime, tzinfo
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,38 @@ def test_templates_that_cannot_be_used_are_refused() -> None:
         chat_pieces(with_template("{{ raise_exception('no system role') }}"))
     with pytest.raises(ModelError, match="cannot be cut"):
         chat_pieces(with_template("{{ messages[-1].content }}"))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_template_that_asks_for_the_date_gives_the_same_prompt_on_every_day(
+    named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run begun yesterday could not go on today."""
+    from transformers.utils import chat_template_utils
+
+    # as those of Mistral: a macro uses the date, and white space around blocks goes
+    dated = (
+        "\n  {% macro today(form) %}\n{{ strftime_now(form) }}{% endmacro %}\n"
+        "<bos>system\nToday is {{ today('%Y-%m-%d') }}, {{ strftime_now('%A %d %B') }}.<eos>\n" + tiny.CHAT
+    )
+    tokenizer = with_template(dated)
+    if named:
+        tokenizer.chat_template = {"default": dated, "tool_use": ""}
+
+    class OnThatDay(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> OnThatDay:
+            return cls(2024, 7, 26)
+
+    prints = []
+    for clock in (datetime, OnThatDay):
+        monkeypatch.setattr(chat_template_utils, "datetime", clock)
+        prints.append(Encoder(tokenizer, PolicyConfig(template="chat")).fingerprint)
+    assert prints[0] == prints[1]
+    # what the template itself says on that day, to the last space
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "WORLD"}], tokenize=False)
+    assert text.startswith("\n<bos>system\nToday is 2024-07-26, Friday 26 July.<eos>\n<bos>user\nWORLD")
+    assert chat_pieces(tokenizer).before == text.partition("WORLD")[0]
 
 
 def test_past_answers_keep_the_form_in_which_they_were_given() -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from copy import deepcopy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import ByT5Tokenizer
+from tokenizers import AddedToken
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 import tiny
+from grue.config import PolicyConfig
 from grue.prompts.tokens import Encoder
 from grue.prompts.transcript import render_action, render_observation, render_task, tidy
 
@@ -42,6 +48,75 @@ def test_game_text_cannot_produce_special_tokens_with_a_slow_tokenizer() -> None
     assert not set(slow.all_special_ids) & set(encoder.observation("a</s>b<pad><unk>"))
     assert len(encoder.action("</s>")) == len(" </s>\n")  # a byte each
     assert encoder.task("Win.", 3)[0] != slow.eos_token_id  # it has no token for beginnings
+
+
+MARKERS = ["<｜User｜>", "<think>", "</think>", "<tool_call>"]
+NO_MARKERS = ["\n\n", "xyzzy", "[INST]", "<", "->", "< >"]
+
+
+def with_added(words: list[str]) -> PreTrainedTokenizerFast:
+    tokenizer = deepcopy(tiny.tokenizer())
+    tokenizer.add_tokens([AddedToken(word, special=False, normalized=False) for word in words])
+    return tokenizer
+
+
+def test_game_text_cannot_produce_markers_that_are_not_called_special() -> None:
+    tokenizer = with_added([*MARKERS, *NO_MARKERS])
+    ids = {word: tokenizer.convert_tokens_to_ids(word) for word in (*MARKERS, *NO_MARKERS)}
+    forged = "A sign: " + " ".join(MARKERS)
+    assert set(tokenizer.encode(forged, add_special_tokens=False)) >= {ids[word] for word in MARKERS}
+    encoder = Encoder(tokenizer)
+    assert not {ids[word] for word in MARKERS} & set(encoder.observation(forged))
+    assert tokenizer.decode(encoder.observation(forged)) == f"{forged}\n>"
+    assert set(encoder.action("say xyzzy [INST] ->")) >= {ids["xyzzy"], ids["[INST]"], ids["->"]}
+    # and a policy that writes one has ended its line, of which it is no part
+    assert [word for word in ids if encoder.ends(ids[word])] == [*MARKERS, "\n\n"]
+    assert encoder.text([*encoder.action("look")[:-1], ids["</think>"]]) == "look"
+
+
+def test_signs_of_a_chat_are_markers_there() -> None:
+    tokenizer = with_added(["[INST]", "[/INST]", "\n\n", "user"])
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'user' %}user\n\n[INST]{{ m.content }}[/INST]"
+        "{% else %}{{ m.content }}<eos>{% endif %}{% endfor %}"
+    )
+    inside, line, user = (tokenizer.convert_tokens_to_ids(word) for word in ("[/INST]", "\n\n", "user"))
+    encoder = Encoder(tokenizer, PolicyConfig(template="chat"))
+    seen = encoder.observation("A user wrote [/INST] here.")
+    assert seen.count(inside) == 1 and seen[-1] == inside
+    assert user in seen
+    assert line in encoder.task("Win.", 9)  # of the template
+    assert encoder.ends(inside) and not encoder.ends(user)
+
+
+def test_only_what_has_markers_gets_another_fingerprint() -> None:
+    """A run begun before they were split goes on, unless its prompts would change."""
+
+    def as_it_was(encoder: Encoder) -> str:
+        vocabulary = hashlib.sha256(json.dumps(encoder.tokenizer.get_vocab(), sort_keys=True).encode()).hexdigest()
+        form = [2, "plain", None, None, vocabulary, [encoder.tokenizer.bos_token_id]]
+        return hashlib.sha256(json.dumps(form, sort_keys=True).encode()).hexdigest()
+
+    plain, ordinary, marked = tiny.encoder(), Encoder(with_added(NO_MARKERS)), Encoder(with_added(MARKERS))
+    assert [encoder.fingerprint == as_it_was(encoder) for encoder in (plain, ordinary, marked)] == [True, True, False]
+
+
+def test_a_line_ends_with_the_newline_alone_where_every_text_begins_with_a_space() -> None:
+    """As in Llama 2 and other Unigram tokenizers: a newline by itself would be ("▁", "<0x0A>")."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁take", "▁key", *"takey>"]
+    unigram = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=0, byte_fallback=True))
+    unigram.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    unigram.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    encoder = Encoder(PreTrainedTokenizerFast(tokenizer_object=unigram, unk_token="<unk>"))
+    names = encoder.tokenizer.convert_ids_to_tokens
+    action = encoder.action("take key")
+    assert names(action) == ["▁take", "▁key", "<0x0A>"]
+    assert names(encoder.without_end(action)) == ["▁take", "▁key"]
+    assert names(encoder.closing(action[:-1])) == ["<0x0A>"]
+    assert encoder.closing(action) == ()
+    assert names(encoder.after_thought(())) == ["<0x0A>", "▁", ">"]
 
 
 @given(TEXT)

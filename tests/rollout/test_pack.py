@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import tiny
 from grue.config import PPOConfig, SFTConfig
-from grue.models.policy_model import PolicyModel, Reading
+from grue.models.policy_model import WHOLE, PolicyModel, Reading
 from grue.rollout.pack import (
     Batch,
     Sample,
@@ -117,6 +117,25 @@ def test_a_reference_stands_beside_its_nodes() -> None:
     found = collate([replace(one, reference=None, imitate=True), two]).reference_NC
     assert found is not None
     assert torch.isfinite(found).tolist() == [[True, True, False], [True, True, True], [True, True, False]]
+
+
+def test_a_vocabulary_is_not_written_out() -> None:
+    """Half a million ids a node would take more room than all that is learnt from them."""
+    free = Branch(1, range(500_000), 3)
+    one = Sample((5, 6, 7), (replace(turn(1, (2, (7, 9), 0)), branches=(free, Branch(2, (7, 9), 0))),), (0.0,), (0.0,))
+    inf = float("inf")
+    wide = torch.zeros(2, 500_000)
+    wide[1, 2:] = -inf
+    batch = collate([replace(one, reference=wide)])
+    assert batch.children_NC.tolist() == [[WHOLE, -1], [7, 9]]
+    assert batch.chosen_N.tolist() == [3, 0]
+    assert batch.reference_NC is not None
+    assert torch.equal(batch.reference_NC, wide)
+    # one to imitate beside it: numbers that are finite where there are children
+    two = replace(one, imitate=True, reference=None)
+    found = collate([replace(one, reference=wide), two]).reference_NC
+    assert found is not None
+    assert torch.equal(torch.isinf(found), torch.isinf(torch.cat([wide, wide])))
 
 
 def test_a_sample_without_choices_can_be_read() -> None:

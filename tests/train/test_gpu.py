@@ -21,12 +21,14 @@ import tiny
 from grue import games, load_policy, stages
 from grue.games.play import play
 from grue.interrupt import Interrupted
-from grue.models.load import load_model
+from grue.models.load import compute_dtype, load_model
 from grue.policy.engine import Engine
 from grue.progress import Progress
+from grue.rollout.pack import samples
 from grue.stages.export import export_run
 from grue.storage import checkpoint
 from grue.storage.run import checkpoints
+from grue.train.learner import Learner
 from pretended_gpu import Gpu, OnGpu, pretended
 
 QUIET = Progress(quiet=True)
@@ -70,6 +72,14 @@ def test_the_pretended_gpu_refuses_what_a_gpu_refuses(gpu: Gpu) -> None:
     (start.to("cuda") @ weight[0] * 2).cpu().backward()
     assert torch.allclose(start.grad, 2 * weight[0].cpu())
     assert isinstance(weight.grad, OnGpu)
+
+
+@pytest.mark.parametrize(("major", "wanted"), [(7, torch.float16), (8, torch.bfloat16)])
+def test_a_gpu_that_only_emulates_bfloat16_is_given_float16(major: int, wanted: torch.dtype) -> None:
+    """V100 and T4: torch makes tensors in bfloat16 there, and multiplies them slowly."""
+    with pretended(major):
+        assert torch.cuda.is_bf16_supported()
+        assert compute_dtype("auto", "cuda") is wanted
 
 
 def _checkpoint(run: Path, stage: str) -> checkpoint.Checkpoint:
@@ -122,6 +132,38 @@ def test_sft_learns_what_it_learns_on_a_cpu(tiny_folder: Path, tmp_path: Path) -
     assert learnt[0].keys() == learnt[1].keys()
     for name, weights in learnt[0].items():
         assert torch.allclose(weights, learnt[1][name], atol=1e-5), name
+
+
+@pytest.mark.parametrize("kind", ["paged-adamw", "paged-adamw-8bit"])
+@pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
+def test_moments_are_paged_again_when_they_are_loaded(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for CUDA's managed memory, which bitsandbytes shows as a tensor of the CPU."""
+    functional = pytest.importorskip("bitsandbytes.functional")
+
+    def managed(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        tensor = torch.zeros(shape, dtype=dtype)
+        tensor.is_paged = True
+        return tensor
+
+    monkeypatch.setattr(functional, "get_paged", managed)
+    monkeypatch.setattr(functional, "fill", lambda tensor, value: tensor.fill_(value))
+    fixed = {"learning_rate": 1e-2, "weight_decay": 0.01, "max_grad_norm": 1.0, "micro_tokens": 300, "dtype": "float32"}
+    trained = Learner(tiny.policy_model(hidden=320), optimizer=kind, **fixed)
+    played = samples(tiny.rollouts(tiny.policy_model(), tiny.tasks(1)))
+    trained.step(played, lambda reading, batch: (torch.log_softmax(reading.logits_NC, -1)[:, 0].sum(), {}), 1.0)
+    tensors, numbers = trained.state()
+    with pretended():
+        resumed = Learner(tiny.policy_model(hidden=320).to("cuda"), optimizer=kind, **fixed)
+        resumed.load_state(tensors, numbers)
+        state = {parameter.shape: moments for parameter, moments in resumed.optimizer.state.items()}
+        paged = [m[name] for s, m in state.items() if s.numel() >= 100_000 for name in ("state1", "state2")]
+        assert paged and all(getattr(moments, "is_paged", False) for moments in paged)
+        # bitsandbytes pages large ones only
+        assert all(type(m["state1"]) is OnGpu for s, m in state.items() if s.numel() < 100_000)
+        again = {name: moments.cpu() for name, moments in resumed.state()[0]["optimizer"].items()}
+    assert again.keys() == tensors["optimizer"].keys()
+    for name, moments in tensors["optimizer"].items():
+        assert torch.equal(again[name], moments), name
 
 
 # of experts transformers gives to a kernel that CPUs have not

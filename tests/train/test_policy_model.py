@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import tiny
-from grue.models.policy_model import PolicyModel, child_logits
+from grue.models.policy_model import WHOLE, PolicyModel, child_logits
 from grue.models.value import ValueHead
 
 
@@ -20,6 +20,17 @@ def test_child_logits_are_those_of_the_output_layer() -> None:
     for row, column in ((0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 0)):
         assert found[row, column].item() == pytest.approx(full[row, children[row, column]].item(), abs=1e-6)
     assert torch.isinf(found).tolist() == (children < 0).tolist()
+
+
+def test_a_vocabulary_is_chosen_from_without_its_ids() -> None:
+    torch.manual_seed(0)
+    head, hidden = nn.Linear(8, 50), torch.randn(3, 8)
+    full = head(hidden)
+    torch.testing.assert_close(child_logits(head, hidden, torch.full((3, 1), WHOLE)), full)
+    found = child_logits(head, hidden, torch.tensor([[WHOLE, -1], [0, 49], [7, -1]]))
+    wanted = torch.full((3, 50), float("-inf"))
+    wanted[0], wanted[1, :2], wanted[2, 0] = full[0], full[1, [0, 49]], full[2, 7]
+    torch.testing.assert_close(found, wanted)
 
 
 def test_soft_capped_logits_are_capped_as_the_model_caps_them() -> None:

@@ -33,12 +33,15 @@ __all__ = ["EMBEDDED", "compute_dtype", "default_device", "embedded_folder", "lo
 
 
 def compute_dtype(name: str, device: str) -> torch.dtype:
-    """The number format of matrix products. "auto" is bfloat16 where the hardware has it natively, else float32."""
+    """The number format of matrix products.
+
+    "auto" is bfloat16 where the hardware has it natively, else float32, on a GPU float16.
+    """
     if name != "auto":
         dtype: torch.dtype = getattr(torch, name)
         return dtype
     if device == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
     return torch.bfloat16 if native_bfloat16() else torch.float32
 
 

@@ -2,7 +2,8 @@
 
 Weights, adapters, copies, moments and the cache are counted on a model without data ("meta" device); activations
 follow what a transformer layer keeps for the backward pass (after Korthikanti et al. 2022, section 4.1), with segments
-as long as `model.context`. So it is an upper estimate: real segments are shorter.
+as long as `model.context`. So it is an upper estimate: real segments are shorter. What is chosen from the whole
+vocabulary has its own part: with 150,000 tokens a few hundred such choices outweigh a small model.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from grue.config import Config, ModelConfig
 from grue.models.adapter import adapted_matrices, matrices
 from grue.models.load import compute_dtype, default_device, stored_dtype
 from grue.models.packed import packs
+from grue.models.scores import CHUNK
 from grue.models.sharding import wants_shards
 from grue.models.skeleton import plain_attention, skeleton
 from grue.parallel import ALONE, Processes
@@ -29,6 +31,10 @@ FULL = 4  # bytes of a float32: what learns, its gradient, its moments
 # bytes per weight: 4 bits and a doubly quantised scale for each 64 weights (QLoRA, section 3); 8 bits
 QUANTISED = {"nf4": 0.5 + 0.127 / 8, "int8": 1.0, "gptq": 0.53, "awq": 0.53, "bitsandbytes": 0.52}
 MOMENTS = {"adamw": 8, "paged-adamw": 8, "adamw-8bit": 2, "paged-adamw-8bit": 2}
+# bytes per token of the vocabulary, measured as peaks (tests/models/vocabulary_peak.py): of a choice in free text, of
+# one of CHUNK states in a tree, and of a game that is about to choose
+FREE_NODE, FREE_NODE_WITH_REFERENCE, TREE_STATE = 24, 40, 16
+FREE_TEXT_IN_PLAY, TREE_STATE_IN_PLAY = 44, 12
 
 
 @dataclass(frozen=True)
@@ -80,12 +86,14 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
     slots = max(config.ppo.slots, config.eval.slots, config.dagger.slots if config.dagger.rounds else 0)
     size = (torch.float32 if settings.adapter == "none" and dtype is torch.float32 else dtype).itemsize
     playing = {"key-value cache": int(1.5 * slots * (settings.context + 1) * cache_elements(model) * size)}
+    vocabulary = len(model.get_output_embeddings().weight)
     tokens = [config.sft.micro_tokens, config.ppo.micro_tokens]
     tokens += [config.dagger.micro_tokens] if config.dagger.rounds else []
     learning = {
         "gradients": FULL * learned,
         "activations": activation_bytes(model, settings, max(tokens), dtype),
     }
+    playing["vocabulary in play"], learning["vocabulary"] = vocabulary_bytes(config, vocabulary, max(tokens), slots)
     return Estimate(always, playing, learning, available_bytes())
 
 
@@ -138,6 +146,20 @@ def activation_bytes(model: PreTrainedModel, config: ModelConfig, tokens: int, d
     if config.adapter == "none" and dtype is not torch.float32 and config.sharding == "none":
         cast = b * sum(inputs * outputs for inputs, outputs in matrices(model).values())
     return tokens * (kept + 3 * FULL * hidden) + cast
+
+
+def vocabulary_bytes(config: Config, vocabulary: int, tokens: int, slots: int) -> tuple[int, int]:
+    """(in play of `slots` games, in learning of a micro-batch of `tokens`) what holds a number for every token."""
+    kind, policy = config.policy.kind, config.policy
+    if kind in ("aligned", "score"):
+        # a part of the states at a time, and in play those that the trees begin at
+        return TREE_STATE_IN_PLAY * (CHUNK + slots) * vocabulary, TREE_STATE * CHUNK * vocabulary
+    if kind == "choose":
+        return 0, 0
+    written = config.game.limit * (policy.thought_tokens if kind == "think" else policy.reply_tokens)
+    nodes = min(tokens, written * -(-tokens // config.model.context))
+    node = FREE_NODE_WITH_REFERENCE if config.ppo.kl_coef > 0 else FREE_NODE
+    return FREE_TEXT_IN_PLAY * slots * vocabulary, node * nodes * vocabulary
 
 
 def available_bytes() -> int:

@@ -19,28 +19,26 @@ from grue.models.value import ValueHead
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+WHOLE = -2  # the only child of a node that chooses among the whole vocabulary
 HiddenAt = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # rows (n,), columns (n,) -> states (n, hidden)
 
 
 def child_logits(head: nn.Module, hidden_NH: torch.Tensor, children_NC: torch.Tensor) -> torch.Tensor:
-    """Logits (N, C) of the token ids in children_NC (-1 pads, gives -inf), in float32.
+    """Logits (N, C) of the token ids in children_NC (-1 pads, gives -inf), in float32; (N, V) where a row is WHOLE.
 
     Only the rows of the output matrix that some node needs are multiplied: a vocabulary of 150,000 costs no more
     than one of 1,000. Nodes that choose among the whole vocabulary (free text) come from the output layer itself.
     """
-    assert isinstance(head.weight, torch.Tensor)
-    if len(children_NC) and children_NC.shape[1] == len(head.weight):
-        whole_N = children_NC[:, -1] >= 0
-        narrow = int((children_NC[~whole_N] >= 0).sum(-1).max()) if not bool(whole_N.all()) else 0
-        some_NC = child_logits(head, hidden_NH[~whole_N], children_NC[~whole_N][:, :narrow]) if narrow else None
-        all_NV = vocabulary_logits(head, hidden_NH[whole_N])
-        logits_NC = all_NV.new_full(tuple(children_NC.shape), float("-inf")).index_put(
-            (whole_N.nonzero()[:, 0],), all_NV
-        )
-        if some_NC is not None:
-            padded = torch.nn.functional.pad(some_NC, (0, children_NC.shape[1] - narrow), value=float("-inf"))
-            logits_NC = logits_NC.index_put(((~whole_N).nonzero()[:, 0],), padded)
-        return logits_NC
+    whole_N = children_NC[:, 0] == WHOLE
+    if bool(whole_N.any()):
+        logits_NC = vocabulary_logits(head, hidden_NH[whole_N])
+        if bool(whole_N.all()):
+            return logits_NC
+        some_NC = child_logits(head, hidden_NH[~whole_N], children_NC[~whole_N])
+        vocabulary, padding = logits_NC.shape[1], logits_NC.shape[1] - some_NC.shape[1]
+        padded_NC = torch.nn.functional.pad(some_NC, (0, padding), value=float("-inf"))
+        logits_NC = logits_NC.new_zeros(len(children_NC), vocabulary).index_put((whole_N.nonzero()[:, 0],), logits_NC)
+        return logits_NC.index_put(((~whole_N).nonzero()[:, 0],), padded_NC)
     with torch.autocast(hidden_NH.device.type, enabled=False):
         weight, bias = head.weight, getattr(head, "bias", None)
         assert isinstance(weight, torch.Tensor)

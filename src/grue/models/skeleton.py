@@ -40,7 +40,7 @@ def skeleton(config: ModelConfig) -> PreTrainedModel:
 
 def check_model(config: ModelConfig, prompt: PolicyConfig) -> None:
     """Refuse before the first game what would come to light after the last demonstration. Reads no weights."""
-    check_attention(config.attention)
+    check_attention(config.attention, prompt.kind)
     model, tokenizer = skeleton(config), load_tokenizer(config)
     check_tokenizer(config.name, tokenizer, model)
     check_context(config.name, model, config.context)
@@ -49,10 +49,15 @@ def check_model(config: ModelConfig, prompt: PolicyConfig) -> None:
         adapted_matrices(model, config.lora_targets)
 
 
-def check_attention(name: str) -> None:
-    """ConfigError where flash attention is asked for and cannot be had."""
+def check_attention(name: str, kind: str = "") -> None:
+    """ConfigError where flash attention is asked for and cannot be had, or cannot train policies of this `kind`."""
     if name != "flash_attention_2":
         return
+    if kind in ("score", "aligned"):
+        raise ConfigError(
+            f"policy.kind={kind} trains on trees of actions, whose masks model.attention=flash_attention_2 cannot take",
+            hint="set model.attention=sdpa",
+        )
     if not torch.cuda.is_available():
         raise ConfigError("model.attention=flash_attention_2 needs a GPU, and torch finds none", hint="use sdpa")
     needs("flash_attn", feature="model.attention=flash_attention_2")

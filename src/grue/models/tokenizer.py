@@ -64,13 +64,32 @@ def check_prompt(name: str, encoder: Encoder, model: PreTrainedModel) -> None:
 
 
 def check_context(name: str, model: PreTrainedModel, context: int) -> None:
-    """ModelError where a segment may grow longer than the positions that the model knows."""
+    """ModelError where a segment may grow longer than the positions that the model knows, or rotates in one way."""
     config: Any = model.config.get_text_config()
     known = getattr(config, "max_position_embeddings", None)
     if known is not None and context > known:
         raise ModelError(
             f"{name!r} knows {known} positions, fewer than model.context={context}", hint=f"set model.context={known}"
         )
+    alike = _positions_rotated_alike(config)
+    if alike is not None and context > alike:
+        raise ModelError(
+            f"{name!r} rotates its keys otherwise where a text is longer than {alike} tokens, so that those in a cache "
+            f"would be wrong with model.context={context}",
+            hint=f"set model.context={alike}",
+        )
+
+
+def _positions_rotated_alike(config: Any) -> int | None:
+    """Positions up to which a model rotates keys in one way; None where that holds for all that it knows.
+
+    With "longrope" (Phi 3 and 4) transformers takes other frequencies for a whole pass as soon as one of its rows is
+    longer. With "dynamic" it does so beyond the positions that the model knows, where nothing is read.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    per_layer = [inner for inner in rope.values() if isinstance(inner, dict)]
+    switching = [one for one in per_layer or [rope] if one.get("rope_type") == "longrope"]
+    return min((int(one["original_max_position_embeddings"]) for one in switching), default=None)
 
 
 def _rows(model: PreTrainedModel) -> int:

@@ -6,6 +6,7 @@ Templates that show past answers in another form (Qwen 3 drops their thoughts) a
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grue.errors import ConfigError, ModelError
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 
 _SAID, _DONE, _NEXT = "the-first-message", "the-first-answer", "the-second-message"
 # what templates ask for beyond messages: no thoughts of their own, and a date that is the same on every day
-_OPTIONS: dict[str, Any] = {"tokenize": False, "enable_thinking": False, "date_string": "26 Jul 2024"}
+_DAY = datetime(2024, 7, 26)
+_OPTIONS: dict[str, Any] = {"tokenize": False, "enable_thinking": False, "date_string": f"{_DAY:%d %b %Y}"}
+# other templates call strftime_now(format), which asks the clock: a macro of the same name hides it. The newline is
+# taken away with the block before it, so what follows is read as at the beginning of a template
+_CODES = "".join(f"|replace('%{code}', '{_DAY.strftime('%' + code)}')" for code in "aAbBdejmyYHIMSp")
+_CLOCK = "{% macro strftime_now(format) %}{{ format" + _CODES + " }}{% endmacro %}\n"
 
 
 class ChatPieces(NamedTuple):
@@ -34,8 +40,11 @@ def chat_pieces(tokenizer: PreTrainedTokenizerBase) -> ChatPieces:
     first = [{"role": "user", "content": _SAID}]
     later = [*first, {"role": "assistant", "content": _DONE}, {"role": "user", "content": _NEXT}]
     try:
-        opened = str(tokenizer.apply_chat_template(first, add_generation_prompt=True, **_OPTIONS))
-        longer = str(tokenizer.apply_chat_template(later, add_generation_prompt=True, **_OPTIONS))
+        template = tokenizer.get_chat_template()
+        if "strftime_now" in template:
+            template = _CLOCK + template
+        options = {**_OPTIONS, "chat_template": template, "add_generation_prompt": True}
+        opened, longer = (str(tokenizer.apply_chat_template(chat, **options)) for chat in (first, later))
     except Exception as error:  # a template is a program of a stranger: it may raise anything
         raise ModelError(
             f"the chat template of {name!r} fails: {error}", hint="set policy.template=plain, or another model.name"

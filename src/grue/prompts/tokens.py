@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -36,21 +37,21 @@ FORMAT = 2  # of the prompts that this module makes; part of the fingerprint
 class Encoder:
     """Encodes the pieces of a transcript with a Hugging Face tokenizer, plain or in its chat template.
 
-    Game text can never produce special tokens: they are split out of the text before encoding.
+    Game text can never produce special tokens: they are split out of the text before encoding. So are added tokens that
+    mark turns or parts of an answer, though their tokenizer calls them ordinary, as DeepSeek's its <｜User｜> and
+    Qwen3's its <think>.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: PolicyConfig | None = None) -> None:
         self.tokenizer = tokenizer
         self.prompt = prompt or PolicyConfig()
-        # the Rust tokenizer itself is several times faster than its wrapper; a copy, as the setting is the tokenizer's
-        self._fast = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()) if tokenizer.is_fast else None
-        if self._fast is not None:
-            self._fast.encode_special_tokens = True
-        self._bos: tuple[int, ...] = () if tokenizer.bos_token_id is None else (int(tokenizer.bos_token_id),)
-        self._special = {*tokenizer.all_special_ids, *_special_added(tokenizer)}
-        self._marker = THINK if self.prompt.kind == "think" else ACT
-        self._newline = self._encode("\n")
         self._chat = chat_pieces(tokenizer) if self.prompt.template == "chat" else None
+        self._markers = _markers(tokenizer, self._chat)
+        self._fast = _splitting(tokenizer, self._markers) if tokenizer.is_fast else None
+        self._bos: tuple[int, ...] = () if tokenizer.bos_token_id is None else (int(tokenizer.bos_token_id),)
+        self._special = {*tokenizer.all_special_ids, *_special_added(tokenizer), *self._markers}
+        self._marker = THINK if self.prompt.kind == "think" else ACT
+        self._newline = self._line_end()
         self._close, self._reopen = (self._newline, ()) if self._chat is None else self._cut(self._chat)
         self.action = lru_cache(maxsize=20_000)(self._action)
         self.observation = lru_cache(maxsize=10_000)(self._observation)
@@ -62,6 +63,8 @@ class Encoder:
         template = self.tokenizer.chat_template if self._chat else None
         vocabulary = hashlib.sha256(json.dumps(self.tokenizer.get_vocab(), sort_keys=True).encode()).hexdigest()
         form = [FORMAT, self.prompt.template, self._chat, template, vocabulary, self._bos]
+        if self._markers:
+            form.append(sorted(self._markers))
         return hashlib.sha256(json.dumps(form, sort_keys=True).encode()).hexdigest()
 
     def task(self, goal: str, limit: int) -> tuple[int, ...]:
@@ -72,7 +75,8 @@ class Encoder:
 
     def text(self, ids: Sequence[int]) -> str:
         """What the policy wrote: the first line, without special tokens."""
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).partition("\n")[0].strip()
+        words = [token for token in ids if token not in self._special]
+        return str(self.tokenizer.decode(words, skip_special_tokens=True)).partition("\n")[0].strip()
 
     def closing(self, written: Sequence[int]) -> tuple[int, ...]:
         """The ids that end an action whose text the policy wrote itself, and that it may have written already."""
@@ -115,6 +119,11 @@ class Encoder:
         lead = " " if self._marker == THINK else ""
         return self._encode(lead + one_line(action)) + self._close
 
+    def _line_end(self) -> tuple[int, ...]:
+        """A newline behind a word: tokenizers that begin every text with a space put none there."""
+        word, line = self._encode("a"), self._encode("a\n")
+        return line[len(word) :] if line[: len(word)] == word != line else self._encode("\n")
+
     def _cut(self, chat: ChatPieces) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(ids that end an answer, ids that open the next message): cut behind the first special token."""
         ids = self._trusted(chat.to_user)
@@ -133,3 +142,32 @@ class Encoder:
 
 def _special_added(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     return {int(number) for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+
+
+def _markers(tokenizer: PreTrainedTokenizerBase, chat: ChatPieces | None) -> set[int]:
+    """Added tokens that are not called special and yet are no text: <such>, or signs of the chat such as [INST]."""
+    pieces = "".join(chat or ())
+    added = {int(number): token for number, token in tokenizer.added_tokens_decoder.items() if not token.special}
+    return {number for number, token in added.items() if _marks(token.content, pieces)}
+
+
+def _marks(content: str, pieces: str) -> bool:
+    # words alone and white space, such as Gemma's line breaks, are text wherever they stand
+    sign = content in pieces and not content.isalnum() and any(map(str.isalpha, content))
+    return sign or re.fullmatch(r"<[^<>\s]+>", content) is not None
+
+
+def _splitting(tokenizer: PreTrainedTokenizerBase, markers: Collection[int]) -> Tokenizer:
+    """The Rust tokenizer itself, which is several times faster than its wrapper, made to split special tokens.
+
+    A copy, as what is split is a setting of the tokenizer.
+    """
+    written = tokenizer.backend_tokenizer.to_str()
+    if markers:
+        form = json.loads(written)
+        for token in form["added_tokens"]:
+            token["special"] = token["special"] or token["id"] in markers
+        written = json.dumps(form)
+    fast = Tokenizer.from_str(written)
+    fast.encode_special_tokens = True
+    return fast

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from grue.models.policy_model import WHOLE
 from grue.models.scores import Trees
 from grue.policy.choose import Lesson
 from grue.policy.policy import Policy
@@ -57,7 +58,7 @@ class Batch:
     node_row_N: torch.Tensor
     node_position_N: torch.Tensor
     node_turn_N: torch.Tensor
-    children_NC: torch.Tensor  # -1 pads
+    children_NC: torch.Tensor  # -1 pads; WHOLE alone: the whole vocabulary
     chosen_N: torch.Tensor
     turn_row_T: torch.Tensor
     turn_position_T: torch.Tensor
@@ -224,20 +225,11 @@ def collate(items: Sequence[Sample]) -> Batch:
             for branch in turn.branches:
                 nodes.append((row, branch.position, number, branch.chosen))
                 children.append(branch.children)
-    padded = np.full((len(children), max(map(len, children), default=1)), -1, dtype=np.int64)
-    for i, tokens in enumerate(children):
+    # a vocabulary is not written out: its ids take twice the room of its logits
+    ids_of = [(WHOLE,) if isinstance(tokens, range) else tokens for tokens in children]
+    padded = np.full((len(children), max(map(len, ids_of), default=1)), -1, dtype=np.int64)
+    for i, tokens in enumerate(ids_of):
         padded[i, : len(tokens)] = tokens
-    reference = None
-    if any(item.reference is not None for item in items):
-        # 0 where a sample has none (one to imitate): finite, and never part of a mean
-        reference = torch.zeros(padded.shape).masked_fill_(torch.from_numpy(padded < 0), float("-inf"))
-        first = 0
-        for item in items:
-            count = sum(len(turn.branches) for turn in item.turns)
-            if item.reference is not None:
-                width = min(item.reference.shape[1], padded.shape[1])
-                reference[first : first + count, :width] = item.reference[:, :width]
-            first += count
     node_NX = torch.tensor(nodes, dtype=torch.long).reshape(-1, 4)
     turns = [turn for item in items for turn in item.turns]
     return Batch(
@@ -255,10 +247,28 @@ def collate(items: Sequence[Sample]) -> Batch:
         advantages_T=torch.tensor([a for item in items for a in item.advantages]),
         returns_T=torch.tensor([r for item in items for r in item.returns]),
         imitate_T=torch.tensor([item.imitate for item in items for _ in item.turns]),
-        reference_NC=reference,
+        reference_NC=_reference(items, children),
         trees=trees,
         whole=any(turn.whole for turn in turns),
     )
+
+
+def _reference(items: Sequence[Sample], children: Sequence[Sequence[int]]) -> torch.Tensor | None:
+    """The log-probabilities of the reference policy over the `children` of all nodes, if there are any."""
+    if all(item.reference is None for item in items):
+        return None
+    # 0 where a sample has none (one to imitate): finite, and never part of a mean
+    reference_NC = torch.zeros(len(children), max(map(len, children), default=1))
+    for node, tokens in enumerate(children):
+        reference_NC[node, len(tokens) :] = float("-inf")
+    first = 0
+    for item in items:
+        count = sum(len(turn.branches) for turn in item.turns)
+        if item.reference is not None:
+            width = min(item.reference.shape[1], reference_NC.shape[1])
+            reference_NC[first : first + count, :width] = item.reference[:, :width]
+        first += count
+    return reference_NC
 
 
 def _ids(items: Sequence[Sample]) -> tuple[NDArray[np.int64], Trees | None]:

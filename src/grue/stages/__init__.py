@@ -16,7 +16,7 @@ from grue.games.play import demo_report, play
 from grue.games.teachers import teacher
 from grue.models.out_of_memory import explained_memory
 from grue.models.sharding import check_sharding
-from grue.models.skeleton import check_model
+from grue.models.skeleton import check_attention, check_model
 from grue.models.sources import EMBEDDED
 from grue.parallel import Processes, join, this_command
 from grue.progress import Progress
@@ -79,7 +79,7 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
     if name == "ppo":
         _check(config, processes)
     elif name in ("sft", "dagger"):
-        check_sharding(config.model, processes)
+        _check_learning(config, processes)
     if name == "dagger" and not config.dagger.rounds:
         raise ConfigError("dagger.rounds is 0", hint=f"for example: grue dagger {out} dagger.rounds=5")
     if name == "eval":  # before games are played
@@ -115,9 +115,15 @@ def _warn_unfinished(run: Run, say: Progress) -> None:
 
 def _check(config: Config, processes: Processes) -> None:
     """Refuse what would only come to light after hours."""
-    check_sharding(config.model, processes)
+    _check_learning(config, processes)
     if config.ppo.iterations:
         check_game(config.game.name, config.ppo.rename, config.ppo.hidden_state)
+
+
+def _check_learning(config: Config, processes: Processes) -> None:
+    """ConfigError where the model cannot learn with these settings."""
+    check_sharding(config.model, processes)
+    check_attention(config.model.attention, config.policy.kind)
 
 
 def _open(out: Path, config: Config, again: str, processes: Processes) -> Run:

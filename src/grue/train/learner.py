@@ -20,7 +20,7 @@ from grue.models.policy_model import PolicyModel, Reading
 from grue.models.sharding import assign, clip_gradients, gathered, is_shard, is_sharded, part_like
 from grue.parallel import ALONE, Processes, peers_explained
 from grue.rollout.pack import Batch, Sample, collate, micro_batches, piles
-from grue.train.optimizers import flatten_state, make_optimizer, unflatten_state
+from grue.train.optimizers import flatten_state, make_optimizer, page_moments, unflatten_state
 from grue.train.precision import LossScale
 
 LossFunction = Callable[[Reading, Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
@@ -277,6 +277,7 @@ class Learner:
         moments = unflatten_state(stored, state.get("optimizer", {}))
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        page_moments(self.optimizer.optimizer)
         self.step_count = int(state["step_count"])
         if self.scale is not None and "loss_scale" in state:
             self.scale.load_state(state["loss_scale"])

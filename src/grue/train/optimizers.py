@@ -24,6 +24,22 @@ def make_optimizer(kind: str, groups: Sequence[dict[str, Any]], learning_rate: f
     return optimizer
 
 
+def page_moments(optimizer: Any) -> None:
+    """Move the moments of a paged optimiser that were loaded back to where the GPU may push them out.
+
+    bitsandbytes loads them into ordinary memory of the GPU, and only makes paged ones at a parameter's first step.
+    """
+    if not getattr(optimizer, "is_paged", False):
+        return
+    for parameter, state in optimizer.state.items():
+        for name in ("state1", "state2"):
+            loaded = state.get(name) if parameter.is_cuda else None
+            if loaded is not None:
+                buffer = optimizer.get_state_buffer(parameter, dtype=loaded.dtype)
+                torch.cuda.synchronize(parameter.device)  # it is filled with zeros there, and written to from here
+                state[name] = buffer.copy_(loaded)
+
+
 def flatten_state(state: Mapping[int, Mapping[str, Any]]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The "state" of an optimiser's state_dict as (tensors, JSON), by "index.name" or "index.name.inner name"."""
     tensors: dict[str, torch.Tensor] = {}
