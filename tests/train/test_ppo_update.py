@@ -33,7 +33,9 @@ def played(count: int = 8) -> tuple[Episode, ...]:
 
 
 def settings(*changes: str) -> Config:
-    return tiny.config(Path("none"), "ppo.warmup_iterations=0", "ppo.minibatches=2", "ppo.epochs=1", *changes)
+    """No limit on the KL: these games are learnt from more than once, and soon are not those of the present policy."""
+    plain = ("ppo.warmup_iterations=0", "ppo.minibatches=2", "ppo.epochs=1", "ppo.target_kl=0")
+    return tiny.config(Path("none"), *plain, *changes)
 
 
 def updater_of(config: Config, model: PolicyModel, *, apart: bool = True) -> Updater:
@@ -85,7 +87,7 @@ def test_at_the_first_step_the_policy_is_the_one_that_played() -> None:
 
 
 def test_the_gap_is_that_of_the_first_step_and_the_kl_that_of_the_last() -> None:
-    metrics, _ = update(played(), "ppo.epochs=3", "ppo.minibatches=4", "ppo.learning_rate=0.003", "ppo.target_kl=0")
+    metrics, _ = update(played(), "ppo.epochs=3", "ppo.minibatches=4", "ppo.learning_rate=0.003")
     assert metrics["updates"] == 12
     assert metrics["engine_gap"] < 1e-5
     assert metrics["kl_old"] > 1e-4
@@ -210,6 +212,38 @@ def test_passes_stop_above_the_target_kl() -> None:
     wild = ("ppo.epochs=6", "ppo.learning_rate=0.02", "ppo.kl_coef=0")
     assert update(played(), *wild, "ppo.target_kl=0.01")[0]["passes"] < 6
     assert update(played(), *wild, "ppo.target_kl=0")[0]["passes"] == 6
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_the_target_kl_stops_the_policy_inside_a_pass(apart: bool) -> None:
+    """The first minibatch is that of the play, so it is the second at which the KL can be seen, and after its step."""
+    wild = ("ppo.minibatches=8", "ppo.learning_rate=0.02", "ppo.kl_coef=0")
+    metrics, model = update(played(), *wild, "ppo.target_kl=0.001", apart=apart)
+    assert (metrics["updates"], metrics["passes"]) == (2, 1)
+    assert metrics["kl_old"] > 0.001
+    assert metrics["learning_rate"] == pytest.approx(0.02)  # a mean over the steps, not over what was measured
+    free, other = update(played(), *wild, "ppo.target_kl=0", apart=apart)
+    assert free["updates"] == 8
+    assert not same(body(model), body(other))
+
+
+def test_where_the_target_kl_stops_the_policy_the_critic_still_sees_every_turn() -> None:
+    model = tiny.policy_model()
+    wild = ("ppo.minibatches=8", "ppo.epochs=2", "ppo.learning_rate=0.02", "ppo.kl_coef=0", "ppo.target_kl=0.001")
+    updater = updater_of(settings(*wild), model)
+    assert updater.update(played(), 0, 1.0, Reference(model))["updates"] == 2
+    assert updater.policy_steps == 2
+    assert updater.critic is not None
+    assert len(updater.critic.kept[0][1]) == sum(episode.steps for episode in played())
+
+
+def test_the_target_kl_does_not_stop_the_critics_warm_up() -> None:
+    """The policy stands still, and what is left of a gap is rounding."""
+    far = [replace(e, turns=tuple(replace(turn, log_prob=turn.log_prob - 1) for turn in e.turns)) for e in played()]
+    changes = ("ppo.warmup_iterations=1", "ppo.epochs=2", "ppo.target_kl=0.001")
+    assert update(far, *changes, apart=False)[0]["updates"] == 4
+    metrics, _ = update(far, *changes)
+    assert (metrics["updates"], metrics["passes"]) == (0, 2)
 
 
 def test_the_policys_rate_rises_over_its_first_steps() -> None:

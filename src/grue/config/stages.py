@@ -230,7 +230,7 @@ class PPOConfig(Stage):
     entropy_target: float = Field(0.0, ge=0, description="entropy in nats that the bonus steers towards; 0 = off")
     kl_coef: float = Field(0.01, ge=0, description="weight of the KL divergence from the policy that PPO began with")
     target_kl: float = Field(
-        0.05, ge=0, description="no further pass (epochs) begins above this KL from the iteration's start; 0 = off"
+        0.05, ge=0, description="the policy takes no further step of an iteration above this KL from its start; 0 = off"
     )
     temperature: float = Field(1.0, gt=0, le=100, description="temperature of sampling, and of the trained policy")
     normalise_advantages: bool = Field(True, description="advantages of an iteration get mean 0 and deviation 1")
