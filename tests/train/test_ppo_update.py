@@ -187,6 +187,23 @@ def test_while_the_critic_warms_up_the_policy_stands_still(apart: bool) -> None:
     assert metrics["value_loss"] > 0
 
 
+def test_a_value_loss_that_shares_the_trunk_moves_it_only_after_the_warm_up() -> None:
+    def after(shared: bool) -> list[dict[str, torch.Tensor]]:
+        """The language model before, after the warm-up, and after an iteration in which the policy learns too."""
+        model = tiny.policy_model()
+        model.value_shares_trunk = shared
+        own = ("ppo.value_passes=0", f"ppo.value_shares_trunk={shared}", "ppo.warmup_iterations=1")
+        updater, reference, found = updater_of(settings(*own), model, apart=False), Reference(model), [body(model)]
+        for iteration in range(2):
+            updater.update(played(), iteration, 1.0, reference)
+            found.append(body(model))
+        return found
+
+    start, warm, moved = after(shared=True)
+    assert same(start, warm)
+    assert not same(moved, after(shared=False)[2])
+
+
 def test_a_critic_fitted_apart_does_not_touch_the_policy() -> None:
     """The policy's weights after an update do not depend on how the critic is fitted after it."""
     _, one = update(played())

@@ -224,7 +224,7 @@ class PPOConfig(Stage):
     hidden_state: bool = Field(
         False, description="that baseline is also told how many steps a win still takes; cookingworld only"
     )
-    value_shares_trunk: bool = Field(False, description="the value loss also moves the language model's weights")
+    value_shares_trunk: bool = Field(False, description="the value loss also moves the language model's weights, after the warm-up")
     value_coef: float = Field(0.5, ge=0, description="with value_passes=0: weight of the value loss")
     entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
     entropy_target: float = Field(0.0, ge=0, description="entropy in nats that the bonus steers towards; 0 = off")

@@ -147,6 +147,8 @@ class Updater:
             with reference.in_place():
                 items = with_reference(items, self.learner.read(items), cfg.temperature)
         policy = iteration >= cfg.warmup_iterations
+        # no clipped policy loss holds the trunk back while the critic warms up
+        self.learner.policy_model.value_shares_trunk = policy and cfg.value_shares_trunk
         rng = random.Random(f"{self.config.seed}/ppo/{iteration}/order")
         self.best.add(usable if cfg.imitation_coef > 0 else ())
         rows, passes, kl_old, seen = self._passes(items, rate, policy, rng)
