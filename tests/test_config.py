@@ -51,6 +51,12 @@ def test_cooking16_is_the_default_and_has_the_settings_of_its_name() -> None:
     assert game.limit == 16
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_no_presets_warm_up_is_cut_short(name: str) -> None:
+    cfg = PRESETS[name]().ppo
+    assert cfg.warmup == (cfg.warmup_iterations if cfg.iterations else 0)
+
+
 def test_every_setting_says_what_it_means() -> None:
     written = dump_config(load_config()).splitlines()
     lines = {line.split(":")[0].strip(): line for line in written if line.startswith("  ") or line[:1].isalpha()}

@@ -187,6 +187,13 @@ def test_while_the_critic_warms_up_the_policy_stands_still(apart: bool) -> None:
     assert metrics["value_loss"] > 0
 
 
+def test_the_critics_warm_up_takes_at_most_half_of_the_iterations() -> None:
+    start, changes = body(tiny.policy_model()), ("ppo.warmup_iterations=3", "ppo.iterations=3")
+    assert same(start, body(update(played(), *changes, iteration=0)[1]))
+    assert not same(start, body(update(played(), *changes, iteration=1)[1]))
+    assert not same(start, body(update(played(), "ppo.warmup_iterations=3", "ppo.iterations=1")[1]))
+
+
 def test_a_value_loss_that_shares_the_trunk_moves_it_only_after_the_warm_up() -> None:
     def after(shared: bool) -> list[dict[str, torch.Tensor]]:
         """The language model before, after the warm-up, and after an iteration in which the policy learns too."""

@@ -205,7 +205,9 @@ class PPOConfig(Stage):
         1e-3, gt=0, lt=1, description="learning rate of the value head (of the critic fitted apart: constant)"
     )
     weight_decay: float = Field(0.0, ge=0, lt=1, description="decoupled weight decay")
-    warmup_iterations: int = Field(3, ge=0, description="first iterations in which only the critic learns")
+    warmup_iterations: int = Field(
+        3, ge=0, description="first iterations in which only the critic learns, at most half of all"
+    )
     rate_warmup: int = Field(0, ge=0, description="optimiser steps over which the policy's learning rate rises")
     schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
         "linear", description="learning rate; hold = 2/3 flat, then linear"
@@ -255,6 +257,11 @@ class PPOConfig(Stage):
     rename: float = Field(0.0, ge=0, le=1, description="share of training games with things renamed")
     win_bonus: float = Field(0.0, ge=0, description="added to the reward of the turn that wins a game")
     lost_penalty: float = Field(0.0, ge=0, description="taken from the reward of the turn that loses a game")
+
+    @property
+    def warmup(self) -> int:
+        """Iterations in which only the critic learns: a short training would end before the policy has moved."""
+        return min(self.warmup_iterations, self.iterations // 2)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

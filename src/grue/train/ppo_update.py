@@ -146,7 +146,7 @@ class Updater:
         if cfg.kl_coef > 0 or iteration % 5 == 0:
             with reference.in_place():
                 items = with_reference(items, self.learner.read(items), cfg.temperature)
-        policy = iteration >= cfg.warmup_iterations
+        policy = iteration >= cfg.warmup
         # no clipped policy loss holds the trunk back while the critic warms up
         self.learner.policy_model.value_shares_trunk = policy and cfg.value_shares_trunk
         rng = random.Random(f"{self.config.seed}/ppo/{iteration}/order")
