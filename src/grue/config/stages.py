@@ -146,7 +146,9 @@ class SFTConfig(Stage):
     schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
         "linear", description="learning rate after the warm-up"
     )
-    smoothing: float = Field(0.02, ge=0, lt=1, description="label smoothing over the trie's children")
+    smoothing: float = Field(
+        0.02, ge=0, lt=1, description="label smoothing over the trie's children; policy.kind=write has none"
+    )
     rename: float = Field(0.0, ge=0, le=1, description="share of episodes with things renamed, anew in each epoch")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     micro_tokens: int = Field(
@@ -178,7 +180,9 @@ class DaggerConfig(Stage):
     schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
         "linear", description="learning rate after the warm-up"
     )
-    smoothing: float = Field(0.02, ge=0, lt=1, description="label smoothing over the trie's children")
+    smoothing: float = Field(
+        0.02, ge=0, lt=1, description="label smoothing over the trie's children; policy.kind=write has none"
+    )
     rename: float = Field(0.0, ge=0, le=1, description="share of episodes with things renamed, anew in each round")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     micro_tokens: int = Field(
