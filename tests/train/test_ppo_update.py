@@ -19,6 +19,7 @@ from grue.errors import TrainingError
 from grue.models.policy_model import PolicyModel
 from grue.rollout.pack import collate, samples
 from grue.storage import checkpoint
+from grue.train.credit import RunningScale, credit
 from grue.train.critic import Critic
 from grue.train.learner import Learner
 from grue.train.ppo_update import Best, Sizes, Updater, ppo_loss, rollout_metrics
@@ -297,6 +298,24 @@ def test_the_entropy_bonus_is_steered_towards_its_target() -> None:
     assert down == pytest.approx(0.02 / 1.1)
     assert update(played(), "ppo.entropy_coef=0.099", "ppo.entropy_target=5")[0]["entropy_coef"] == 0.1
     assert update(played(), "ppo.entropy_coef=0.0001", "ppo.entropy_target=0.001")[0]["entropy_coef"] == 1e-4
+
+
+def test_the_critic_learns_from_plays_that_the_policy_leaves_out() -> None:
+    """Of two games with four plays each, the policy learns from the best and the worst."""
+    games = [
+        replace(e, task=replace(e.task, seed=i // 4), turns=(*e.turns[:-1], replace(e.turns[-1], reward=i % 4)))
+        for i, e in enumerate(played())
+    ]
+    model = tiny.policy_model()
+    changes = ("ppo.plays_per_game=4", "ppo.plays_kept=2", "ppo.normalise_advantages=false")
+    updater = updater_of(settings(*changes), model)
+    updater.update(games, 0, 1.0, Reference(model))
+    _, returns = credit(games, updater.config.ppo, RunningScale())
+    assert updater.critic is not None
+    found = updater.critic.kept[0][1].tolist()
+    assert sorted(found) == pytest.approx(sorted(np.concatenate(returns)), abs=1e-5)
+    rest = update([games[i] for i in (0, 3, 4, 7)], *changes)[1]
+    assert same(body(model), body(rest))
 
 
 def won(seed: int, steps: int) -> Episode:

@@ -256,7 +256,12 @@ class PPOConfig(Stage):
     group_weight: float = Field(
         0.0, ge=0, le=1, description="weight of the return minus its mean over plays of the same game, against GAE"
     )
-    plays_kept: int = Field(0, ge=0, description="plays of each game to learn from, the best and worst ones; 0 = all")
+    plays_kept: int = Field(
+        0,
+        ge=0,
+        description="plays of each game that the policy learns from, the best and worst ones; 0 = all. With "
+        "value_passes=0 the critic sees no others either",
+    )
     imitation_coef: float = Field(0.0, ge=0, description="weight of imitating the shortest wins so far")
     rename: float = Field(0.0, ge=0, le=1, description="share of training games with things renamed")
     win_bonus: float = Field(0.0, ge=0, description="added to the reward of the turn that wins a game")

@@ -141,7 +141,10 @@ class Updater:
         values = None if self.baseline is None else self.baseline.values(usable)
         advantages, returns = credit(usable, cfg, self.scale, values)
         kept = telling_plays(usable, cfg)
-        items = samples([usable[i] for i in kept], [advantages[i] for i in kept], [returns[i] for i in kept])
+        items, left_out = (
+            samples([usable[i] for i in part], [advantages[i] for i in part], [returns[i] for i in part])
+            for part in (kept, sorted({*range(len(usable))} - {*kept}))
+        )
         # the KL costs a forward pass; where it is not in the loss it is only watched
         if cfg.kl_coef > 0 or iteration % 5 == 0:
             with reference.in_place():
@@ -156,6 +159,8 @@ class Updater:
         # before the first step of an iteration the trained weights are those that played
         mean["engine_gap"] = rows[0]["engine_gap"]
         if self.critic is not None:
+            if left_out:  # its values are of every play, and would be biased by the best and the worst alone
+                self._step(left_out, rate, False, seen)
             self.critic.remember(torch.cat([states for states, _ in seen]), torch.cat([targets for _, targets in seen]))
             mean |= self.critic.fit()
         if self.baseline is not None:
