@@ -283,6 +283,11 @@ class PPOConfig(Stage):
             raise ValueError("group_weight and plays_kept compare plays of one game: set plays_per_game to 2 or more")
         if self.plays_kept > self.plays_per_game:
             raise ValueError(f"plays_kept={self.plays_kept} is more than plays_per_game={self.plays_per_game}")
+        if self.bootstrap_at_limit and self.gamma == 1:
+            raise ValueError(
+                "with bootstrap_at_limit the last state's target is its reward and gamma times its own value, which with "
+                "gamma=1 grows without bound: set gamma below 1"
+            )
         if self.value_shares_trunk and self.value_passes:
             raise ValueError("value_shares_trunk needs the value loss inside the PPO loss: set value_passes to 0")
         if self.hidden_state and not self.game_baseline:
