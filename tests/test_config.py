@@ -51,6 +51,12 @@ def test_cooking16_is_the_default_and_has_the_settings_of_its_name() -> None:
     assert game.limit == 16
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_no_presets_warm_up_is_cut_short(name: str) -> None:
+    cfg = PRESETS[name]().ppo
+    assert cfg.warmup == (cfg.warmup_iterations if cfg.iterations else 0)
+
+
 def test_every_setting_says_what_it_means() -> None:
     written = dump_config(load_config()).splitlines()
     lines = {line.split(":")[0].strip(): line for line in written if line.startswith("  ") or line[:1].isalpha()}
@@ -209,6 +215,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     binary.write_bytes(b"a" * 1_000_001)
     with pytest.raises(ConfigError, match="too many"):
         load_config(file=binary)
+
+
+def test_a_target_that_refers_to_itself_is_discounted() -> None:
+    for one, other in (("ppo.gamma=1", "ppo.bootstrap_at_limit=false"), ("ppo.gamma=0.99", "ppo.bootstrap_at_limit=true")):
+        load_config(overrides=[one, other])
+    with pytest.raises(ConfigError, match="set gamma below 1"):
+        load_config(overrides=["ppo.gamma=1", "ppo.bootstrap_at_limit=true"])
 
 
 def test_presets_are_found_by_name(write) -> None:

@@ -62,6 +62,19 @@ def test_a_run_of_every_kind(settings: tuple[str, ...], tmp_path: Path) -> None:
     assert "after PPO" in page
 
 
+def test_labels_are_smoothed_only_among_valid_actions(tmp_path: Path) -> None:
+    """Over a whole vocabulary a little probability for each token is taught as random text."""
+    folder, shares = chat_folder(tmp_path / "model"), ("sft.smoothing=0.2", "dagger.smoothing=0.2")
+    rounds = ("dagger.rounds=1", "dagger.games_per_round=4", "dagger.slots=4", "dagger.steps=2", "dagger.dev_every=0")
+    for kind in ("write", "choose"):
+        out, config = tmp_path / kind, tiny.config(folder, *SMALL, *shares, *rounds, f"policy.kind={kind}")
+        for stage in ("demos", "sft", "dagger"):
+            run_stage(stage, config, out, say=Progress(quiet=True))
+        for stage in ("sft", "dagger"):
+            for row in read_metrics(out, stage):
+                assert (row["loss"] == pytest.approx(row["nll"], rel=1e-5)) == (kind == "write")
+
+
 def test_a_chat_template_that_changes_between_two_stages_is_refused(tmp_path: Path) -> None:
     folder = chat_folder(tmp_path / "model")
     config = tiny.config(folder, *SMALL, "policy.template=chat")

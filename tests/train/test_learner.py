@@ -67,6 +67,12 @@ def test_the_critics_warm_up_does_not_use_up_the_policys_schedule() -> None:
     assert found == pytest.approx([1, 1, 1, 0.75, 0.5, 0.25])
 
 
+def test_a_short_ppo_has_a_schedule_whatever_the_critics_warm_up() -> None:
+    found = [policy_rate_factor("linear", iteration, 4, 10) for iteration in range(4)]
+    assert found == pytest.approx([1, 1, 1, 0.5])
+    assert policy_rate_factor("linear", 0, 1, 3) == 1
+
+
 def test_steps_reduce_the_loss_and_count() -> None:
     model = tiny.policy_model()
     played, learner = items(model), learner_of(model)

@@ -19,6 +19,7 @@ from grue.errors import TrainingError
 from grue.models.policy_model import PolicyModel
 from grue.rollout.pack import collate, samples
 from grue.storage import checkpoint
+from grue.train.credit import RunningScale, credit
 from grue.train.critic import Critic
 from grue.train.learner import Learner
 from grue.train.ppo_update import Best, Sizes, Updater, ppo_loss, rollout_metrics
@@ -33,7 +34,9 @@ def played(count: int = 8) -> tuple[Episode, ...]:
 
 
 def settings(*changes: str) -> Config:
-    return tiny.config(Path("none"), "ppo.warmup_iterations=0", "ppo.minibatches=2", "ppo.epochs=1", *changes)
+    """No limit on the KL: these games are learnt from more than once, and soon are not those of the present policy."""
+    plain = ("ppo.warmup_iterations=0", "ppo.minibatches=2", "ppo.epochs=1", "ppo.target_kl=0")
+    return tiny.config(Path("none"), *plain, *changes)
 
 
 def updater_of(config: Config, model: PolicyModel, *, apart: bool = True) -> Updater:
@@ -85,7 +88,7 @@ def test_at_the_first_step_the_policy_is_the_one_that_played() -> None:
 
 
 def test_the_gap_is_that_of_the_first_step_and_the_kl_that_of_the_last() -> None:
-    metrics, _ = update(played(), "ppo.epochs=3", "ppo.minibatches=4", "ppo.learning_rate=0.003", "ppo.target_kl=0")
+    metrics, _ = update(played(), "ppo.epochs=3", "ppo.minibatches=4", "ppo.learning_rate=0.003")
     assert metrics["updates"] == 12
     assert metrics["engine_gap"] < 1e-5
     assert metrics["kl_old"] > 1e-4
@@ -185,6 +188,30 @@ def test_while_the_critic_warms_up_the_policy_stands_still(apart: bool) -> None:
     assert metrics["value_loss"] > 0
 
 
+def test_the_critics_warm_up_takes_at_most_half_of_the_iterations() -> None:
+    start, changes = body(tiny.policy_model()), ("ppo.warmup_iterations=3", "ppo.iterations=3")
+    assert same(start, body(update(played(), *changes, iteration=0)[1]))
+    assert not same(start, body(update(played(), *changes, iteration=1)[1]))
+    assert not same(start, body(update(played(), "ppo.warmup_iterations=3", "ppo.iterations=1")[1]))
+
+
+def test_a_value_loss_that_shares_the_trunk_moves_it_only_after_the_warm_up() -> None:
+    def after(shared: bool) -> list[dict[str, torch.Tensor]]:
+        """The language model before, after the warm-up, and after an iteration in which the policy learns too."""
+        model = tiny.policy_model()
+        model.value_shares_trunk = shared
+        own = ("ppo.value_passes=0", f"ppo.value_shares_trunk={shared}", "ppo.warmup_iterations=1")
+        updater, reference, found = updater_of(settings(*own), model, apart=False), Reference(model), [body(model)]
+        for iteration in range(2):
+            updater.update(played(), iteration, 1.0, reference)
+            found.append(body(model))
+        return found
+
+    start, warm, moved = after(shared=True)
+    assert same(start, warm)
+    assert not same(moved, after(shared=False)[2])
+
+
 def test_a_critic_fitted_apart_does_not_touch_the_policy() -> None:
     """The policy's weights after an update do not depend on how the critic is fitted after it."""
     _, one = update(played())
@@ -210,6 +237,38 @@ def test_passes_stop_above_the_target_kl() -> None:
     wild = ("ppo.epochs=6", "ppo.learning_rate=0.02", "ppo.kl_coef=0")
     assert update(played(), *wild, "ppo.target_kl=0.01")[0]["passes"] < 6
     assert update(played(), *wild, "ppo.target_kl=0")[0]["passes"] == 6
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_the_target_kl_stops_the_policy_inside_a_pass(apart: bool) -> None:
+    """The first minibatch is that of the play, so it is the second at which the KL can be seen, and after its step."""
+    wild = ("ppo.minibatches=8", "ppo.learning_rate=0.02", "ppo.kl_coef=0")
+    metrics, model = update(played(), *wild, "ppo.target_kl=0.001", apart=apart)
+    assert (metrics["updates"], metrics["passes"]) == (2, 1)
+    assert metrics["kl_old"] > 0.001
+    assert metrics["learning_rate"] == pytest.approx(0.02)  # a mean over the steps, not over what was measured
+    free, other = update(played(), *wild, "ppo.target_kl=0", apart=apart)
+    assert free["updates"] == 8
+    assert not same(body(model), body(other))
+
+
+def test_where_the_target_kl_stops_the_policy_the_critic_still_sees_every_turn() -> None:
+    model = tiny.policy_model()
+    wild = ("ppo.minibatches=8", "ppo.epochs=2", "ppo.learning_rate=0.02", "ppo.kl_coef=0", "ppo.target_kl=0.001")
+    updater = updater_of(settings(*wild), model)
+    assert updater.update(played(), 0, 1.0, Reference(model))["updates"] == 2
+    assert updater.policy_steps == 2
+    assert updater.critic is not None
+    assert len(updater.critic.kept[0][1]) == sum(episode.steps for episode in played())
+
+
+def test_the_target_kl_does_not_stop_the_critics_warm_up() -> None:
+    """The policy stands still, and what is left of a gap is rounding."""
+    far = [replace(e, turns=tuple(replace(turn, log_prob=turn.log_prob - 1) for turn in e.turns)) for e in played()]
+    changes = ("ppo.warmup_iterations=1", "ppo.epochs=2", "ppo.target_kl=0.001")
+    assert update(far, *changes, apart=False)[0]["updates"] == 4
+    metrics, _ = update(far, *changes)
+    assert (metrics["updates"], metrics["passes"]) == (0, 2)
 
 
 def test_the_policys_rate_rises_over_its_first_steps() -> None:
@@ -239,6 +298,24 @@ def test_the_entropy_bonus_is_steered_towards_its_target() -> None:
     assert down == pytest.approx(0.02 / 1.1)
     assert update(played(), "ppo.entropy_coef=0.099", "ppo.entropy_target=5")[0]["entropy_coef"] == 0.1
     assert update(played(), "ppo.entropy_coef=0.0001", "ppo.entropy_target=0.001")[0]["entropy_coef"] == 1e-4
+
+
+def test_the_critic_learns_from_plays_that_the_policy_leaves_out() -> None:
+    """Of two games with four plays each, the policy learns from the best and the worst."""
+    games = [
+        replace(e, task=replace(e.task, seed=i // 4), turns=(*e.turns[:-1], replace(e.turns[-1], reward=i % 4)))
+        for i, e in enumerate(played())
+    ]
+    model = tiny.policy_model()
+    changes = ("ppo.plays_per_game=4", "ppo.plays_kept=2", "ppo.normalise_advantages=false")
+    updater = updater_of(settings(*changes), model)
+    updater.update(games, 0, 1.0, Reference(model))
+    _, returns = credit(games, updater.config.ppo, RunningScale())
+    assert updater.critic is not None
+    found = updater.critic.kept[0][1].tolist()
+    assert sorted(found) == pytest.approx(sorted(np.concatenate(returns)), abs=1e-5)
+    rest = update([games[i] for i in (0, 3, 4, 7)], *changes)[1]
+    assert same(body(model), body(rest))
 
 
 def won(seed: int, steps: int) -> Episode:

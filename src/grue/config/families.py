@@ -108,7 +108,7 @@ def _family(name: str) -> Config:
             win_bonus=own.win_bonus,
             entropy_coef=0.02,
             kl_coef=0.0,
-            target_kl=0.1,
+            target_kl=0.0,
             value_learning_rate=3e-3,
             value_passes=10,
         ),

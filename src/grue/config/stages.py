@@ -146,7 +146,9 @@ class SFTConfig(Stage):
     schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
         "linear", description="learning rate after the warm-up"
     )
-    smoothing: float = Field(0.02, ge=0, lt=1, description="label smoothing over the trie's children")
+    smoothing: float = Field(
+        0.02, ge=0, lt=1, description="label smoothing over the trie's children; policy.kind=write has none"
+    )
     rename: float = Field(0.0, ge=0, le=1, description="share of episodes with things renamed, anew in each epoch")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     micro_tokens: int = Field(
@@ -178,7 +180,9 @@ class DaggerConfig(Stage):
     schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
         "linear", description="learning rate after the warm-up"
     )
-    smoothing: float = Field(0.02, ge=0, lt=1, description="label smoothing over the trie's children")
+    smoothing: float = Field(
+        0.02, ge=0, lt=1, description="label smoothing over the trie's children; policy.kind=write has none"
+    )
     rename: float = Field(0.0, ge=0, le=1, description="share of episodes with things renamed, anew in each round")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     micro_tokens: int = Field(
@@ -205,7 +209,9 @@ class PPOConfig(Stage):
         1e-3, gt=0, lt=1, description="learning rate of the value head (of the critic fitted apart: constant)"
     )
     weight_decay: float = Field(0.0, ge=0, lt=1, description="decoupled weight decay")
-    warmup_iterations: int = Field(3, ge=0, description="first iterations in which only the critic learns")
+    warmup_iterations: int = Field(
+        3, ge=0, description="first iterations in which only the critic learns, at most half of all"
+    )
     rate_warmup: int = Field(0, ge=0, description="optimiser steps over which the policy's learning rate rises")
     schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
         "linear", description="learning rate; hold = 2/3 flat, then linear"
@@ -224,13 +230,13 @@ class PPOConfig(Stage):
     hidden_state: bool = Field(
         False, description="that baseline is also told how many steps a win still takes; cookingworld only"
     )
-    value_shares_trunk: bool = Field(False, description="the value loss also moves the language model's weights")
+    value_shares_trunk: bool = Field(False, description="the value loss also moves the language model's weights, after the warm-up")
     value_coef: float = Field(0.5, ge=0, description="with value_passes=0: weight of the value loss")
     entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
     entropy_target: float = Field(0.0, ge=0, description="entropy in nats that the bonus steers towards; 0 = off")
     kl_coef: float = Field(0.01, ge=0, description="weight of the KL divergence from the policy that PPO began with")
     target_kl: float = Field(
-        0.05, ge=0, description="no further pass (epochs) begins above this KL from the iteration's start; 0 = off"
+        0.05, ge=0, description="the policy takes no further step of an iteration above this KL from its start; 0 = off"
     )
     temperature: float = Field(1.0, gt=0, le=100, description="temperature of sampling, and of the trained policy")
     normalise_advantages: bool = Field(True, description="advantages of an iteration get mean 0 and deviation 1")
@@ -250,11 +256,21 @@ class PPOConfig(Stage):
     group_weight: float = Field(
         0.0, ge=0, le=1, description="weight of the return minus its mean over plays of the same game, against GAE"
     )
-    plays_kept: int = Field(0, ge=0, description="plays of each game to learn from, the best and worst ones; 0 = all")
+    plays_kept: int = Field(
+        0,
+        ge=0,
+        description="plays of each game that the policy learns from, the best and worst ones; 0 = all. With "
+        "value_passes=0 the critic sees no others either",
+    )
     imitation_coef: float = Field(0.0, ge=0, description="weight of imitating the shortest wins so far")
     rename: float = Field(0.0, ge=0, le=1, description="share of training games with things renamed")
     win_bonus: float = Field(0.0, ge=0, description="added to the reward of the turn that wins a game")
     lost_penalty: float = Field(0.0, ge=0, description="taken from the reward of the turn that loses a game")
+
+    @property
+    def warmup(self) -> int:
+        """Iterations in which only the critic learns: a short training would end before the policy has moved."""
+        return min(self.warmup_iterations, self.iterations // 2)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -267,6 +283,11 @@ class PPOConfig(Stage):
             raise ValueError("group_weight and plays_kept compare plays of one game: set plays_per_game to 2 or more")
         if self.plays_kept > self.plays_per_game:
             raise ValueError(f"plays_kept={self.plays_kept} is more than plays_per_game={self.plays_per_game}")
+        if self.bootstrap_at_limit and self.gamma == 1:
+            raise ValueError(
+                "with bootstrap_at_limit the last state's target is its reward and gamma times its own value, which with "
+                "gamma=1 grows without bound: set gamma below 1"
+            )
         if self.value_shares_trunk and self.value_passes:
             raise ValueError("value_shares_trunk needs the value loss inside the PPO loss: set value_passes to 0")
         if self.hidden_state and not self.game_baseline:

@@ -86,9 +86,10 @@ _ALL = (
     Metric("env_steps_per_s", "Steps per second", "Environment steps per second while games are collected.",
            "health"),
     Metric("turns_per_s", "Turns per second", "Turns trained on per second of updating.", "health"),
-    Metric("updates", "Updates", "Optimiser steps of the iteration.", "optimiser"),
-    Metric("passes", "Passes", "Times that the iteration's games were gone through before the KL limit stopped it.",
-           "optimiser"),
+    Metric("updates", "Updates", "Optimiser steps of the iteration: fewer where the KL limit stopped the policy, none "
+           "where only a critic fitted apart learnt.", "optimiser"),
+    Metric("passes", "Passes", "Passes over the iteration's games that were begun before the KL limit stopped the "
+           "policy.", "optimiser"),
     Metric("rollout_s", "Playing", "Wall time of playing the iteration's games.", "health", "seconds"),
     Metric("update_s", "Updating", "Wall time of learning from them.", "health", "seconds"),
     Metric("seconds", "In all", "Wall time of the step.", "health", "seconds"),

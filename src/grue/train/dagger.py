@@ -30,7 +30,7 @@ from grue.storage.run import Run
 from grue.train.learner import Learner, learning_rate_factor, load_weights
 from grue.train.measures import UNMEASURED, dev_metrics, mean, merit_of, play_metrics
 from grue.train.ppo import draw
-from grue.train.sft import TRIM_EVERY, imitation_step
+from grue.train.sft import TRIM_EVERY, imitation_step, smoothing_of
 from grue.types import Episode, Outcome, Task
 
 
@@ -170,7 +170,8 @@ def _learn(
     interrupt: Interrupt,
 ) -> dict[str, float]:
     """The optimiser steps of a round that are not done yet; returns means over all of them. Saves as it goes."""
-    cfg, processes = config.dagger, learner.processes
+    cfg = config.dagger.model_copy(update={"smoothing": smoothing_of(config, config.dagger)})
+    processes = learner.processes
     start = saved = time.monotonic()
     first = learner.step_count - learner.step_count % cfg.steps
     sums, end = progress["sums"] if learner.step_count > first else {}, first + cfg.steps

@@ -78,7 +78,7 @@ def train_ppo(
             played = time.monotonic()
             metrics = rollout_metrics(episodes, played - start, cfg, updater.divisor)
             progress["env_steps"] += sum(episode.steps for episode in episodes)
-            rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup_iterations)
+            rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup)
             metrics |= updater.update(episodes, iteration, rate, reference)
             update_s = time.monotonic() - played
             turns = sum(episode.steps for episode in episodes) * metrics["passes"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -99,6 +99,15 @@ def with_reference(items: Sequence[Sample], logits: Sequence[torch.Tensor], temp
     ]
 
 
+class Passes(NamedTuple):
+    """What the passes over one iteration's samples gave."""
+
+    rows: list[dict[str, float]]  # metrics of the steps; of what was measured, where only a critic fitted apart learns
+    passes: int  # that were begun
+    kl_old: float  # of the last minibatch that was read
+    seen: list[tuple[torch.Tensor, torch.Tensor]]  # (hidden states, targets) of all turns, for such a critic
+
+
 @dataclass(slots=True)
 class Updater:
     """The update of one iteration, and what it carries from one to the next."""
@@ -132,26 +141,26 @@ class Updater:
         values = None if self.baseline is None else self.baseline.values(usable)
         advantages, returns = credit(usable, cfg, self.scale, values)
         kept = telling_plays(usable, cfg)
-        items = samples([usable[i] for i in kept], [advantages[i] for i in kept], [returns[i] for i in kept])
+        items, left_out = (
+            samples([usable[i] for i in part], [advantages[i] for i in part], [returns[i] for i in part])
+            for part in (kept, sorted({*range(len(usable))} - {*kept}))
+        )
         # the KL costs a forward pass; where it is not in the loss it is only watched
         if cfg.kl_coef > 0 or iteration % 5 == 0:
             with reference.in_place():
                 items = with_reference(items, self.learner.read(items), cfg.temperature)
-        policy = iteration >= cfg.warmup_iterations
+        policy = iteration >= cfg.warmup
+        # no clipped policy loss holds the trunk back while the critic warms up
+        self.learner.policy_model.value_shares_trunk = policy and cfg.value_shares_trunk
         rng = random.Random(f"{self.config.seed}/ppo/{iteration}/order")
         self.best.add(usable if cfg.imitation_coef > 0 else ())
-        rows: list[dict[str, float]] = []
-        seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for epoch in range(cfg.epochs):
-            for part in minibatches(items, cfg.minibatches, rng):
-                imitated = self.best.draw(len(part) // 4, rng) if policy and cfg.imitation_coef > 0 else []
-                rows.append(self._step([*part, *imitated], rate, policy, seen if epoch == 0 else None))
-            if cfg.target_kl > 0 and rows[-1]["kl_old"] > cfg.target_kl:
-                break
+        rows, passes, kl_old, seen = self._passes(items, rate, policy, rng)
         mean = {name: float(np.mean([row[name] for row in rows if name in row])) for name in rows[-1]}
         # before the first step of an iteration the trained weights are those that played
         mean["engine_gap"] = rows[0]["engine_gap"]
         if self.critic is not None:
+            if left_out:  # its values are of every play, and would be biased by the best and the worst alone
+                self._step(left_out, rate, False, seen)
             self.critic.remember(torch.cat([states for states, _ in seen]), torch.cat([targets for _, targets in seen]))
             mean |= self.critic.fit()
         if self.baseline is not None:
@@ -159,8 +168,8 @@ class Updater:
             mean |= self.baseline.learn(usable, returns)
         if policy:
             self._steer_entropy(mean["entropy"])
-        done = {"updates": len(rows), "passes": epoch + 1, "entropy_coef": self.entropy_coef}
-        return {**mean, **done, "kl_old": rows[-1]["kl_old"]}
+        updates = len(rows) if policy or self.critic is None else 0
+        return {**mean, "updates": updates, "passes": passes, "entropy_coef": self.entropy_coef, "kl_old": kl_old}
 
     def state(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         """(tensors by group, JSON) for a checkpoint; the learner stores itself."""
@@ -192,6 +201,27 @@ class Updater:
         self.best = Best(
             {int(seed): (steps, [sample_from_dict(s) for s in found]) for seed, (steps, found) in state["best"].items()}
         )
+
+    def _passes(self, items: Sequence[Sample], rate: float, policy: bool, rng: random.Random) -> Passes:
+        """Go through `items`, until a minibatch shows that the policy has moved by more than target_kl."""
+        cfg = self.config.ppo
+        rows: list[dict[str, float]] = []
+        seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+        kl_old, stopped = 0.0, False
+        for epoch in range(cfg.epochs):
+            for part in minibatches(items, cfg.minibatches, rng):
+                if stopped:  # what is left of the first pass is read for the critic's sake only
+                    kl_old = self._step(part, rate, False, seen)["kl_old"]
+                    continue
+                imitated = self.best.draw(len(part) // 4, rng) if policy and cfg.imitation_coef > 0 else []
+                rows.append(self._step([*part, *imitated], rate, policy, seen if epoch == 0 else None))
+                kl_old = rows[-1]["kl_old"]
+                stopped = policy and 0 < cfg.target_kl < kl_old
+                if stopped and (epoch > 0 or self.critic is None):
+                    break
+            if stopped:
+                break
+        return Passes(rows, epoch + 1, kl_old, seen)
 
     def _step(
         self, items: list[Sample], rate: float, policy: bool, seen: list[tuple[torch.Tensor, torch.Tensor]] | None

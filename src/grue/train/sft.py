@@ -38,6 +38,11 @@ def sft_loss(
     return loss, {"nll": nll, "accuracy": right, "node_entropy": entropy}
 
 
+def smoothing_of(config: Config, cfg: SFTConfig | DaggerConfig) -> float:
+    """Label smoothing is for choices among valid actions: over a whole vocabulary it would teach random text."""
+    return 0.0 if config.policy.kind == "write" else cfg.smoothing
+
+
 def imitation_step(
     learner: Learner, part: Sequence[Sample], cfg: SFTConfig | DaggerConfig, rate: float, dropout: str
 ) -> dict[str, float]:
@@ -59,7 +64,8 @@ def train_sft(
 
     `items_of` makes the samples of an epoch from its number alone, as many each time. Returns how many.
     """
-    cfg, folder = config.sft, run.checkpoints("sft")
+    cfg = config.sft.model_copy(update={"smoothing": smoothing_of(config, config.sft)})
+    folder = run.checkpoints("sft")
     items, made = items_of(0), 0
     if not items:
         raise TrainingError("there are no demonstrations to learn from", hint="record some with: grue demos")
