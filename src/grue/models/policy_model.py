@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -128,20 +127,17 @@ class PolicyModel(nn.Module):
         trees: Trees | None = None,
         whole: bool = False,
         sizes: Sequence[int] | None = None,
-        reference: bool = False,
     ) -> Reading:
         """Right padding needs no attention mask: attention is causal, and padded positions are never read.
 
-        With `trees`, children_NC stands for whole actions and the logits are their scores. reference=True reads the
-        model with its adapter off. With the `sizes` of the rows, padding is left out where this can be done.
+        With `trees`, children_NC stands for whole actions and the logits are their scores. With the `sizes` of the
+        rows, padding is left out where this can be done.
         """
         decoder = self.base_lm().get_decoder()
-        adapter = self.lm.disable_adapter() if reference and self.has_adapter else nullcontext()  # type: ignore[operator]
-        with adapter:
-            if sizes is not None and takes_rows(decoder, ids_BL):
-                hidden_at = _read_rows(decoder, ids_BL, sizes, trees)
-            else:
-                hidden_at = _read_padded(decoder, ids_BL, trees)
+        if sizes is not None and takes_rows(decoder, ids_BL):
+            hidden_at = _read_rows(decoder, ids_BL, sizes, trees)
+        else:
+            hidden_at = _read_padded(decoder, ids_BL, trees)
         if trees is None:
             hidden_NH = hidden_at(node_row_N, node_position_N)
             logits_NC = self.logits(hidden_NH, children_NC)

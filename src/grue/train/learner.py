@@ -231,9 +231,7 @@ class Learner:
 
     @peers_explained()
     @torch.no_grad()
-    def read(
-        self, items: Sequence[Sample], *, model: PolicyModel | None = None, reference: bool = False
-    ) -> list[torch.Tensor]:
+    def read(self, items: Sequence[Sample], *, model: PolicyModel | None = None) -> list[torch.Tensor]:
         """Logits (nodes, children) of each sample under `model` (default: the trained one), in the order of `items`."""
         reader = model if model is not None else self.model
         reader.eval()
@@ -242,7 +240,7 @@ class Learner:
         for group in (*mine, *idle):
             batch = collate(group).to(self.device)
             with self._autocast() if model is None else nullcontext():
-                logits_NC = reader(*batch.inputs, reference=reference).logits_NC.float()
+                logits_NC = reader(*batch.inputs).logits_NC.float()
             if self.processes.count > 1:
                 logits_NC = logits_NC.cpu()
             read.append(list(logits_NC.split([sum(len(turn.branches) for turn in item.turns) for item in group])))
