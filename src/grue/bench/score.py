@@ -13,6 +13,7 @@ from grue.config import Config
 from grue.models.policy_model import PolicyModel
 from grue.policy.actor import Actor
 from grue.policy.choose import Decision
+from grue.policy.engine import Engine
 from grue.policy.score import ScorePolicy
 from grue.policy.trie import Node
 from grue.prompts.tokens import Encoder
@@ -50,7 +51,7 @@ def run(
     prompts = [_prompt(encoder, turns, number) for number in range(states)]
     with threads(config) as thread_count:
         longest = max(len(before) + len(now) for before, now in prompts)
-        engine = policy.engine(states, longest + policy.room(state_actions(actions)))
+        engine = Engine(model.base_lm(), states, longest + policy.room(state_actions(actions)))
         engine.feed(range(states), [before for before, _ in prompts])
 
         def ours(row: int) -> torch.Tensor:

@@ -107,6 +107,12 @@ class PolicyModel(nn.Module):
         """Logits (N, V) of all tokens, in float32."""
         return self._scaled(vocabulary_logits(self.base_lm().get_output_embeddings(), hidden_NH))
 
+    @torch.inference_mode()
+    def values(self, hidden_BH: torch.Tensor) -> list[float]:
+        """The critic's estimates at states, for play."""
+        values: list[float] = self.value_head(hidden_BH).tolist()
+        return values
+
     def _scaled(self, logits: torch.Tensor) -> torch.Tensor:
         """What the architecture makes of the products of its output layer."""
         if self.logit_scale != 1:
@@ -145,7 +151,7 @@ class PolicyModel(nn.Module):
                 logits_NC = logits_NC - log_normalisers(self.vocabulary_logits, hidden_NH)[:, None]
         else:
             hidden_RH = hidden_at(trees.read_row_R, trees.read_column_R)
-            logits_NC = candidate_scores(self.vocabulary_logits, hidden_RH, trees, tuple(children_NC.shape))
+            logits_NC = candidate_scores(self.vocabulary_logits, hidden_RH, trees.paths, tuple(children_NC.shape))
         before_TH = hidden_at(turn_row_T, turn_position_T)
         values_T = self.value_head(before_TH if self.value_shares_trunk else before_TH.detach())
         return Reading(logits_NC, values_T, before_TH)

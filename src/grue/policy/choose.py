@@ -113,17 +113,9 @@ class ChoosePolicy:
         self.model, self.encoder = model, encoder
         self.tries = TrieCache(encoder.action)
 
-    def engine(self, slots: int, columns: int) -> Engine:
-        return Engine(self.model.base_lm(), slots, columns)
-
     def room(self, actions: Sequence[str]) -> int:
         """Tokens of the longest valid action: kept free, so that a decision never has to stop half way."""
         return max((len(self.encoder.action(action)) for action in actions), default=0)
-
-    @torch.inference_mode()
-    def values(self, hidden_BH: torch.Tensor) -> list[float]:
-        values: list[float] = self.model.value_head(hidden_BH).tolist()
-        return values
 
     def act(
         self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding

@@ -25,13 +25,8 @@ class Policy(Protocol):
     encoder: Encoder
     needs_actions: bool  # the game must list its valid actions
 
-    def engine(self, slots: int, columns: int) -> Engine: ...
-
     def room(self, actions: Sequence[str]) -> int:
         """Tokens that a decision may need behind the observation."""
-
-    def values(self, hidden_BH: torch.Tensor) -> list[float]:
-        """The critic's estimates at states."""
 
     def act(
         self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import torch
 
 from grue.models.policy_model import PolicyModel
-from grue.models.scores import token_log_probs
+from grue.models.scores import candidate_scores
 from grue.policy.choose import Decision, Decoding, Lesson, Query, draw
 from grue.policy.engine import Engine
-from grue.policy.tree import FlatPaths, candidate_tree
+from grue.policy.tree import candidate_tree, flat_paths
 from grue.policy.trie import Node
 from grue.policy.weigh import candidate_weights
 from grue.prompts.tokens import Encoder
@@ -33,17 +33,9 @@ class ScorePolicy:
     def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
         self.model, self.encoder = model, encoder
 
-    def engine(self, slots: int, columns: int) -> Engine:
-        return Engine(self.model.base_lm(), slots, columns)
-
     def room(self, actions: Sequence[str]) -> int:
         """Tokens of the longest valid action; the trees themselves are not part of the sequence."""
         return max((len(self.encoder.action(action)) for action in actions), default=0)
-
-    @torch.inference_mode()
-    def values(self, hidden_BH: torch.Tensor) -> list[float]:
-        values: list[float] = self.model.value_head(hidden_BH).tolist()
-        return values
 
     def candidates(self, actions: Sequence[str]) -> tuple[Candidate, ...]:
         """The actions with what their scores are divided by."""
@@ -85,15 +77,9 @@ class ScorePolicy:
             ahead = engine.look_ahead([decisions[place].row for place in deep], [trees[place] for place in deep])
             for place, hidden_nH in zip(deep, ahead.split([len(trees[p].tokens) for p in deep]), strict=True):
                 states[place] = torch.cat([states[place], hidden_nH])
-        flat, device = FlatPaths.of([decision.candidates for decision in decisions]), hidden_BH.device
-        log_probs_P = token_log_probs(
-            self.model.vocabulary_logits, torch.cat(states), flat.path_read_P.to(device), flat.path_token_P.to(device)
-        )
-        sums_K = log_probs_P.new_zeros(len(flat.divisor_K)).index_add(0, flat.path_candidate_P.to(device), log_probs_P)
+        paths = flat_paths([decision.candidates for decision in decisions]).to(hidden_BH.device)
         widest = max(len(decision.candidates) for decision in decisions)
-        scores_BC = sums_K.new_full((len(decisions), widest), float("-inf"))
-        scores_BC[flat.node_K.to(device), flat.place_K.to(device)] = sums_K / flat.divisor_K.to(device)
-        return scores_BC
+        return candidate_scores(self.model.vocabulary_logits, torch.cat(states), paths, (len(decisions), widest))
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
         """The one branch, among all valid actions, that a teacher took behind the id at `state_position`."""
