@@ -18,7 +18,6 @@ from grue.policy.choose import Decision, Decoding, Query
 from grue.policy.engine import Engine
 from grue.policy.score import ScorePolicy
 from grue.policy.tree import candidate_tree, lay_out
-from grue.policy.trie import Node
 from grue.policy.weigh import candidate_weights
 from grue.types import Candidate
 
@@ -44,7 +43,7 @@ def test_scores_are_those_of_one_forward_pass_for_each_action(normalise: str) ->
     assert isinstance(player, ScorePolicy)
     engine = Engine(player.model.base_lm(), 2, 200)
     hidden = engine.feed([1], [prefix])
-    decision = Decision(Node(), len(prefix), random.Random(0), 1, candidates=player.candidates(ACTIONS))
+    decision = Decision(Query(1, ACTIONS, len(prefix), random.Random(0)), candidates=player.candidates(ACTIONS))
     (scores,) = player.scores(engine, [decision], hidden)
     divisors = {
         "sum": [1.0] * len(ACTIONS),
@@ -72,7 +71,7 @@ def test_every_architecture_scores_the_same_with_trees_and_without(make: Callabl
     policy = ScorePolicy(model, tiny.encoder())
     engine = Engine(policy.model.base_lm(), 1, 64)
     hidden = engine.feed([0], [prefix])
-    decision = Decision(Node(), len(prefix), random.Random(0), 0, candidates=candidates)
+    decision = Decision(Query(0, (), len(prefix), random.Random(0)), candidates=candidates)
     assert policy.scores(engine, [decision], hidden)[0].tolist() == pytest.approx(expected, abs=1e-3)
 
 

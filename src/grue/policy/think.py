@@ -32,8 +32,7 @@ class ThinkPolicy:
         self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
     ) -> list[Decision]:
         """A finished decision for each query, whose state is in hidden_BH."""
-        tries = self._choose.tries
-        decisions = [Decision(tries(query.actions), query.offset, query.rng, query.row) for query in queries]
+        decisions = [Decision(query, node=self._choose.tries(query.actions)) for query in queries]
         most = self.encoder.prompt.thought_tokens
         write_lines(self.model, self.encoder, engine, decisions, hidden_BH, decoding, most)
         for decision in decisions:
