@@ -11,7 +11,8 @@ import tiny
 from grue import games, stages
 from grue.errors import ConfigError
 from grue.progress import Progress
-from grue.train.ppo import UNMEASURED, draw, merit_of, training_games
+from grue.train.measures import UNMEASURED, merit_of
+from grue.train.ppo import draw, training_games
 
 
 def test_draws_are_different_games_decided_by_the_seed() -> None:
