@@ -15,9 +15,10 @@ from grue.models.policy_model import PolicyModel, Reading
 from grue.models.value import ValueHead
 from grue.rollout.pack import Batch, Sample, samples
 from grue.storage import checkpoint
-from grue.train.critic import Critic, hash_seed
+from grue.train.critic import Critic
 from grue.train.learner import Learner, learning_rate_factor, load_weights, policy_rate_factor
 from grue.train.reference import Reference
+from grue.train.seeds import hash_seed
 
 
 def learner_of(model: PolicyModel, **changes: float) -> Learner:

@@ -29,7 +29,7 @@ from grue.storage import episodes, jsonl
 from grue.storage.run import Run
 from grue.train.learner import Learner, learning_rate_factor
 from grue.train.measures import mean, play_metrics
-from grue.train.ppo import draw
+from grue.train.ppo import draw_tasks
 from grue.train.selection import Selection
 from grue.train.sft import TRIM_EVERY, imitation_step
 from grue.types import Episode, Outcome, Task
@@ -114,7 +114,7 @@ def _corrected_games(
         played = collect(
             policy,
             games[: cfg.slots],
-            draw(tasks, cfg.games_per_round, 1, f"{config.seed}/dagger/{number}/tasks"),
+            draw_tasks(tasks, cfg.games_per_round, 1, f"{config.seed}/dagger/{number}/tasks"),
             Decoding(top_p=config.policy.top_p),
             seed=f"{config.seed}/dagger/{number}/play",
             columns=config.model.context,

@@ -9,12 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from grue import heap
 from grue.config import Config
-from grue.errors import ConfigError
 from grue.games import Game
-from grue.games.renamed import GAMES as RENAMED
-from grue.games.renamed import Renamed
-from grue.games.told import Starts, Told
-from grue.games.twx import TwxGame
+from grue.games.told import Starts
+from grue.games.training import training_games
 from grue.interrupt import Interrupt
 from grue.policy.actor import Actor
 from grue.policy.choose import Decoding
@@ -70,14 +67,16 @@ def train_ppo(
         for iteration in range(done, cfg.iterations):
             start = time.monotonic()
             actor.sync()
-            tasks = draw(
+            tasks = draw_tasks(
                 train_tasks, cfg.episodes_per_iteration, cfg.plays_per_game, f"{config.seed}/ppo/{iteration}/tasks"
             )
             seed = f"{config.seed}/ppo/{iteration}/play"
             decoding = Decoding(temperature=cfg.temperature, top_p=config.policy.top_p)
-            players = training_games(games[: cfg.slots], cfg.rename, f"{config.seed}/ppo/{iteration}/names", starts)
-            columns, processes = config.model.context, learner.processes
-            episodes = collect(policy, players, tasks, decoding, seed=seed, columns=columns, processes=processes)
+            seats = training_games(games[: cfg.slots], cfg.rename, f"{config.seed}/ppo/{iteration}/names", starts)
+            columns, kind, processes = config.model.context, config.policy.kind, learner.processes
+            episodes = collect(
+                policy, seats, tasks, decoding, seed=seed, columns=columns, player=kind, processes=processes
+            )
             played = time.monotonic()
             metrics = rollout_metrics(episodes, played - start, cfg, updater.divisor)
             progress["env_steps"] += sum(episode.steps for episode in episodes)
@@ -120,32 +119,7 @@ def _updater(config: Config, learner: Learner, demo_steps: Mapping[int, int]) ->
     return Updater(config, learner, cfg.entropy_coef, critic, baseline)
 
 
-def check_game(name: str, rename: float, hidden_state: bool) -> None:
-    """ConfigError where PPO's settings ask of a game what it cannot do."""
-    if rename and name not in RENAMED:
-        raise ConfigError(f"ppo.rename is for {', '.join(RENAMED)}; this is {name}", hint="set ppo.rename=0")
-    if hidden_state and name != "cookingworld":
-        raise ConfigError(
-            f"ppo.hidden_state is for cookingworld; this is {name}",
-            hint="set ppo.hidden_state=false, or begin with a preset of the game's own",
-        )
-
-
-def training_games(games: Sequence[Game], rename: float, salt: str, starts: Starts | None = None) -> Sequence[Game]:
-    """The games to train on: as they are, or with things renamed in a share of the episodes.
-
-    With `starts`, what is known of earlier games, they also tell how many steps a win still takes.
-    """
-    if rename == 0 and starts is None:
-        return games
-    for game in games:
-        check_game(game.game if isinstance(game, TwxGame) else "another game", rename, starts is not None)
-    express = [game for game in games if isinstance(game, TwxGame)]
-    telling: Sequence[TwxGame | Told] = express if starts is None else [Told(game, starts) for game in express]
-    return [Renamed(game, salt, rename) for game in telling] if rename else telling
-
-
-def draw(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list[Task]:
+def draw_tasks(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list[Task]:
     """`count` plays of `count / plays` different games, drawn by `seed`. All of them, again, if too few."""
     rng, different = random.Random(seed), max(1, count // plays)
     chosen: list[Task] = []
