@@ -61,7 +61,7 @@ def vocabulary_logits(head: nn.Module, hidden_NH: torch.Tensor) -> torch.Tensor:
 class Reading(NamedTuple):
     """What one forward pass gives: N branching nodes of at most C children, and T turns."""
 
-    logits_NC: torch.Tensor
+    logits_NC: torch.Tensor  # log-probabilities over the whole vocabulary, where `whole` asked for them
     values_T: torch.Tensor
     states_TH: torch.Tensor  # hidden states that the values were read from
 
@@ -134,10 +134,12 @@ class PolicyModel(nn.Module):
         whole: bool = False,
         sizes: Sequence[int] | None = None,
     ) -> Reading:
-        """Right padding needs no attention mask: attention is causal, and padded positions are never read.
+        """Logits of the children (-1 pads) of N nodes, and values of T turns, each at its row and position in ids_BL.
 
-        With `trees`, children_NC stands for whole actions and the logits are their scores. With the `sizes` of the
-        rows, padding is left out where this can be done.
+        Right padding needs no attention mask: attention is causal, and padded positions are never read. `sizes` are the
+        lengths of the rows: with them, padding is left out where this can be done.
+        `trees` says where rows hold the candidates of turns behind their text; children_NC then stands for whole
+        actions, and the logits are their scores. `whole` gives log-probabilities over the whole vocabulary instead.
         """
         decoder = self.base_lm().get_decoder()
         if sizes is not None and takes_rows(decoder, ids_BL):

@@ -31,7 +31,10 @@ class Policy(Protocol):
     def act(
         self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
     ) -> list[Decision]:
-        """A finished decision for each query, whose state is in hidden_BH."""
+        """A finished decision for each query, from its state: queries and hidden_BH are parallel.
+
+        Greedy decoding, too, reports log-probabilities at the temperature of `decoding`.
+        """
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
         """What would have to be decided to do what a teacher did."""
