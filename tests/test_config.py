@@ -218,7 +218,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_target_that_refers_to_itself_is_discounted() -> None:
-    for one, other in (("ppo.gamma=1", "ppo.bootstrap_at_limit=false"), ("ppo.gamma=0.99", "ppo.bootstrap_at_limit=true")):
+    for one, other in (
+        ("ppo.gamma=1", "ppo.bootstrap_at_limit=false"),
+        ("ppo.gamma=0.99", "ppo.bootstrap_at_limit=true"),
+    ):
         load_config(overrides=[one, other])
     with pytest.raises(ConfigError, match="set gamma below 1"):
         load_config(overrides=["ppo.gamma=1", "ppo.bootstrap_at_limit=true"])

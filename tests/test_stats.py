@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from grue.errors import DataError
 from grue.evaluate.stats import (
-    bootstrap_iqm,
     bootstrap_mean,
-    iqm,
     paired_difference,
     paired_wins,
     smallest_detectable_difference,
@@ -195,43 +193,6 @@ def test_wins_that_differ_have_the_bootstrap() -> None:
 def test_unequal_lengths_are_refused() -> None:
     with pytest.raises(DataError, match="3 and 2"):
         paired_difference([1, 2, 3], [1, 2])
-
-
-# Interquartile mean
-
-
-def test_iqm_by_hand() -> None:
-    # n = 8: cut 2 at each end of 0 1 2 3 4 5 6 100 -> (2 + 3 + 4 + 5) / 4
-    assert iqm([100, 0, 1, 2, 3, 4, 5, 6]) == 3.5
-    assert iqm([1, 2, 30]) == 11.0  # n = 3 cuts nothing
-
-
-@relaxed
-@given(st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=60))
-def test_iqm_equals_scipy(x: list[float]) -> None:
-    scipy_stats = pytest.importorskip("scipy.stats")
-    assert iqm(x) == pytest.approx(float(scipy_stats.trim_mean(x, 0.25)), abs=1e-9)
-
-
-def test_stratified_bootstrap_keeps_the_mix_of_settings() -> None:
-    # an easy and a hard setting without noise inside: drawn inside the settings, nothing can vary
-    found = bootstrap_iqm([[0.0] * 4, [1.0] * 4], 300)
-    assert found == (0.5, 0.5, 0.5, 0.0)
-
-
-def test_stratified_bootstrap_of_one_setting_is_the_ordinary_one() -> None:
-    x = np.random.default_rng(6).random(40)
-    found = bootstrap_iqm([x], 1000)
-    rng = np.random.default_rng(0)
-    drawn = x[rng.integers(0, 40, size=(1000, 40))]
-    expected = np.percentile([iqm(row) for row in drawn], [2.5, 97.5])
-    assert (found.low, found.high) == pytest.approx(tuple(expected))
-    assert found.value == iqm(x)
-
-
-def test_no_settings_are_refused() -> None:
-    with pytest.raises(DataError):
-        bootstrap_iqm([])
 
 
 # Smallest detectable difference

@@ -9,7 +9,7 @@ import pytest
 
 from grue.errors import DataError
 from grue.evaluate.stats import wilson
-from grue.evaluate.summary import action_counts, compare, summarise
+from grue.evaluate.summary import compare, summarise
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
 
@@ -189,12 +189,3 @@ def test_repeated_plays_are_averaged() -> None:
     a = [episode(1), episode(1, Outcome.LOST, score=0.0), episode(2)]
     b = [episode(1, Outcome.LOST, score=0.0), episode(2)]
     assert compare(a, b)["difference"] == 0.25
-
-
-# action_counts
-
-
-def test_action_counts_by_player() -> None:
-    episodes = [episode(1), episode(2, player="gold", actions=("open door", "take key", "take map", " "))]
-    assert action_counts(episodes) == {"choose": {"eat": 1, "take": 1}, "gold": {"take": 2, "open": 1}}
-    assert action_counts(episodes, top=1)["gold"] == {"take": 2}

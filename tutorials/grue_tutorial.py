@@ -931,13 +931,14 @@ plt.show()
 
 # %%
 from grue.algos.losses import branch_log_probs
+from grue.games.training import training_games
 from grue.rollout.collect import collect
 from grue.rollout.pack import Sample
 from grue.train.credit import RunningScale, credit
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import policy_rate_factor
-from grue.train.ppo import draw, training_games
+from grue.train.ppo import draw_tasks
 from grue.train.ppo_update import explained_variance
 from grue.types import Outcome
 
@@ -986,7 +987,7 @@ def train_ppo(model, actor, policy, seats, pool, iterations: int, name: str, wat
         if watch is not None and iteration % size(10, 2) == 0:
             watch(iteration)
         # 1. play
-        chosen = draw(pool, CFG.episodes_per_iteration, 1, f"{name}/{iteration}/tasks")
+        chosen = draw_tasks(pool, CFG.episodes_per_iteration, 1, f"{name}/{iteration}/tasks")
         played = collect(policy, seats(iteration), chosen, Decoding(), seed=f"{name}/{iteration}", columns=COLUMNS)
         played = [episode for episode in played if episode.outcome is not Outcome.FAILED]  # a crash teaches nothing
         # 2. credit

@@ -57,7 +57,7 @@ class Candidate:
     """A whole action that `score` or `aligned` weighed; its branch then chooses among candidates, not among tokens."""
 
     ids: tuple[int, ...]
-    divisor: float  # of the sum of its tokens' log-probabilities: 1, its tokens, or its words
+    divisor: float  # the summed log-probability is divided by this: 1, the number of tokens, or the number of words
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from decoders import ARCHITECTURES
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import CHUNK, token_log_probs
 from grue.policy.choose import Decision, Decoding, Query
+from grue.policy.engine import Engine
 from grue.policy.score import ScorePolicy
 from grue.policy.tree import candidate_tree, lay_out
-from grue.policy.trie import Node
 from grue.policy.weigh import candidate_weights
 from grue.types import Candidate
 
@@ -41,9 +41,9 @@ def brute_force(lm: PreTrainedModel, prefix: list[int], ids: tuple[int, ...]) ->
 def test_scores_are_those_of_one_forward_pass_for_each_action(normalise: str) -> None:
     player, prefix = tiny.player(MODEL, kind="score", normalise=normalise), prefix_of()
     assert isinstance(player, ScorePolicy)
-    engine = player.engine(2, 200)
+    engine = Engine(player.model.base_lm(), 2, 200)
     hidden = engine.feed([1], [prefix])
-    decision = Decision(Node(), len(prefix), random.Random(0), 1, candidates=player.candidates(ACTIONS))
+    decision = Decision(Query(1, ACTIONS, len(prefix), random.Random(0)), candidates=player.candidates(ACTIONS))
     (scores,) = player.scores(engine, [decision], hidden)
     divisors = {
         "sum": [1.0] * len(ACTIONS),
@@ -69,15 +69,15 @@ def test_every_architecture_scores_the_same_with_trees_and_without(make: Callabl
     expected = [brute_force(model.lm, prefix, candidate.ids) for candidate in candidates]
     assert candidate_weights(model, candidates, prefix).tolist() == pytest.approx(expected, abs=1e-3)
     policy = ScorePolicy(model, tiny.encoder())
-    engine = policy.engine(1, 64)
+    engine = Engine(policy.model.base_lm(), 1, 64)
     hidden = engine.feed([0], [prefix])
-    decision = Decision(Node(), len(prefix), random.Random(0), 0, candidates=candidates)
+    decision = Decision(Query(0, (), len(prefix), random.Random(0)), candidates=candidates)
     assert policy.scores(engine, [decision], hidden)[0].tolist() == pytest.approx(expected, abs=1e-3)
 
 
 def test_actions_are_drawn_from_the_softmax_of_the_scores() -> None:
     player, prefix = tiny.player(MODEL, kind="score", normalise="word"), prefix_of()
-    engine = player.engine(1, 200)
+    engine = Engine(player.model.base_lm(), 1, 200)
     hidden = engine.feed([0], [prefix])
     query = Query(0, ACTIONS, len(prefix), random.Random(0))
     assert isinstance(player, ScorePolicy)
@@ -99,7 +99,7 @@ def test_actions_are_drawn_from_the_softmax_of_the_scores() -> None:
 
 def test_a_single_action_is_taken_without_a_choice() -> None:
     player = tiny.player(MODEL, kind="score")
-    engine = player.engine(1, 64)
+    engine = Engine(player.model.base_lm(), 1, 64)
     hidden = engine.feed([0], [[1, 2, 3]])
     (decision,) = player.act(engine, [Query(0, ("look",), 3, random.Random(0))], hidden, Decoding())
     assert (decision.action, decision.branches, decision.log_prob) == ("look", [], 0.0)
@@ -127,11 +127,11 @@ def test_the_tree_of_candidates_by_hand() -> None:
     assert list(zip(trees.read_row_R.tolist(), trees.read_column_R.tolist(), strict=True)) == [
         (0, 1), (0, 3), (0, 4), (0, 2), (0, 5)
     ]  # fmt: skip
-    assert trees.path_read_P.tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 3, 4]
-    assert trees.path_token_P.tolist() == [1, 1, 5, 2, 2, 3, 4, 6, 3, 6]
-    assert trees.path_candidate_P.tolist() == [0, 1, 2, 0, 1, 0, 1, 3, 4, 3]
-    assert (trees.node_K.tolist(), trees.place_K.tolist()) == ([0, 0, 0, 1, 1], [0, 1, 2, 0, 1])
-    assert trees.divisor_K.tolist() == [1, 1, 1, 2, 1]
+    assert trees.paths.read_P.tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 3, 4]
+    assert trees.paths.token_P.tolist() == [1, 1, 5, 2, 2, 3, 4, 6, 3, 6]
+    assert trees.paths.candidate_P.tolist() == [0, 1, 2, 0, 1, 0, 1, 3, 4, 3]
+    assert (trees.paths.node_K.tolist(), trees.paths.place_K.tolist()) == ([0, 0, 0, 1, 1], [0, 1, 2, 0, 1])
+    assert trees.paths.divisor_K.tolist() == [1, 1, 1, 2, 1]
 
 
 def test_log_probs_in_chunks_are_those_of_one_piece_with_their_gradients() -> None:

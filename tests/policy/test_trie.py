@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grue.errors import ModelError
-from grue.policy.choose import Decision
+from grue.policy.choose import Decision, Query
 from grue.policy.trie import Node, TrieCache, build_trie, path_branches
 
 
@@ -44,8 +44,9 @@ def test_a_trie_branches_where_actions_part_and_nowhere_else() -> None:
 
 
 def test_forced_tokens_are_walked_without_a_choice() -> None:
-    root = build_trie(("go east", "go west", "look"), letters)
-    decision = Decision(root, 10, random.Random(0))
+    actions = ("go east", "go west", "look")
+    root = build_trie(actions, letters)
+    decision = Decision(Query(0, actions, 10, random.Random(0)), node=root)
     assert not decision.follow_forced()  # the root branches: nothing is forced yet
     assert decision.taken == []
     decision.node, decision.taken = root.nodes[0], [ord("g")]
@@ -54,16 +55,15 @@ def test_forced_tokens_are_walked_without_a_choice() -> None:
     decision.node = decision.node.nodes[1]
     decision.taken.append(ord("w"))
     assert decision.follow_forced()
-    assert decision.node.action == "go west"
-    assert decision.taken == letters("go west")
+    assert (decision.action, decision.taken) == ("go west", letters("go west"))
 
 
 def test_a_single_action_is_forced_from_end_to_end() -> None:
     root = build_trie(("wait",), letters)
     assert path_branches(root, letters("wait")) == []
-    decision = Decision(root, 0, random.Random(0))
+    decision = Decision(Query(0, ("wait",), 0, random.Random(0)), node=root)
     assert decision.follow_forced()
-    assert (decision.taken, decision.node.action, decision.log_prob) == (letters("wait"), "wait", 0.0)
+    assert (decision.taken, decision.action, decision.log_prob) == (letters("wait"), "wait", 0.0)
 
 
 @pytest.mark.parametrize("actions", [("look", "look"), ("go", "go east"), ("go east", "go"), ("a", "ab", "abc")])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import tiny
 from grue import games
 from grue.policy.choose import Decoding, Query
+from grue.policy.engine import Engine
 from grue.policy.write import WritePolicy, nucleus
 from grue.rollout.collect import collect
 from grue.types import Observation, Turn
@@ -65,7 +66,7 @@ def test_tokens_are_drawn_with_the_probabilities_of_the_model() -> None:
     """600 first tokens: each count within 4 standard errors, none from outside the nucleus."""
     prefix = [*tiny.encoder().task("Find the key.", 12), *tiny.encoder().observation("A hall.")]
     player = tiny.player(MODEL, kind="write", reply_tokens=1)
-    engine = player.engine(1, 200)
+    engine = Engine(player.model.base_lm(), 1, 200)
     hidden = engine.feed([0], [prefix])
     with torch.inference_mode():
         logits = MODEL.vocabulary_logits(hidden)

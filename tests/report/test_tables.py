@@ -1,15 +1,13 @@
-"""results.json as rows and tables."""
+"""results.json as rows."""
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
 from report_runs import results
-from rich.console import Console
 
-from grue.report.tables import folds, interval, main_fold, markdown_table, rows, terminal_table
+from grue.report.tables import folds, interval, main_fold, rows
 
 
 @pytest.fixture(scope="module")
@@ -54,44 +52,6 @@ def test_a_fold_may_be_nested_like_the_whole_file(found: dict[str, Any]) -> None
     assert rows({"dev": {"policies": found["dev"]}}, "dev") == rows(found, "dev")
 
 
-def test_markdown(found: dict[str, Any]) -> None:
-    lines = markdown_table(found).splitlines()
-    assert len(lines) == 2 + 8
-    assert lines[0].startswith("| policy | decoding | success | 95% interval | score |")
-    assert all(line.count("|") == lines[0].count("|") for line in lines)
-    ppo = next(line for line in lines if line.startswith("| PPO | greedy"))
-    assert f"{100 * found['policies']['ppo']['decoding']['greedy']['success']:.1f}%" in ppo
-
-
-def test_markdown_names_cannot_leave_their_cell() -> None:
-    hostile = {"policies": {"a|b<script>\n`x`*": {"decoding": {"gr|eedy": {"success": 0.5, "games": 2}}}}}
-    table = markdown_table(hostile)
-    assert len(table.splitlines()) == 3
-    assert "<script>" not in table
-    assert "a\\|b&lt;script&gt; \\`x\\`\\*" in table
-
-
-def terminal(data: dict[str, Any]) -> str:
-    console = Console(file=io.StringIO(), width=140, force_terminal=True, color_system=None)
-    console.print(terminal_table(data))
-    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
-
-
-def test_terminal(found: dict[str, Any]) -> None:
-    text = terminal(found)
-    assert "test fold" in text
-    assert text.count("PPO") == 1
-    assert "38" in text
-
-
-def test_terminal_names_hold_no_codes_and_no_markup() -> None:
-    hostile = {"policies": {"\x1b]52;c;x\x07[red]name[/red]": {"decoding": {"[link=x]y": {"games": 1}}}}}
-    text = terminal(hostile)
-    assert "\x1b]52" not in text
-    assert "\x07" not in text
-    assert "[red]name[/red]" in text
-
-
 @pytest.mark.parametrize(
     "odd",
     [
@@ -104,7 +64,6 @@ def test_terminal_names_hold_no_codes_and_no_markup() -> None:
 )
 def test_odd_results_are_tolerated(odd: dict[str, Any]) -> None:
     assert len(rows(odd)) <= 1
-    assert markdown_table(odd)
 
 
 def test_intervals() -> None:

@@ -10,30 +10,32 @@ import pytest
 import tiny
 from grue import games, stages
 from grue.errors import ConfigError
+from grue.games.training import training_games
 from grue.progress import Progress
-from grue.train.ppo import UNMEASURED, draw, merit_of, training_games
+from grue.train.measures import UNMEASURED, merit_of
+from grue.train.ppo import draw_tasks
 
 
 def test_draws_are_different_games_decided_by_the_seed() -> None:
     tasks = tiny.tasks(50)
-    drawn = draw(tasks, 20, 1, "0/ppo/3/tasks")
+    drawn = draw_tasks(tasks, 20, 1, "0/ppo/3/tasks")
     assert len(set(drawn)) == 20
-    assert drawn == draw(tasks, 20, 1, "0/ppo/3/tasks") != draw(tasks, 20, 1, "0/ppo/4/tasks")
-    every = Counter(task for number in range(200) for task in draw(tasks, 20, 1, str(number)))
+    assert drawn == draw_tasks(tasks, 20, 1, "0/ppo/3/tasks") != draw_tasks(tasks, 20, 1, "0/ppo/4/tasks")
+    every = Counter(task for number in range(200) for task in draw_tasks(tasks, 20, 1, str(number)))
     # each game is in two draws of five: 80 times, give or take 4 standard deviations
     assert set(every) == set(tasks)
     assert all(80 - 28 < count < 80 + 28 for count in every.values())
 
 
 def test_plays_of_one_game_stand_together() -> None:
-    drawn = draw(tiny.tasks(50), 24, 4, "x")
+    drawn = draw_tasks(tiny.tasks(50), 24, 4, "x")
     assert len(drawn) == 24
     assert [drawn[i : i + 4] for i in range(0, 24, 4)] == [[drawn[i]] * 4 for i in range(0, 24, 4)]
     assert len(set(drawn)) == 6
 
 
 def test_where_there_are_too_few_games_all_are_played_again() -> None:
-    counts = Counter(draw(tiny.tasks(3), 8, 1, "x"))
+    counts = Counter(draw_tasks(tiny.tasks(3), 8, 1, "x"))
     assert sorted(counts.values()) == [2, 3, 3]
 
 

@@ -12,9 +12,9 @@ from grue.bench.common import alternate, facts, load, result, threads
 from grue.config import Config
 from grue.models.policy_model import PolicyModel
 from grue.policy.actor import Actor
-from grue.policy.choose import Decision
+from grue.policy.choose import Decision, Query
+from grue.policy.engine import Engine
 from grue.policy.score import ScorePolicy
-from grue.policy.trie import Node
 from grue.prompts.tokens import Encoder
 from grue.types import Candidate
 
@@ -50,13 +50,14 @@ def run(
     prompts = [_prompt(encoder, turns, number) for number in range(states)]
     with threads(config) as thread_count:
         longest = max(len(before) + len(now) for before, now in prompts)
-        engine = policy.engine(states, longest + policy.room(state_actions(actions)))
+        engine = Engine(model.base_lm(), states, longest + policy.room(state_actions(actions)))
         engine.feed(range(states), [before for before, _ in prompts])
 
         def ours(row: int) -> torch.Tensor:
             before, now = prompts[row]
             engine.reset(row, len(before))
-            decision = Decision(Node(), len(before) + len(now), random.Random(0), row, candidates=candidates)
+            query = Query(row, state_actions(actions), len(before) + len(now), random.Random(0))
+            decision = Decision(query, candidates=candidates)
             return policy.scores(engine, [decision], engine.feed([row], [now]))[0]
 
         def baseline(row: int) -> torch.Tensor:

@@ -1,8 +1,7 @@
 """Intervals and tests for the results of played games. numpy only; nothing here knows what a game is.
 
-Two sources of chance must not be mixed up: which games were drawn (the intervals of one trained policy) and
-which training run was drawn (`bootstrap_iqm` over several runs). A thousand games of one run say nothing about
-the next run's seed (Agarwal et al. 2021).
+Two sources of chance must not be mixed up: which games were drawn (the intervals here, of one trained policy) and
+which training run was drawn. A thousand games of one run say nothing about the next run's seed (Agarwal et al. 2021).
 """
 
 from __future__ import annotations
@@ -130,44 +129,11 @@ def paired_wins(
 def alike_interval(difference: float, n: int, level: float = 0.95) -> Interval:
     """Of a difference of success that all of n independent games show; resampling them would give no width.
 
-    None of n games differs in another way, so the share of those that do is at most Wilson's upper end of 0 of n.
+    None of n games differs in another way, so the share of those that do is at most Wilson's upper end of 0 of n, and
+    each of them may differ by anything between -1 and 1.
     """
     bound = wilson(0, n, level).high
-    return Interval(max(-1.0, difference - bound), min(1.0, difference + bound))
-
-
-def iqm(x: ArrayLike) -> float:
-    """Interquartile mean: the mean of what is left without the lowest and the highest quarter.
-
-    Robust like the median, yet it uses half of the data. Cuts floor(n / 4) values at each end, as
-    scipy.stats.trim_mean(x, 0.25) does. Agarwal et al. (2021), Deep RL at the edge of the statistical precipice.
-    """
-    return float(_iqm_rows(_vector(x, "x")[None, :])[0])
-
-
-def bootstrap_iqm(
-    strata: Sequence[ArrayLike],
-    resamples: int = 2000,
-    rng: np.random.Generator | None = None,
-    level: float = 0.95,
-) -> Estimate:
-    """Interquartile mean over all runs of all settings, with a stratified bootstrap interval.
-
-    `strata[k]` holds one score for each training run of setting k; runs are drawn with replacement inside their
-    own setting, so that every resample keeps the mix of settings. Agarwal et al. (2021), section 4.
-    """
-    if not len(strata):
-        raise DataError("no settings to aggregate", hint="pass one array of run scores for each setting")
-    runs = [_vector(scores, f"strata[{k}]") for k, scores in enumerate(strata)]
-    rng = _generator(rng)
-    width = sum(scores.size for scores in runs)
-    values = [
-        _iqm_rows(np.concatenate([_draw(scores, rows, rng) for scores in runs], axis=1))
-        for rows in _chunks(resamples, width)
-    ]
-    resampled = np.concatenate(values)
-    low, high = _percentiles(resampled, level)
-    return Estimate(iqm(np.concatenate(runs)), low, high, _standard_error(resampled))
+    return Interval(difference - bound * (1 + difference), difference + bound * (1 - difference))
 
 
 def smallest_detectable_difference(
@@ -255,15 +221,6 @@ def _bootstrap_means(
         drawn = rng.integers(0, sums_k.size, size=(rows, sums_k.size))
         means.append(sums_k[drawn].sum(axis=1) / sizes_k[drawn].sum(axis=1))
     return np.concatenate(means)
-
-
-def _iqm_rows(x_rn: FloatArray) -> FloatArray:
-    """[rows] interquartile means of x [rows, n]."""
-    n = x_rn.shape[1]
-    cut = n // 4
-    middle: FloatArray = np.sort(x_rn, axis=1)[:, cut : n - cut]
-    means: FloatArray = middle.mean(axis=1)
-    return means
 
 
 def _percentiles(values: FloatArray, level: float) -> Interval:

@@ -143,18 +143,6 @@ def best_score(episode: Episode) -> float:
     return max([0.0, episode.score, *(turn.observation.score for turn in episode.turns)])
 
 
-def action_counts(episodes: Sequence[Episode], *, top: int = 12) -> dict[str, dict[str, int]]:
-    """For each player, how often it used each verb (the first word of the action), most frequent first.
-
-    Shows at a glance a policy that looks around for ever or that never cooks. Failed games count here: what
-    was done before a crash was done.
-    """
-    by_player: dict[str, list[Episode]] = {}
-    for episode in episodes:
-        by_player.setdefault(episode.player, []).append(episode)
-    return {player: _verbs(played, top=top) for player, played in by_player.items()}
-
-
 class _Played:
     """Sums over the plays of one game."""
 

@@ -110,7 +110,7 @@ def takes_rows(model: PreTrainedModel, ids_BL: torch.Tensor) -> bool:
 
 
 def _drops_attention(config: object) -> bool:
-    """Is some attention dropped in training? Configurations call it attn_pdrop, attention_probs_dropout_prob, ..."""
+    """Does the configuration use attention dropout? It may be called attn_pdrop, attention_probs_dropout_prob, ..."""
     return any(bool(value) for name, value in vars(config).items() if "att" in name and "drop" in name)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -60,7 +59,7 @@ def vocabulary_logits(head: nn.Module, hidden_NH: torch.Tensor) -> torch.Tensor:
 class Reading(NamedTuple):
     """What one forward pass gives: N branching nodes of at most C children, and T turns."""
 
-    logits_NC: torch.Tensor
+    logits_NC: torch.Tensor  # log-probabilities over the whole vocabulary, where `whole` asked for them
     values_T: torch.Tensor
     states_TH: torch.Tensor  # hidden states that the values were read from
 
@@ -106,6 +105,12 @@ class PolicyModel(nn.Module):
         """Logits (N, V) of all tokens, in float32."""
         return self._scaled(vocabulary_logits(self.base_lm().get_output_embeddings(), hidden_NH))
 
+    @torch.inference_mode()
+    def values(self, hidden_BH: torch.Tensor) -> list[float]:
+        """The critic's estimates at states, for play."""
+        values: list[float] = self.value_head(hidden_BH).tolist()
+        return values
+
     def _scaled(self, logits: torch.Tensor) -> torch.Tensor:
         """What the architecture makes of the products of its output layer."""
         if self.logit_scale != 1:
@@ -126,20 +131,19 @@ class PolicyModel(nn.Module):
         trees: Trees | None = None,
         whole: bool = False,
         sizes: Sequence[int] | None = None,
-        reference: bool = False,
     ) -> Reading:
-        """Right padding needs no attention mask: attention is causal, and padded positions are never read.
+        """Logits of the children (-1 pads) of N nodes, and values of T turns, each at its row and position in ids_BL.
 
-        With `trees`, children_NC stands for whole actions and the logits are their scores. reference=True reads the
-        model with its adapter off. With the `sizes` of the rows, padding is left out where this can be done.
+        Right padding needs no attention mask: attention is causal, and padded positions are never read. `sizes` are the
+        lengths of the rows: with them, padding is left out where this can be done.
+        `trees` says where rows hold the candidates of turns behind their text; children_NC then stands for whole
+        actions, and the logits are their scores. `whole` gives log-probabilities over the whole vocabulary instead.
         """
         decoder = self.base_lm().get_decoder()
-        adapter = self.lm.disable_adapter() if reference and self.has_adapter else nullcontext()  # type: ignore[operator]
-        with adapter:
-            if sizes is not None and takes_rows(decoder, ids_BL):
-                hidden_at = _read_rows(decoder, ids_BL, sizes, trees)
-            else:
-                hidden_at = _read_padded(decoder, ids_BL, trees)
+        if sizes is not None and takes_rows(decoder, ids_BL):
+            hidden_at = _read_rows(decoder, ids_BL, sizes, trees)
+        else:
+            hidden_at = _read_padded(decoder, ids_BL, trees)
         if trees is None:
             hidden_NH = hidden_at(node_row_N, node_position_N)
             logits_NC = self.logits(hidden_NH, children_NC)
@@ -147,7 +151,7 @@ class PolicyModel(nn.Module):
                 logits_NC = logits_NC - log_normalisers(self.vocabulary_logits, hidden_NH)[:, None]
         else:
             hidden_RH = hidden_at(trees.read_row_R, trees.read_column_R)
-            logits_NC = candidate_scores(self.vocabulary_logits, hidden_RH, trees, tuple(children_NC.shape))
+            logits_NC = candidate_scores(self.vocabulary_logits, hidden_RH, trees.paths, tuple(children_NC.shape))
         before_TH = hidden_at(turn_row_T, turn_position_T)
         values_T = self.value_head(before_TH if self.value_shares_trunk else before_TH.detach())
         return Reading(logits_NC, values_T, before_TH)

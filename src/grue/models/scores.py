@@ -16,19 +16,30 @@ CHUNK = 512  # states whose logits over the whole vocabulary are in memory at on
 
 
 @dataclass(frozen=True, slots=True)
+class Paths:
+    """P tokens of K candidates, ordered by the state that predicts them."""
+
+    read_P: torch.Tensor  # ascending: index of the state that predicts this token
+    token_P: torch.Tensor
+    candidate_P: torch.Tensor
+    divisor_K: torch.Tensor
+    node_K: torch.Tensor  # where a candidate's score stands in logits_NC
+    place_K: torch.Tensor
+
+    def to(self, device: torch.device | str) -> Paths:
+        """The same paths on `device`."""
+        return replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+
+
+@dataclass(frozen=True, slots=True)
 class Trees:
-    """B rows of L ids (text, then trees), R states that predict, P tokens of candidates, K candidates."""
+    """B rows of L ids (text, then trees), R states that predict the tokens of `paths`."""
 
     places_BL: torch.Tensor  # position of each token in its text
     seen_BLL: torch.Tensor  # bool
     read_row_R: torch.Tensor
     read_column_R: torch.Tensor
-    path_read_P: torch.Tensor  # ascending: index of the state that predicts this token
-    path_token_P: torch.Tensor
-    path_candidate_P: torch.Tensor
-    divisor_K: torch.Tensor
-    node_K: torch.Tensor  # where a candidate's score stands in logits_NC
-    place_K: torch.Tensor
+    paths: Paths
 
     def to(self, device: torch.device | str) -> Trees:
         """The same trees on `device`."""
@@ -77,10 +88,10 @@ def log_normalisers(logits_of: Callable[[torch.Tensor], torch.Tensor], hidden_NH
 
 
 def candidate_scores(
-    logits_of: Callable[[torch.Tensor], torch.Tensor], hidden_RH: torch.Tensor, trees: Trees, shape: tuple[int, ...]
+    logits_of: Callable[[torch.Tensor], torch.Tensor], hidden_RH: torch.Tensor, paths: Paths, shape: tuple[int, ...]
 ) -> torch.Tensor:
     """Scores (N, C) of the candidates of N turns, -inf where a turn has fewer: what a softmax over actions takes."""
-    log_probs_P = token_log_probs(logits_of, hidden_RH, trees.path_read_P, trees.path_token_P)
-    scores_K = log_probs_P.new_zeros(len(trees.divisor_K)).index_add(0, trees.path_candidate_P, log_probs_P)
+    log_probs_P = token_log_probs(logits_of, hidden_RH, paths.read_P, paths.token_P)
+    scores_K = log_probs_P.new_zeros(len(paths.divisor_K)).index_add(0, paths.candidate_P, log_probs_P)
     scores_NC = log_probs_P.new_full(shape, float("-inf"))
-    return scores_NC.index_put((trees.node_K, trees.place_K), scores_K / trees.divisor_K)
+    return scores_NC.index_put((paths.node_K, paths.place_K), scores_K / paths.divisor_K)

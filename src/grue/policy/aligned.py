@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import token_log_probs
-from grue.policy.choose import Decision, Decoding, Lesson, Query, draw
+from grue.policy.choose import Decision, Decoding, Lesson, Query, draw, longest
 from grue.policy.engine import Engine
-from grue.policy.score import ScorePolicy
 from grue.policy.tree import CandidateTree, candidate_tree
 from grue.policy.trie import Node, TrieCache
 from grue.policy.weigh import candidate_weights
@@ -42,20 +41,26 @@ class _Menu:
     action_P: NDArray[np.int64]
 
 
-class AlignedPolicy(ScorePolicy):
-    """Like ScorePolicy with sums, over the actions that are likely enough (min-p, Nguyen et al. 2024).
+class AlignedPolicy:
+    """Draws a whole action among those that are likely enough (min-p, Nguyen et al. 2024).
 
     An action counts if its first token, and then it as a whole, has at least `policy.min_p` times the probability of
     the likeliest one, which keeps the trees small.
     """
 
+    needs_actions = True
+
     def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
-        super().__init__(model, encoder)
+        self.model, self.encoder = model, encoder
         self.tries = TrieCache(encoder.action)
         self.spoken = lru_cache(maxsize=2_000)(self._spoken)
         self.menu = lru_cache(maxsize=2_000)(self._menu)
         least = encoder.prompt.min_p
         self._least = math.log(least) if least > 0 else -math.inf
+
+    def room(self, actions: Sequence[str]) -> int:
+        """Tokens of the longest valid action; the trees themselves are not part of the sequence."""
+        return longest(self.encoder, actions)
 
     def _spoken(self, actions: tuple[str, ...]) -> tuple[tuple[str, Candidate], ...]:
         """The actions with the ids that tell them apart: forced ends are not read."""
@@ -88,7 +93,7 @@ class AlignedPolicy(ScorePolicy):
         self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
     ) -> list[Decision]:
         """A finished decision for each query, whose state is in hidden_BH."""
-        decisions = [Decision(Node(), query.offset, query.rng, query.row) for query in queries]
+        decisions = [Decision(query) for query in queries]
         log_probs_BV = torch.log_softmax(self.model.vocabulary_logits(hidden_BH), -1)
         menus = self._menus(log_probs_BV, [query.actions for query in queries])
         log_probs_P = self._read(engine, [query.row for query in queries], menus, log_probs_BV)
@@ -142,17 +147,17 @@ class AlignedPolicy(ScorePolicy):
         for row, (menu, part) in enumerate(zip(menus, parts, strict=True)):
             scores_BC[row, : len(menu.actions)] = np.bincount(menu.action_P, part, len(menu.actions))
         scores_BC[scores_BC < scores_BC.max(-1, keepdims=True) + self._least] = -np.inf
-        rngs, counts = [decision.rng for decision in decisions], [len(menu.actions) for menu in menus]
+        rngs, counts = [decision.query.rng for decision in decisions], [len(menu.actions) for menu in menus]
         drawn = draw(torch.from_numpy(scores_BC), counts, rngs, decoding)
         rows = zip(decisions, menus, scores_BC.tolist(), *drawn, strict=True)
         for decision, menu, scores, pick, log_prob, entropy in rows:
-            decision.reply = menu.actions[pick]
-            decision.taken = list(self.encoder.action(decision.reply))
             decision.log_prob, decision.entropy = log_prob, entropy
             left = [number for number, score in enumerate(scores) if score > -math.inf]
             if len(left) > 1:
                 decision.candidates = tuple(menu.candidates[number] for number in left)
-                decision.branches = [Branch(decision.offset - 1, tuple(range(len(left))), left.index(pick))]
+                decision.branches = [Branch(decision.position, tuple(range(len(left))), left.index(pick))]
+            decision.action = menu.actions[pick]
+            decision.taken = list(self.encoder.action(decision.action))
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
         """Every token of a teacher's action but a forced end, behind the id at `state_position`."""

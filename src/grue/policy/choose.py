@@ -51,29 +51,25 @@ class Lesson:
 
 @dataclass(slots=True)
 class Decision:
-    """One action being decided. `fed` are ids the engine has not seen yet."""
+    """The answer to a query, while it is found and after."""
 
-    node: Node  # where in the trie of valid actions it stands; unused by policies that have no trie
-    offset: int  # len(ids of the segment) when the decision began
-    rng: random.Random
-    row: int = 0
-    taken: list[int] = field(default_factory=list)
+    query: Query
+    action: str = ""  # what was decided on
+    taken: list[int] = field(default_factory=list)  # ids behind those of the query
     fed: int = 0  # how many of `taken` the engine has seen
     log_prob: float = 0.0
     entropy: float = 0.0
     branches: list[Branch] = field(default_factory=list)
     candidates: tuple[Candidate, ...] = ()
-    reply: str | None = None  # an action that was not found in the trie
     valid: bool = True
     thought: str = ""
     thought_ids: int = 0
+    node: Node = field(default_factory=Node)  # where it stands in a trie, for policies that walk one
 
     @property
-    def action(self) -> str:
-        """The action that was decided on."""
-        found = self.node.action if self.reply is None else self.reply
-        assert found is not None
-        return found
+    def position(self) -> int:
+        """Index in the segment of the last id so far, whose logits decide what comes next."""
+        return self.query.offset + len(self.taken) - 1
 
     def unread(self) -> list[int]:
         return self.taken[self.fed :]
@@ -83,7 +79,10 @@ class Decision:
         while len(self.node.tokens) == 1:
             self.taken.append(self.node.tokens[0])
             self.node = self.node.child(0)
-        return self.node.action is not None
+        if self.node.action is None:
+            return False
+        self.action = self.node.action
+        return True
 
 
 def draw(
@@ -104,6 +103,11 @@ def draw(
     return picks.tolist(), log_probs_BC.gather(1, picks[:, None]).squeeze(1).tolist(), entropies
 
 
+def longest(encoder: Encoder, actions: Sequence[str]) -> int:
+    """Tokens of the longest of `actions`."""
+    return max((len(encoder.action(action)) for action in actions), default=0)
+
+
 class ChoosePolicy:
     """Batched decisions over a PolicyModel used for inference. `encoder` and the tries are shared by all episodes."""
 
@@ -113,23 +117,15 @@ class ChoosePolicy:
         self.model, self.encoder = model, encoder
         self.tries = TrieCache(encoder.action)
 
-    def engine(self, slots: int, columns: int) -> Engine:
-        return Engine(self.model.base_lm(), slots, columns)
-
     def room(self, actions: Sequence[str]) -> int:
         """Tokens of the longest valid action: kept free, so that a decision never has to stop half way."""
-        return max((len(self.encoder.action(action)) for action in actions), default=0)
-
-    @torch.inference_mode()
-    def values(self, hidden_BH: torch.Tensor) -> list[float]:
-        values: list[float] = self.model.value_head(hidden_BH).tolist()
-        return values
+        return longest(self.encoder, actions)
 
     def act(
         self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
     ) -> list[Decision]:
         """A finished decision for each query, whose state is in hidden_BH."""
-        decisions = [Decision(self.tries(query.actions), query.offset, query.rng, query.row) for query in queries]
+        decisions = [Decision(query, node=self.tries(query.actions)) for query in queries]
         self.walk(engine, decisions, hidden_BH, decoding)
         return decisions
 
@@ -141,7 +137,7 @@ class ChoosePolicy:
         if at_state:
             self.decide([decisions[place] for place in at_state], hidden_BH[at_state], decoding)
         while undecided := [decision for decision in undecided if not decision.follow_forced()]:
-            hidden_BH = engine.feed([d.row for d in undecided], [d.unread() for d in undecided])
+            hidden_BH = engine.feed([d.query.row for d in undecided], [d.unread() for d in undecided])
             for decision in undecided:
                 decision.fed = len(decision.taken)
             self.decide(undecided, hidden_BH, decoding)
@@ -153,10 +149,9 @@ class ChoosePolicy:
         children = [list(d.node.tokens) + [-1] * (widest - len(d.node.tokens)) for d in decisions]
         logits = self.model.logits(hidden_BH, torch.tensor(children, device=hidden_BH.device))
         counts = [len(d.node.tokens) for d in decisions]
-        drawn = draw(logits, counts, [d.rng for d in decisions], decoding)
+        drawn = draw(logits, counts, [d.query.rng for d in decisions], decoding)
         for decision, pick, log_prob, entropy in zip(decisions, *drawn, strict=True):
-            position = decision.offset + len(decision.taken) - 1
-            decision.branches.append(Branch(position, decision.node.tokens, pick))
+            decision.branches.append(Branch(decision.position, decision.node.tokens, pick))
             decision.log_prob += log_prob
             decision.entropy += entropy
             decision.taken.append(decision.node.tokens[pick])

@@ -25,18 +25,16 @@ class Policy(Protocol):
     encoder: Encoder
     needs_actions: bool  # the game must list its valid actions
 
-    def engine(self, slots: int, columns: int) -> Engine: ...
-
     def room(self, actions: Sequence[str]) -> int:
         """Tokens that a decision may need behind the observation."""
-
-    def values(self, hidden_BH: torch.Tensor) -> list[float]:
-        """The critic's estimates at states."""
 
     def act(
         self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
     ) -> list[Decision]:
-        """A finished decision for each query, whose state is in hidden_BH."""
+        """A finished decision for each query, from its state: queries and hidden_BH are parallel.
+
+        Greedy decoding, too, reports log-probabilities at the temperature of `decoding`.
+        """
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
         """What would have to be decided to do what a teacher did."""

@@ -7,17 +7,15 @@ are one tree that shares the cache of the prefix, read in one pass.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 import torch
 
 from grue.models.policy_model import PolicyModel
-from grue.models.scores import token_log_probs
-from grue.policy.choose import Decision, Decoding, Lesson, Query, draw
+from grue.models.scores import candidate_scores
+from grue.policy.choose import Decision, Decoding, Lesson, Query, draw, longest
 from grue.policy.engine import Engine
-from grue.policy.tree import FlatPaths, candidate_tree
-from grue.policy.trie import Node
+from grue.policy.tree import candidate_tree, flat_paths
 from grue.policy.weigh import candidate_weights
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn
@@ -33,17 +31,9 @@ class ScorePolicy:
     def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
         self.model, self.encoder = model, encoder
 
-    def engine(self, slots: int, columns: int) -> Engine:
-        return Engine(self.model.base_lm(), slots, columns)
-
     def room(self, actions: Sequence[str]) -> int:
         """Tokens of the longest valid action; the trees themselves are not part of the sequence."""
-        return max((len(self.encoder.action(action)) for action in actions), default=0)
-
-    @torch.inference_mode()
-    def values(self, hidden_BH: torch.Tensor) -> list[float]:
-        values: list[float] = self.model.value_head(hidden_BH).tolist()
-        return values
+        return longest(self.encoder, actions)
 
     def candidates(self, actions: Sequence[str]) -> tuple[Candidate, ...]:
         """The actions with what their scores are divided by."""
@@ -57,7 +47,7 @@ class ScorePolicy:
         decisions = []
         open_places = []  # of queries with more than one action
         for place, query in enumerate(queries):
-            decision = Decision(Node(), query.offset, query.rng, query.row, reply=query.actions[0])
+            decision = Decision(query, query.actions[0])
             if len(query.actions) > 1:
                 decision.candidates = self.candidates(query.actions)
                 open_places.append(place)
@@ -67,12 +57,12 @@ class ScorePolicy:
         for part in self._parts(open_places, decisions):
             scores_BC = self.scores(engine, [decisions[place] for place in part], hidden_BH[part])
             counts = [len(decisions[place].candidates) for place in part]
-            rngs: list[random.Random] = [decisions[place].rng for place in part]
+            rngs = [queries[place].rng for place in part]
             for place, pick, log_prob, entropy in zip(part, *draw(scores_BC, counts, rngs, decoding), strict=True):
                 decision, chosen = decisions[place], decisions[place].candidates[pick]
-                decision.branches = [Branch(decision.offset - 1, tuple(range(len(decision.candidates))), pick)]
+                decision.branches = [Branch(decision.position, tuple(range(len(decision.candidates))), pick)]
                 decision.log_prob, decision.entropy = log_prob, entropy
-                decision.reply, decision.taken = queries[place].actions[pick], list(chosen.ids)
+                decision.action, decision.taken = queries[place].actions[pick], list(chosen.ids)
         return decisions
 
     @torch.inference_mode()
@@ -82,18 +72,12 @@ class ScorePolicy:
         states = [hidden[None] for hidden in hidden_BH]
         deep = [place for place, tree in enumerate(trees) if tree.tokens]  # others: every action is one token
         if deep:
-            ahead = engine.look_ahead([decisions[place].row for place in deep], [trees[place] for place in deep])
+            ahead = engine.look_ahead([decisions[place].query.row for place in deep], [trees[place] for place in deep])
             for place, hidden_nH in zip(deep, ahead.split([len(trees[p].tokens) for p in deep]), strict=True):
                 states[place] = torch.cat([states[place], hidden_nH])
-        flat, device = FlatPaths.of([decision.candidates for decision in decisions]), hidden_BH.device
-        log_probs_P = token_log_probs(
-            self.model.vocabulary_logits, torch.cat(states), flat.path_read_P.to(device), flat.path_token_P.to(device)
-        )
-        sums_K = log_probs_P.new_zeros(len(flat.divisor_K)).index_add(0, flat.path_candidate_P.to(device), log_probs_P)
+        paths = flat_paths([decision.candidates for decision in decisions]).to(hidden_BH.device)
         widest = max(len(decision.candidates) for decision in decisions)
-        scores_BC = sums_K.new_full((len(decisions), widest), float("-inf"))
-        scores_BC[flat.node_K.to(device), flat.place_K.to(device)] = sums_K / flat.divisor_K.to(device)
-        return scores_BC
+        return candidate_scores(self.model.vocabulary_logits, torch.cat(states), paths, (len(decisions), widest))
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
         """The one branch, among all valid actions, that a teacher took behind the id at `state_position`."""

@@ -23,23 +23,16 @@ class ThinkPolicy:
         self.model, self.encoder = model, encoder
         self._choose = ChoosePolicy(model, encoder)
 
-    def engine(self, slots: int, columns: int) -> Engine:
-        return self._choose.engine(slots, columns)
-
     def room(self, actions: Sequence[str]) -> int:
         """Tokens of the longest thought, of the marker, and of the longest action."""
         marker = len(self.encoder.after_thought(()))
         return self.encoder.prompt.thought_tokens + marker + self._choose.room(actions)
 
-    def values(self, hidden_BH: torch.Tensor) -> list[float]:
-        return self._choose.values(hidden_BH)
-
     def act(
         self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
     ) -> list[Decision]:
         """A finished decision for each query, whose state is in hidden_BH."""
-        tries = self._choose.tries
-        decisions = [Decision(tries(query.actions), query.offset, query.rng, query.row) for query in queries]
+        decisions = [Decision(query, node=self._choose.tries(query.actions)) for query in queries]
         most = self.encoder.prompt.thought_tokens
         write_lines(self.model, self.encoder, engine, decisions, hidden_BH, decoding, most)
         for decision in decisions:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from grue.models.scores import Trees
+from grue.models.scores import Paths, Trees
 from grue.types import Candidate
 
 Row = tuple[Sequence[int], Sequence[tuple[int, tuple[Candidate, ...]]]]
@@ -68,41 +68,27 @@ def _tree(candidates: tuple[tuple[int, ...], ...]) -> CandidateTree:
     return CandidateTree(tuple(tokens), tuple(parents), tuple(depths), tuple(paths))
 
 
-@dataclass(frozen=True, slots=True)
-class FlatPaths:
-    """The tokens of the candidates of several turns, ordered by the state that predicts them.
-
-    A turn has 1 + len(tree.tokens) states: its own, then those of its tree. The names are those of `Trees`.
-    """
-
-    path_read_P: torch.Tensor
-    path_token_P: torch.Tensor
-    path_candidate_P: torch.Tensor
-    divisor_K: torch.Tensor
-    node_K: torch.Tensor
-    place_K: torch.Tensor
-
-    @classmethod
-    def of(cls, turns: Sequence[Sequence[Candidate]]) -> FlatPaths:
-        paths: list[tuple[int, int, int]] = []
-        places: list[tuple[int, int, float]] = []
-        first = 0
-        for node, candidates in enumerate(turns):
-            tree = candidate_tree(candidates)
-            for place, (candidate, path) in enumerate(zip(candidates, tree.paths, strict=True)):
-                states = [(first + 1 + state, token) for state, token in zip(path, candidate.ids, strict=True)]
-                paths += [(read, token, len(places)) for read, token in states]
-                places.append((node, place, candidate.divisor))
-            first += 1 + len(tree.tokens)
-        path_PX = torch.tensor(sorted(paths, key=lambda path: path[0]), dtype=torch.long).reshape(-1, 3)
-        return cls(
-            path_read_P=path_PX[:, 0].contiguous(),
-            path_token_P=path_PX[:, 1],
-            path_candidate_P=path_PX[:, 2],
-            divisor_K=torch.tensor([divisor for *_, divisor in places], dtype=torch.float32),
-            node_K=torch.tensor([node for node, _, _ in places], dtype=torch.long),
-            place_K=torch.tensor([place for _, place, _ in places], dtype=torch.long),
-        )
+def flat_paths(turns: Sequence[Sequence[Candidate]]) -> Paths:
+    """The paths of the candidates of several turns, whose states are counted through: a turn's own, then its tree's."""
+    paths: list[tuple[int, int, int]] = []
+    places: list[tuple[int, int, float]] = []
+    first = 0
+    for node, candidates in enumerate(turns):
+        tree = candidate_tree(candidates)
+        for place, (candidate, path) in enumerate(zip(candidates, tree.paths, strict=True)):
+            states = [(first + 1 + state, token) for state, token in zip(path, candidate.ids, strict=True)]
+            paths += [(read, token, len(places)) for read, token in states]
+            places.append((node, place, candidate.divisor))
+        first += 1 + len(tree.tokens)
+    path_PX = torch.tensor(sorted(paths, key=lambda path: path[0]), dtype=torch.long).reshape(-1, 3)
+    return Paths(
+        read_P=path_PX[:, 0].contiguous(),
+        token_P=path_PX[:, 1],
+        candidate_P=path_PX[:, 2],
+        divisor_K=torch.tensor([divisor for *_, divisor in places], dtype=torch.float32),
+        node_K=torch.tensor([node for node, _, _ in places], dtype=torch.long),
+        place_K=torch.tensor([place for _, place, _ in places], dtype=torch.long),
+    )
 
 
 def lay_out(rows: Sequence[Row]) -> tuple[NDArray[np.int64], Trees]:
@@ -131,16 +117,10 @@ def lay_out(rows: Sequence[Row]) -> tuple[NDArray[np.int64], Trees]:
         reads += [(row, state), *((row, column) for column in range(start, end))]
         ends[row] = end
     read_RX = torch.tensor(reads, dtype=torch.long).reshape(-1, 2)
-    flat = FlatPaths.of([candidates for _, _, candidates in turns])
     return ids, Trees(
         places_BL=torch.from_numpy(places),
         seen_BLL=torch.from_numpy(seen),
         read_row_R=read_RX[:, 0],
         read_column_R=read_RX[:, 1],
-        path_read_P=flat.path_read_P,
-        path_token_P=flat.path_token_P,
-        path_candidate_P=flat.path_candidate_P,
-        divisor_K=flat.divisor_K,
-        node_K=flat.node_K,
-        place_K=flat.place_K,
+        paths=flat_paths([candidates for _, _, candidates in turns]),
     )

@@ -55,7 +55,7 @@ def build_trie(actions: Sequence[str], encode: Callable[[str], Sequence[int]]) -
     """The trie of `actions`, each encoded by `encode`. Raises ModelError where two actions cannot be told apart."""
     paths = [(tuple(encode(action)), action) for action in actions]
     ordered = sorted(ids for ids, _ in paths)
-    for ids, following in pairwise(ordered):  # what an id sequence begins follows it in this order
+    for ids, following in pairwise(ordered):  # after sorting, a sequence stands directly before those that it begins
         if following[: len(ids)] == ids:
             one, other = [action for found, action in paths if found in (ids, following)][:2]
             raise ModelError(

@@ -9,7 +9,6 @@ import torch
 from grue.models.policy_model import PolicyModel
 from grue.policy.choose import Decision, Decoding, Lesson, Query, draw
 from grue.policy.engine import Engine
-from grue.policy.trie import Node
 from grue.policy.weigh import candidate_weights
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn
@@ -23,27 +22,19 @@ class WritePolicy:
     def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
         self.model, self.encoder = model, encoder
 
-    def engine(self, slots: int, columns: int) -> Engine:
-        return Engine(self.model.base_lm(), slots, columns)
-
     def room(self, actions: Sequence[str]) -> int:
         """Tokens of the longest reply, and of what closes it."""
         return self.encoder.prompt.reply_tokens + len(self.encoder.closing(()))
-
-    @torch.inference_mode()
-    def values(self, hidden_BH: torch.Tensor) -> list[float]:
-        values: list[float] = self.model.value_head(hidden_BH).tolist()
-        return values
 
     def act(
         self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
     ) -> list[Decision]:
         """A finished decision for each query, whose state is in hidden_BH."""
-        decisions = [Decision(Node(), query.offset, query.rng, query.row) for query in queries]
+        decisions = [Decision(query) for query in queries]
         write_lines(self.model, self.encoder, engine, decisions, hidden_BH, decoding, self.encoder.prompt.reply_tokens)
         for decision, query in zip(decisions, queries, strict=True):
-            decision.reply = self.encoder.text(decision.taken)
-            decision.valid = decision.reply in query.actions if query.actions else bool(decision.reply)
+            decision.action = self.encoder.text(decision.taken)
+            decision.valid = decision.action in query.actions if query.actions else bool(decision.action)
             decision.taken += self.encoder.closing(decision.taken)
         return decisions
 
@@ -87,7 +78,7 @@ def write_lines(
         writing = [decision for decision in writing if not encoder.ends(decision.taken[-1])]
         if not writing or count == most:
             return
-        hidden_BH = engine.feed([d.row for d in writing], [d.unread() for d in writing])
+        hidden_BH = engine.feed([d.query.row for d in writing], [d.unread() for d in writing])
         for decision in writing:
             decision.fed = len(decision.taken)
 
@@ -103,14 +94,13 @@ def _write_token(
     if decoding.top_p < 1:
         kept_BV = nucleus(logits_BV / decoding.temperature, decoding.top_p)
         logits_BV = logits_BV.masked_fill(~kept_BV, float("-inf"))
-    drawn = draw(logits_BV, [count] * len(decisions), [decision.rng for decision in decisions], decoding)
+    drawn = draw(logits_BV, [count] * len(decisions), [decision.query.rng for decision in decisions], decoding)
     for place, (decision, token, log_prob, entropy) in enumerate(zip(decisions, *drawn, strict=True)):
         children: Sequence[int] = range(count)
         if kept_BV is not None:
             children = tuple(kept_BV[place].nonzero()[:, 0].tolist())
         if len(children) > 1:
-            position = decision.offset + len(decision.taken) - 1
-            decision.branches.append(Branch(position, children, children.index(token)))
+            decision.branches.append(Branch(decision.position, children, children.index(token)))
         decision.log_prob += log_prob
         decision.entropy += entropy
         decision.taken.append(token)

@@ -1,22 +1,15 @@
-"""results.json as rows, and rows as a table for Markdown or for a terminal."""
+"""results.json as rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from grue.report.metrics import policy_rank, policy_title
-from grue.report.text import as_number, interval_text, number, one_line, percent
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from grue.report.metrics import policy_rank
+from grue.report.text import as_number
 
 FOLDS = ("train", "dev", "test")
-_HEADINGS = (
-    *("policy", "decoding", "success", "95% interval", "score", "steps", "limit", "lost", "failed", "games"),
-    "TALES",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,41 +67,6 @@ def folds(results: Mapping[str, Any]) -> list[str]:
     return [fold for fold in FOLDS if rows(results, fold)]
 
 
-def markdown_table(results: Mapping[str, Any], fold: str = "") -> str:
-    """A Markdown table for a README; names are escaped, so that no cell can end the table or hold HTML."""
-    found = rows(results, fold)
-    headings = _headings(found)
-    lines = [_markdown_line(headings), "|---|---|" + "---:|" * (len(headings) - 2)]
-    lines += [_markdown_line(_cells(row)[: len(headings)]) for row in found]
-    return "\n".join(lines) + "\n"
-
-
-def terminal_table(results: Mapping[str, Any], fold: str = "") -> Table:
-    """A rich table; cells are Text, so no name can hold markup or control codes."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"{fold or main_fold(results)} fold", title_justify="left")
-    found = rows(results, fold)
-    headings = _headings(found)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in _HEADINGS[:2] else "right", no_wrap=True)
-    previous = ""
-    for row in found:
-        cells = list(_cells(row)[: len(headings)])
-        if row.policy == previous:
-            cells[0] = ""  # a policy's name stands once, at its first decoding
-        previous = row.policy
-        table.add_row(*(Text(cell) for cell in cells), style="bold" if row.policy == "ppo" else "")
-    return table
-
-
-def _headings(found: list[Row]) -> tuple[str, ...]:
-    """The last column is there where something stands in it."""
-    return _HEADINGS if any(row.tales is not None for row in found) else _HEADINGS[:-1]
-
-
 def _policies(results: Mapping[str, Any], fold: str) -> dict[str, Any]:
     found = results.get("policies" if fold == main_fold(results) else fold)
     if isinstance(found, dict) and isinstance(found.get("policies"), dict):
@@ -156,31 +114,3 @@ def interval(data: object) -> tuple[float, float] | None:
 def _share(data: object) -> float | None:
     value = as_number(data)
     return None if value is None else min(max(value, 0.0), 1.0)
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    return (
-        one_line(policy_title(row.policy), 40),
-        one_line(row.decoding, 40),
-        percent(row.success),
-        interval_text(row.success_ci95),
-        "–" if row.score is None else f"{row.score:.3f}",
-        "–" if row.steps_mean is None else f"{row.steps_mean:.1f}",
-        percent(row.limit),
-        percent(row.lost),
-        number(row.failed),
-        number(row.games),
-        "–" if row.tales is None else f"{row.tales:.3f}",
-    )
-
-
-def _markdown_line(cells: tuple[str, ...]) -> str:
-    return "| " + " | ".join(_markdown(cell) for cell in cells) + " |"
-
-
-def _markdown(text: str) -> str:
-    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\\", "\\\\"), ("|", "\\|"), ("`", "\\`")):
-        text = text.replace(sign, safe)
-    for sign in "*_[]":
-        text = text.replace(sign, f"\\{sign}")
-    return text

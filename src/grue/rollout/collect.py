@@ -81,7 +81,7 @@ def _collect_here(
     slots = min(len(games), len(tasks))
     if not slots:
         return []
-    engine = policy.engine(slots, columns)
+    engine = Engine(policy.model.base_lm(), slots, columns)
     advisers = [Adviser(adviser, game) if adviser else None for game in games[:slots]]
     seats = [Seat(row, games[row], policy, player, columns, advisers[row]) for row in range(slots)]
     refill(seats)
@@ -107,5 +107,5 @@ def _decide(policy: Policy, engine: Engine, seats: list[Seat], decoding: Decodin
     hidden_BH = engine.feed([seat.row for seat in seats], [seat.unread() for seat in seats])
     queries = [seat.query() for seat in seats]
     decisions = policy.act(engine, queries, hidden_BH, decoding)
-    for seat, value, decision in zip(seats, policy.values(hidden_BH), decisions, strict=True):
+    for seat, value, decision in zip(seats, policy.model.values(hidden_BH), decisions, strict=True):
         seat.value, seat.decision = value, decision

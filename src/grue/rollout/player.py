@@ -6,6 +6,7 @@ import random
 
 from grue.errors import ModelError
 from grue.policy.choose import Decision, Decoding, Query
+from grue.policy.engine import Engine
 from grue.policy.policy import Policy
 from grue.prompts.history import History
 from grue.types import Observation, Task
@@ -23,7 +24,7 @@ class PolicyPlayer:
     ) -> None:
         self.policy, self.name = policy, name
         self._columns, self._limit, self._decoding, self._seed = columns, limit, decoding, seed
-        self._engine = policy.engine(1, columns)
+        self._engine = Engine(policy.model.base_lm(), 1, columns)
         self._games = 0
         self._history: History | None = None
         self._rng = random.Random()
@@ -55,7 +56,7 @@ class PolicyPlayer:
             self._engine.reset(0)
         hidden_BH = self._engine.feed([0], [history.ids[history.seen :]])
         history.seen = len(history.ids)
-        (self.value,) = self.policy.values(hidden_BH)
+        (self.value,) = self.policy.model.values(hidden_BH)
         query = Query(0, actions, len(history.ids), self._rng)
         (self.decision,) = self.policy.act(self._engine, [query], hidden_BH, self._decoding)
         history.act(self.decision.taken, self.decision.fed)

@@ -47,7 +47,8 @@ class Seat:
         self.history = History(self.policy.encoder, self.observation.goal, task.limit, self.columns)
         if self.adviser is not None:
             self.adviser.start(task, self.observation)
-        self._show()  # a context too short to begin with is the settings' fault, and ends all
+        # If even the first observation does not fit, the settings are wrong: raise instead of failing one game.
+        self._show()
         return None
 
     def unread(self) -> list[int]:
@@ -85,7 +86,7 @@ class Seat:
         try:
             self.observation, reward, outcome = self.game.step(decision.action)
         except GameError as error:
-            # an engine that the teacher's question has brought down fails at the next step, for no reason of its own
+            # If asking the teacher crashed the engine, the next step fails; report the teacher's error as the cause.
             asked = self.adviser.trouble if self.adviser is not None else ""
             return self._end(Outcome.FAILED, f"{error.message} (the teacher: {asked})" if asked else error.message)
         self.turns.append(

@@ -14,6 +14,7 @@ from grue.errors import ConfigError, DataError, GameError, TeacherError
 from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
 from grue.games.teachers import teacher
+from grue.games.training import check_training
 from grue.models.out_of_memory import explained_memory
 from grue.models.sharding import check_sharding
 from grue.models.skeleton import check_attention, check_model
@@ -32,7 +33,7 @@ from grue.stages.watching import watch
 from grue.storage import episodes, jsonl
 from grue.storage.run import TRAINING, Run, read_results
 from grue.train.learner import Learner
-from grue.train.ppo import check_game, train_ppo
+from grue.train.ppo import train_ppo
 from grue.train.sft import train_sft
 from grue.types import Outcome
 
@@ -117,7 +118,7 @@ def _check(config: Config, processes: Processes) -> None:
     """Refuse what would only come to light after hours."""
     _check_learning(config, processes)
     if config.ppo.iterations:
-        check_game(config.game.name, config.ppo.rename, config.ppo.hidden_state)
+        check_training(config.game.name, config.ppo.rename, config.ppo.hidden_state)
 
 
 def _check_learning(config: Config, processes: Processes) -> None:

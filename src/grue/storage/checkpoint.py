@@ -173,7 +173,7 @@ def _write(
             code = re.search(r"os error (\d+)", str(error))  # it wraps what the system said, such as a full disk
             raise OSError(int(code[1]) if code else 0, str(error)) from error
     try:
-        # The standard module writes integers of any size (states of random generators) and refuses NaN.
+        # The standard module can be told to refuse NaN.
         text = json.dumps(state, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"the state of step {step} has no form in JSON: {error}") from error

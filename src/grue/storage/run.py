@@ -71,7 +71,6 @@ class Run:
         self.metrics_file = out / "metrics.jsonl"
         self.evaluation_file = out / "evaluation.jsonl"
         self.results_file = out / "results.json"
-        self.report_file = out / "report.html"
         self._stages_file = out / "stages.json"
         self.lost: tuple[str, ...] = ()  # stages that start over: `begin` deletes what they have left
         self._prompt: str | None = None  # hash of the form of prompts, once a model has been loaded

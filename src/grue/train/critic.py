@@ -7,7 +7,6 @@ a shared trunk disturbs a policy that is nearly deterministic, and an under-fitt
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from grue.train.seeds import hash_seed
 
 BATCH = 512
 
@@ -80,8 +81,3 @@ class Critic:
             moments.setdefault(int(index), {})[name] = tensors[key]
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
-
-
-def hash_seed(text: str) -> int:
-    """A number from a text, the same in every process (Python's own hash is not)."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])

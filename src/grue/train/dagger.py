@@ -25,11 +25,12 @@ from grue.progress import Progress
 from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
 from grue.rollout.pack import Sample
-from grue.storage import checkpoint, episodes, jsonl
+from grue.storage import episodes, jsonl
 from grue.storage.run import Run
-from grue.train.learner import Learner, learning_rate_factor, load_weights
-from grue.train.measures import UNMEASURED, dev_metrics, mean, merit_of, play_metrics
-from grue.train.ppo import draw
+from grue.train.learner import Learner, learning_rate_factor
+from grue.train.measures import mean, play_metrics
+from grue.train.ppo import draw_tasks
+from grue.train.selection import Selection
 from grue.train.sft import TRIM_EVERY, imitation_step, smoothing_of
 from grue.types import Episode, Outcome, Task
 
@@ -58,24 +59,15 @@ def train_dagger(
     `items_of` gives the samples of a round.
     """
     cfg, processes = config.dagger, learner.processes
-    progress = _resume(run, learner, cfg.steps, say)
+    selection = Selection(
+        run, config, learner, games, dev_tasks, say, "dagger", rows="dagger_dev", unit="round", steps=cfg.steps
+    )
+    selection.resume({"env_steps": 0, "play_s": 0.0, "sums": {}})
+    progress = selection.progress
     actor = Actor(learner.policy_model, config.model.dtype)
     policy = make_policy(actor.model, encoder)
-
-    def watch_dev(number: int) -> None:
-        """Measure on the dev fold after round `number`; keep the weights where they are the best so far."""
-        start = time.monotonic()
-        actor.sync()
-        row, words = dev_metrics(config, policy, games, dev_tasks, processes)
-        run.log("dagger_dev", number, {**row, "seconds": time.monotonic() - start})
-        say(f"round {number}: {words}")
-        merit = merit_of(row["success_greedy"], row["score_greedy"])
-        if merit > progress["best_merit"]:
-            progress.update(best_merit=merit, best_round=number)
-            run.save("dagger", learner.step_count, {"model": learner.state()[0]["model"]}, row, best=True)
-
     if cfg.dev_every and not learner.step_count:
-        watch_dev(0)
+        selection.watch(0, policy)
     with say.bar("DAgger", cfg.rounds, done=learner.step_count // cfg.steps, unit="rounds") as bar:
         for number in range(learner.step_count // cfg.steps, cfg.rounds):
             start = time.monotonic()
@@ -92,16 +84,14 @@ def train_dagger(
             metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
             run.log("dagger", number + 1, metrics)
             if cfg.dev_every and ((number + 1) % cfg.dev_every == 0 or number + 1 == cfg.rounds):
-                watch_dev(number + 1)
+                actor.sync()
+                selection.watch(number + 1, policy)
             bar.advance(note=f"success {metrics['success']:.2f} corrected {metrics['corrected']:.2f}")
             _save(run, learner, progress)
             processes.share_interrupt(interrupt)
             if number + 1 < cfg.rounds:
                 interrupt.check()
-    processes.wait()  # the leader writes, and all read the same
-    best = checkpoint.best_valid(run.checkpoints("dagger"))
-    if best is not None:
-        load_weights(learner.policy_model, run.load(best).tensors["model"])
+    selection.end()
     return {name: progress[name] for name in ("env_steps", "best_merit", "best_round")}
 
 
@@ -124,7 +114,7 @@ def _corrected_games(
         played = collect(
             policy,
             games[: cfg.slots],
-            draw(tasks, cfg.games_per_round, 1, f"{config.seed}/dagger/{number}/tasks"),
+            draw_tasks(tasks, cfg.games_per_round, 1, f"{config.seed}/dagger/{number}/tasks"),
             Decoding(top_p=config.policy.top_p),
             seed=f"{config.seed}/dagger/{number}/play",
             columns=config.model.context,
@@ -208,28 +198,3 @@ def _drawn(items: Lessons, cfg: DaggerConfig, rng: random.Random) -> list[Sample
 def _save(run: Run, learner: Learner, progress: dict[str, Any]) -> None:
     tensors, state = learner.state()
     run.save("dagger", learner.step_count, tensors, {**state, "progress": progress})
-
-
-def _resume(run: Run, learner: Learner, steps: int, say: Progress) -> dict[str, Any]:
-    """What has been counted: from the last checkpoint if there is one, whose state the learner then has."""
-    path = checkpoint.latest_valid(run.checkpoints("dagger"))
-    stored = None if path is None else run.load(path)
-    place = checkpoint.best_valid(run.checkpoints("dagger"))
-    best = None if place is None else run.load(place)
-    learner.processes.wait()  # nobody writes before all have read
-    if stored is None:
-        run.rewind("dagger", 0)
-        run.rewind("dagger_dev", -1)  # the first measurement is that of round 0
-        return {"env_steps": 0, "best_merit": UNMEASURED, "best_round": 0, "play_s": 0.0, "sums": {}}
-    learner.load_state(stored.tensors, stored.state)
-    for rows in ("dagger", "dagger_dev"):
-        run.rewind(rows, stored.step // steps)
-    progress: dict[str, Any] = stored.state["progress"]
-    if best is not None and best.step > stored.step:
-        # saved just before a kill, in place of the one before it: it stands until a better one is found, as in PPO
-        merit = merit_of(best.state["success_greedy"], best.state["score_greedy"])
-        progress |= {"best_merit": merit, "best_round": best.step // steps}
-    if best is None and progress["best_merit"] > UNMEASURED:
-        say.warn(f"the best weights, of round {progress['best_round']}, are gone: the best from here on count")
-        progress |= {"best_merit": UNMEASURED, "best_round": 0}
-    return progress

@@ -19,7 +19,8 @@ from torch import nn
 
 from grue.config import PPOConfig
 from grue.train.credit import discounted_return
-from grue.train.critic import Critic, hash_seed
+from grue.train.critic import Critic
+from grue.train.seeds import hash_seed
 from grue.types import Episode
 
 Array = NDArray[np.float64]

@@ -73,9 +73,8 @@ class Learner:
         self.device = next(model.parameters()).device
         self.products = compute_dtype(dtype, self.device.type)
         self.scale = LossScale() if self.products is torch.float16 else None
-        # its own mixed precision is one for a whole process, knows float16 on GPUs only, and hides skipped steps
-        # and its device is one for a whole process as well: a model stays where it is
-        # and a variable of the environment would have it divide losses that are divided already
+        # Accelerate's mixed precision and device are global to the process, and ACCELERATE_GRADIENT_ACCUMULATION_STEPS
+        # would divide our losses a second time, so all three are switched off.
         alone = GradientAccumulationPlugin(num_steps=1)
         self.accelerator = Accelerator(mixed_precision="no", device_placement=False, gradient_accumulation_plugin=alone)
         self.max_grad_norm, self.micro_tokens = max_grad_norm, micro_tokens
@@ -184,7 +183,9 @@ class Learner:
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """A micro-batch's (loss, metrics and the loss). If it does not count: a loss without gradient, no metrics."""
         batch = collate(group).to(self.device)
-        if not counts:  # turns to imitate are in no statistics; the same loss function reaches the same weights
+        if not counts:
+            # Marked as imitation, these turns count in no mean, yet the loss still depends on every weight, as FSDP
+            # requires.
             loss, _ = loss_of(self._read(batch), replace(batch, imitate_T=torch.ones_like(batch.imitate_T)))
             return 0 * loss, {}
         loss, metrics = loss_of(self._read(batch), batch)
@@ -235,9 +236,7 @@ class Learner:
 
     @peers_explained()
     @torch.no_grad()
-    def read(
-        self, items: Sequence[Sample], *, model: PolicyModel | None = None, reference: bool = False
-    ) -> list[torch.Tensor]:
+    def read(self, items: Sequence[Sample], *, model: PolicyModel | None = None) -> list[torch.Tensor]:
         """Logits (nodes, children) of each sample under `model` (default: the trained one), in the order of `items`."""
         reader = model if model is not None else self.model
         reader.eval()
@@ -246,7 +245,7 @@ class Learner:
         for group in (*mine, *idle):
             batch = collate(group).to(self.device)
             with self._autocast() if model is None else nullcontext():
-                logits_NC = reader(*batch.inputs, reference=reference).logits_NC.float()
+                logits_NC = reader(*batch.inputs).logits_NC.float()
             if self.processes.count > 1:
                 logits_NC = logits_NC.cpu()
             read.append(list(logits_NC.split([sum(len(turn.branches) for turn in item.turns) for item in group])))

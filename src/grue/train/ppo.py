@@ -9,27 +9,23 @@ from collections.abc import Mapping, Sequence
 
 from grue import heap
 from grue.config import Config
-from grue.errors import ConfigError
 from grue.games import Game
-from grue.games.renamed import GAMES as RENAMED
-from grue.games.renamed import Renamed
-from grue.games.told import Starts, Told
-from grue.games.twx import TwxGame
+from grue.games.told import Starts
+from grue.games.training import training_games
 from grue.interrupt import Interrupt
 from grue.policy.actor import Actor
 from grue.policy.choose import Decoding
-from grue.policy.policy import Policy, make_policy
+from grue.policy.policy import make_policy
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
-from grue.storage import checkpoint
 from grue.storage.run import Run
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
-from grue.train.learner import Learner, load_weights, policy_rate_factor
-from grue.train.measures import UNMEASURED, dev_metrics, merit_of
+from grue.train.learner import Learner, policy_rate_factor
 from grue.train.ppo_update import Updater, rollout_metrics
 from grue.train.reference import Reference
+from grue.train.selection import Selection
 from grue.types import Task
 
 
@@ -52,12 +48,16 @@ def train_ppo(
     cfg = config.ppo
     reference = Reference(learner.policy_model)
     updater = _updater(config, learner, demo_steps or {})
-    progress = _resume(run, learner, updater, say)
+    selection = Selection(run, config, learner, games, dev_tasks, say, "ppo", rows="dev", unit="iteration")
+    stored = selection.resume({"iteration": 0, "env_steps": 0})
+    if stored is not None:
+        updater.load_state(stored.tensors, stored.state)
+    progress = selection.progress
     done = int(progress["iteration"])
     actor = Actor(learner.policy_model, config.model.dtype)
     policy = make_policy(actor.model, encoder)
     if cfg.dev_every and done == 0:
-        _watch_dev(run, config, learner, policy, games, dev_tasks, progress, say)
+        selection.watch(0, policy)
     starts: Starts | None = {} if cfg.hidden_state else None
     # what is loaded by now stays: collections during play need not walk over it
     gc.collect()
@@ -67,14 +67,16 @@ def train_ppo(
         for iteration in range(done, cfg.iterations):
             start = time.monotonic()
             actor.sync()
-            tasks = draw(
+            tasks = draw_tasks(
                 train_tasks, cfg.episodes_per_iteration, cfg.plays_per_game, f"{config.seed}/ppo/{iteration}/tasks"
             )
             seed = f"{config.seed}/ppo/{iteration}/play"
             decoding = Decoding(temperature=cfg.temperature, top_p=config.policy.top_p)
-            players = training_games(games[: cfg.slots], cfg.rename, f"{config.seed}/ppo/{iteration}/names", starts)
-            columns, processes = config.model.context, learner.processes
-            episodes = collect(policy, players, tasks, decoding, seed=seed, columns=columns, processes=processes)
+            seats = training_games(games[: cfg.slots], cfg.rename, f"{config.seed}/ppo/{iteration}/names", starts)
+            columns, kind, processes = config.model.context, config.policy.kind, learner.processes
+            episodes = collect(
+                policy, seats, tasks, decoding, seed=seed, columns=columns, player=kind, processes=processes
+            )
             played = time.monotonic()
             metrics = rollout_metrics(episodes, played - start, cfg, updater.divisor)
             progress["env_steps"] += sum(episode.steps for episode in episodes)
@@ -93,7 +95,7 @@ def train_ppo(
             processes.share_interrupt(interrupt)
             if cfg.dev_every and ((iteration + 1) % cfg.dev_every == 0 or last):
                 actor.sync()
-                _watch_dev(run, config, learner, policy, games, dev_tasks, progress, say)
+                selection.watch(iteration + 1, policy)
             if last or processes.any(interrupt.requested or time.monotonic() - saved >= cfg.save_every_s):
                 _save(run, learner, updater, progress)
                 saved = time.monotonic()
@@ -101,10 +103,7 @@ def train_ppo(
                     interrupt.check()
     if not cfg.iterations:
         _save(run, learner, updater, progress)
-    learner.processes.wait()  # the leader writes, and all read the same
-    best = checkpoint.best_valid(run.checkpoints("ppo"))
-    if best is not None:
-        load_weights(learner.policy_model, run.load(best).tensors["model"])
+    selection.end()
     return progress
 
 
@@ -120,32 +119,7 @@ def _updater(config: Config, learner: Learner, demo_steps: Mapping[int, int]) ->
     return Updater(config, learner, cfg.entropy_coef, critic, baseline)
 
 
-def check_game(name: str, rename: float, hidden_state: bool) -> None:
-    """ConfigError where PPO's settings ask of a game what it cannot do."""
-    if rename and name not in RENAMED:
-        raise ConfigError(f"ppo.rename is for {', '.join(RENAMED)}; this is {name}", hint="set ppo.rename=0")
-    if hidden_state and name != "cookingworld":
-        raise ConfigError(
-            f"ppo.hidden_state is for cookingworld; this is {name}",
-            hint="set ppo.hidden_state=false, or begin with a preset of the game's own",
-        )
-
-
-def training_games(games: Sequence[Game], rename: float, salt: str, starts: Starts | None = None) -> Sequence[Game]:
-    """The games to train on: as they are, or with things renamed in a share of the episodes.
-
-    With `starts`, what is known of earlier games, they also tell how many steps a win still takes.
-    """
-    if rename == 0 and starts is None:
-        return games
-    for game in games:
-        check_game(game.game if isinstance(game, TwxGame) else "another game", rename, starts is not None)
-    express = [game for game in games if isinstance(game, TwxGame)]
-    telling: Sequence[TwxGame | Told] = express if starts is None else [Told(game, starts) for game in express]
-    return [Renamed(game, salt, rename) for game in telling] if rename else telling
-
-
-def draw(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list[Task]:
+def draw_tasks(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list[Task]:
     """`count` plays of `count / plays` different games, drawn by `seed`. All of them, again, if too few."""
     rng, different = random.Random(seed), max(1, count // plays)
     chosen: list[Task] = []
@@ -154,58 +128,7 @@ def draw(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list[Task]
     return [task for task in chosen for _ in range(plays)]
 
 
-def _watch_dev(
-    run: Run,
-    config: Config,
-    learner: Learner,
-    policy: Policy,
-    games: Sequence[Game],
-    tasks: Sequence[Task],
-    progress: dict[str, float],
-    say: Progress,
-) -> None:
-    """Measure on the dev fold, greedy; keep the weights where they are the best so far."""
-    iteration = int(progress["iteration"])
-    start = time.monotonic()
-    row, words = dev_metrics(config, policy, games, tasks, learner.processes)
-    run.log("dev", iteration, {**row, "seconds": time.monotonic() - start})
-    say(f"iteration {iteration}: {words}")
-    merit = merit_of(row["success_greedy"], row["score_greedy"])
-    if merit > progress["best_merit"]:
-        progress |= {"best_merit": merit, "best_iteration": iteration}
-        run.save("ppo", iteration, {"model": learner.state()[0]["model"]}, row, best=True)
-
-
 def _save(run: Run, learner: Learner, updater: Updater, progress: dict[str, float]) -> None:
     (tensors, state), (more, updater_state) = learner.state(), updater.state()
     step = int(progress["iteration"])
     run.save("ppo", step, tensors | more, {**state, **updater_state, "progress": progress})
-
-
-def _resume(run: Run, learner: Learner, updater: Updater, say: Progress) -> dict[str, float]:
-    """Counters of the run: from the last checkpoint if there is one, whose state everything then has."""
-    path = checkpoint.latest_valid(run.checkpoints("ppo"))
-    stored = None if path is None else run.load(path)
-    place = checkpoint.best_valid(run.checkpoints("ppo"))
-    best = None if place is None else run.load(place)
-    learner.processes.wait()  # nobody writes before all have read
-    if stored is None:
-        run.rewind("ppo", 0)
-        run.rewind("dev", -1)  # the first measurement is that of iteration 0
-        return {"iteration": 0, "env_steps": 0, "best_merit": UNMEASURED, "best_iteration": 0}
-    learner.load_state(stored.tensors, stored.state)
-    updater.load_state(stored.tensors, stored.state)
-    run.rewind("ppo", stored.step)
-    run.rewind("dev", stored.step)
-    progress: dict[str, float] = stored.state["progress"]
-    if best is not None and best.step > stored.step:
-        # saved just before a kill, in place of the one before it: it stands until a better one is found, which
-        # the iterations to come need not find again where they round otherwise (another number of threads)
-        merit = merit_of(best.state["success_greedy"], best.state["score_greedy"])
-        progress |= {"best_merit": merit, "best_iteration": best.step}
-    if best is None and progress["best_merit"] > UNMEASURED:
-        say.warn(
-            f"the best weights, of iteration {int(progress['best_iteration'])}, are gone: the best from here on count"
-        )
-        progress |= {"best_merit": UNMEASURED, "best_iteration": 0}
-    return progress

@@ -114,7 +114,7 @@ class Updater:
 
     config: Config
     learner: Learner
-    entropy_coef: float
+    entropy_coef: float  # current weight; steered when ppo.entropy_target > 0
     critic: Critic | None = None  # None: the value loss is part of the PPO loss
     baseline: GameBaseline | None = None  # None: advantages are against the critic
     scale: RunningScale = field(default_factory=RunningScale)
@@ -129,7 +129,10 @@ class Updater:
     def update(
         self, episodes: Sequence[Episode], iteration: int, rate: float, reference: Reference
     ) -> dict[str, float]:
-        """Learn from one iteration's episodes; returns metrics, most of them means over the steps."""
+        """Learn from one iteration's episodes; returns metrics, most of them means over the steps.
+
+        TrainingError when more than half of the games failed.
+        """
         cfg = self.config.ppo
         usable = [e for e in episodes if e.outcome is not Outcome.FAILED]
         if len(usable) < len(episodes) / 2:

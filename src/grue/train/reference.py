@@ -1,7 +1,6 @@
 """The reference policy: what the trained weights were when PPO began, swapped in for a forward pass.
 
-Only weights that learn are kept, so with an adapter the reference costs a copy of the adapter, not a second model. An
-adapter that has not been trained before PPO adds nothing, and the reference is then the base with its adapter off.
+Only weights that learn are kept. With an adapter, that is the adapter as SFT or DAgger left it, and not a second model.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from grue.evaluate.evaluate import evaluate
 from grue.experiments.eval_gap.defects import Arm, TopKPolicy, advantages_with
 from grue.experiments.eval_gap.settings import Settings
 from grue.games.renamed import renamed_episode
+from grue.games.training import training_games
 from grue.models.adapter import with_adapter
 from grue.models.load import load_model
 from grue.models.policy_model import PolicyModel
@@ -24,11 +25,12 @@ from grue.policy.choose import ChoosePolicy, Decoding
 from grue.rollout.collect import collect
 from grue.rollout.pack import minibatches, samples, tokenise
 from grue.train.credit import Array, RunningScale, credit, critic_values, scaled, turn_rewards
-from grue.train.critic import Critic, hash_seed
+from grue.train.critic import Critic
 from grue.train.learner import Learner, learning_rate_factor, load_weights, policy_rate_factor
-from grue.train.ppo import draw, training_games
+from grue.train.ppo import draw_tasks
 from grue.train.ppo_update import Sizes, ppo_loss, with_reference
 from grue.train.reference import Reference
+from grue.train.seeds import hash_seed
 from grue.train.sft import sft_loss
 from grue.types import Episode, Outcome, Task
 
@@ -124,11 +126,11 @@ class PPOArm:
 
     def _play(self, policy: ChoosePolicy, train: Sequence[Task], iteration: int, cfg: PPOConfig) -> list[Episode]:
         name, games = f"{self.seed}/{iteration}", self.session.games(min(cfg.slots, self.size.episodes))
-        tasks = draw(train, self.size.episodes, 1, f"{name}/tasks")
-        players = training_games(games, cfg.rename, f"{name}/names")
+        tasks = draw_tasks(train, self.size.episodes, 1, f"{name}/tasks")
+        seats = training_games(games, cfg.rename, f"{name}/names")
         columns = self.session.config.model.context
         decoding = Decoding(temperature=cfg.temperature)
-        played = collect(policy, players, tasks, decoding, seed=f"{name}/play", columns=columns)
+        played = collect(policy, seats, tasks, decoding, seed=f"{name}/play", columns=columns)
         return [episode for episode in played if episode.outcome is not Outcome.FAILED]
 
     def _update(

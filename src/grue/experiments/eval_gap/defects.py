@@ -96,9 +96,8 @@ class TopKPolicy(ChoosePolicy):
             log_probs_C = torch.log_softmax(logits_C, -1)
             kept_C = (logits_C >= lowest.double()) | (logits_C == logits_C.max())
             weights = torch.where(kept_C, log_probs_C.exp(), 0.0).tolist()
-            pick = decision.rng.choices(range(len(weights)), weights)[0]
-            position = decision.offset + len(decision.taken) - 1
-            decision.branches.append(Branch(position, decision.node.tokens, pick))
+            pick = decision.query.rng.choices(range(len(weights)), weights)[0]
+            decision.branches.append(Branch(decision.position, decision.node.tokens, pick))
             decision.log_prob += float(log_probs_C[pick])
             decision.entropy += float(-(log_probs_C.exp() * log_probs_C.clamp(min=-1e9)).sum())
             decision.taken.append(decision.node.tokens[pick])

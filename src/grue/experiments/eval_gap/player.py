@@ -57,7 +57,7 @@ def play_prompts(
                 found[row] = Episode(task, "prompt", (), Outcome.FAILED, None, error=error.message)
                 continue
             tables.append(Table(row, game, task, random.Random(f"{seed}/{first + row}"), observation))
-        engine = policy.engine(len(part), columns)
+        engine = Engine(policy.model.base_lm(), len(part), columns)
         while tables:
             for table in tables:
                 goal, limit = table.observation.goal, table.task.limit
