@@ -176,9 +176,9 @@ def test_games_that_all_end_alike_are_no_proof_of_certainty() -> None:
     tied = paired_wins([1, 0, 1, 0, 1], [1, 0, 1, 0, 1])
     assert tied[:3] == pytest.approx((0.0, -z2 / (5 + z2), z2 / (5 + z2)))
     ahead = paired_wins([1] * 20, [0] * 20)
-    assert ahead[:3] == pytest.approx((1.0, 1 - z2 / (20 + z2), 1.0))  # it ends at 1
+    assert ahead[:3] == pytest.approx((1.0, 1 - 2 * z2 / (20 + z2), 1.0))  # others could be -1, none above 1
     of_shares = paired_wins([0.75] * 20, [0.5] * 20)
-    assert of_shares[:3] == pytest.approx((0.25, 0.25 - z2 / (20 + z2), 0.25 + z2 / (20 + z2)))
+    assert of_shares[:3] == pytest.approx((0.25, 0.25 - 1.25 * z2 / (20 + z2), 0.25 + 0.75 * z2 / (20 + z2)))
     copies = paired_wins([1] * 20, [1] * 20, clusters=[1, 2, 3, 4, 5] * 4)  # worth 5 games
     assert copies == pytest.approx(tied)
 
