@@ -224,6 +224,24 @@ def test_a_target_that_refers_to_itself_is_discounted() -> None:
         load_config(overrides=["ppo.gamma=1", "ppo.bootstrap_at_limit=true"])
 
 
+def test_sampling_is_at_the_temperature_of_what_was_trained(tmp_path: Path) -> None:
+    def of(*overrides: str) -> float:
+        return load_config(overrides=overrides).sampling_temperature
+
+    assert of() == 1
+    assert of("ppo.temperature=0.5") == 0.5
+    assert of("ppo.temperature=0.5", "ppo.iterations=0") == 1
+    assert of("ppo.temperature=0.5", "eval.temperature=2") == 2
+    assert of("ppo.temperature=0.5", "eval.temperature=null") == 0.5
+    old = dump_config(load_config()).replace("  temperature: null", "  temperature: 1.0")
+    (tmp_path / "config.yaml").write_text(old.replace("temperature: 1.0", "temperature: 0.5", 1))
+    config = read_config(tmp_path / "config.yaml")
+    assert (config.ppo.temperature, config.sampling_temperature) == (0.5, 1)
+    with pytest.raises(ConfigError, match="a number, not a switch"):
+        (tmp_path / "switch.yaml").write_text("eval: {temperature: yes}")
+        read_config(tmp_path / "switch.yaml")
+
+
 def test_presets_are_found_by_name(write) -> None:
     with pytest.raises(ConfigError, match="no preset 'cokking16'") as caught:
         load_config("cokking16")

@@ -21,7 +21,7 @@ class Stage(BaseModel):
         # Left alone, `iterations: yes` in a file would quietly mean one iteration.
         for key, value in data.items() if isinstance(data, dict) else ():
             field = cls.model_fields.get(key)
-            if isinstance(value, bool) and field is not None and field.annotation in (int, float):
+            if isinstance(value, bool) and field is not None and field.annotation in (int, float, float | None):
                 raise ValueError(f"{key} is a number, not a switch ({value})")
         return data
 
@@ -310,7 +310,13 @@ class EvalConfig(Stage):
     decodings: tuple[Literal["greedy", "sampled"], ...] = Field(
         ("greedy", "sampled"), min_length=1, description="how actions are taken from the policy"
     )
-    temperature: float = Field(1.0, gt=0, le=100, description="temperature of sampled decoding")
+    temperature: float | None = Field(
+        None,
+        gt=0,
+        le=100,
+        description="temperature of sampled decoding; null = ppo.temperature, of which the trained policy is, or 1 "
+        "without PPO",
+    )
     side_games: int = Field(
         300, ge=0, le=1000, description="train and dev games for the side-by-side columns, up to `games`; 0 = none"
     )
@@ -336,6 +342,13 @@ class Config(Stage):
     dagger: DaggerConfig = DaggerConfig()
     ppo: PPOConfig = PPOConfig()
     eval: EvalConfig = EvalConfig()
+
+    @property
+    def sampling_temperature(self) -> float:
+        """Of sampled decoding outside of training: what PPO trains is the policy at its own temperature."""
+        if self.eval.temperature is not None:
+            return self.eval.temperature
+        return self.ppo.temperature if self.ppo.iterations else 1.0
 
     @model_validator(mode="after")
     def _teachers_say_no_thoughts(self) -> Self:
