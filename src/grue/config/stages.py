@@ -139,7 +139,11 @@ class SFTConfig(Stage):
     """Supervised fine-tuning on the demonstrations."""
 
     epochs: int = Field(1, ge=0, le=1000, description="passes over the demonstrations; 0 = skip")
-    episodes_per_batch: int = Field(32, ge=1, description="episodes per optimiser step")
+    episodes_per_batch: int = Field(
+        32,
+        ge=1,
+        description="episodes per optimiser step; segments, where policy.history or model.context cuts an episode",
+    )
     learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of AdamW")
     weight_decay: float = Field(0.01, ge=0, lt=1, description="decoupled weight decay")
     warmup_steps: int = Field(10, ge=0, description="optimiser steps of linear warm-up, at most half of all")
@@ -167,7 +171,11 @@ class DaggerConfig(Stage):
     games_per_round: int = Field(200, ge=1, le=1_000_000, description="train games played in a round")
     slots: int = Field(128, ge=1, description="games that advance together in one batch", json_schema_extra=LOCAL)
     steps: int = Field(100, ge=1, le=1_000_000, description="optimiser steps of a round, on all games so far")
-    episodes_per_batch: int = Field(32, ge=1, description="episodes per optimiser step")
+    episodes_per_batch: int = Field(
+        32,
+        ge=1,
+        description="episodes per optimiser step; segments, where policy.history or model.context cuts an episode",
+    )
     demo_share: float = Field(
         0.5,
         ge=0,
