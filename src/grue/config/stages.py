@@ -238,7 +238,9 @@ class PPOConfig(Stage):
     hidden_state: bool = Field(
         False, description="that baseline is also told how many steps a win still takes; cookingworld only"
     )
-    value_shares_trunk: bool = Field(False, description="the value loss also moves the language model's weights, after the warm-up")
+    value_shares_trunk: bool = Field(
+        False, description="the value loss also moves the language model's weights, after the warm-up"
+    )
     value_coef: float = Field(0.5, ge=0, description="with value_passes=0: weight of the value loss")
     entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
     entropy_target: float = Field(0.0, ge=0, description="entropy in nats that the bonus steers towards; 0 = off")
@@ -293,8 +295,8 @@ class PPOConfig(Stage):
             raise ValueError(f"plays_kept={self.plays_kept} is more than plays_per_game={self.plays_per_game}")
         if self.bootstrap_at_limit and self.gamma == 1:
             raise ValueError(
-                "with bootstrap_at_limit the last state's target is its reward and gamma times its own value, which with "
-                "gamma=1 grows without bound: set gamma below 1"
+                "with bootstrap_at_limit the last state's target is its reward and gamma times its own value, which "
+                "with gamma=1 grows without bound: set gamma below 1"
             )
         if self.value_shares_trunk and self.value_passes:
             raise ValueError("value_shares_trunk needs the value loss inside the PPO loss: set value_passes to 0")
