@@ -218,13 +218,28 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_target_that_refers_to_itself_is_discounted() -> None:
-    for one, other in (
-        ("ppo.gamma=1", "ppo.bootstrap_at_limit=false"),
-        ("ppo.gamma=0.99", "ppo.bootstrap_at_limit=true"),
-    ):
-        load_config(overrides=[one, other])
+    load_config(overrides=["ppo.gamma=1", "ppo.bootstrap_at_limit=false"])
+    load_config(overrides=["ppo.gamma=0.99", "ppo.bootstrap_at_limit=true"])
     with pytest.raises(ConfigError, match="set gamma below 1"):
         load_config(overrides=["ppo.gamma=1", "ppo.bootstrap_at_limit=true"])
+
+
+def test_sampling_is_at_the_temperature_of_what_was_trained(tmp_path: Path) -> None:
+    def of(*overrides: str) -> float:
+        return load_config(overrides=overrides).sampling_temperature
+
+    assert of() == 1
+    assert of("ppo.temperature=0.5") == 0.5
+    assert of("ppo.temperature=0.5", "ppo.iterations=0") == 1
+    assert of("ppo.temperature=0.5", "eval.temperature=2") == 2
+    assert of("ppo.temperature=0.5", "eval.temperature=null") == 0.5
+    old = dump_config(load_config()).replace("  temperature: null", "  temperature: 1.0")
+    (tmp_path / "config.yaml").write_text(old.replace("temperature: 1.0", "temperature: 0.5", 1))
+    config = read_config(tmp_path / "config.yaml")
+    assert (config.ppo.temperature, config.sampling_temperature) == (0.5, 1)
+    (tmp_path / "switch.yaml").write_text("eval: {temperature: yes}")
+    with pytest.raises(ConfigError, match="a number, not a switch"):
+        read_config(tmp_path / "switch.yaml")
 
 
 def test_presets_are_found_by_name(write) -> None:

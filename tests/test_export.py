@@ -17,15 +17,22 @@ from safetensors.torch import load_file
 
 import tiny
 from grue import games, load_policy, stages
+from grue.algos.losses import branch_log_probs
 from grue.config import Config, load_config, override
 from grue.errors import ConfigError, DataError, GrueError, ModelError
+from grue.experiments.eval_gap.arms import measured
 from grue.games.play import play
 from grue.progress import Progress
+from grue.rollout.pack import collate, samples
 from grue.stages.card import model_card
 from grue.stages.export import _portable, export_run
+from grue.stages.final import Row, _play
 from grue.stages.push import PushError, push
+from grue.stages.session import open_session
+from grue.stages.show import play_and_show
 from grue.stages.trained import load_trained, read_probe
 from grue.storage import checkpoint, episodes
+from grue.storage.run import Run, read_run_config
 from grue.types import Episode
 
 QUIET = Progress(quiet=True)
@@ -72,6 +79,23 @@ def game_of(run: Path, name: str = "ppo") -> Episode:
 
 
 # int8 rounds activations by the batch they stand in, so that only ordinary numbers can agree to the last digits
+def test_a_policy_samples_at_the_temperature_that_it_was_trained_at(tiny_folder: Path, tmp_path: Path) -> None:
+    run = trained(tiny.config(tiny_folder, *FAST, "ppo.iterations=1", "ppo.temperature=0.5"), tmp_path / "run")
+    assert load_policy(run, greedy=False)._decoding.temperature == 0.5
+    config = read_run_config(run)
+    with open_session(Run(run, config), config, QUIET) as session:
+        session.load("ppo")
+        tasks = session.tasks("dev", 1)
+        _, shown = play_and_show(session, session.player(), "ppo", "", tasks[0], greedy=False)
+        (counted,) = _play(session, Row("ppo", "dev", "sampled", 1), tasks, None)
+        (examined,) = measured(session, session.model, tasks, greedy=False)
+        for episode in (shown, counted, examined):
+            batch = collate(samples([episode]))
+            read = branch_log_probs(session.model(*batch.inputs).logits_NC, 0.5).gather(1, batch.chosen_N[:, None])
+            found = torch.zeros(episode.steps).index_add(0, batch.node_turn_N, read[:, 0])
+            assert found.tolist() == pytest.approx([turn.log_prob for turn in episode.turns], abs=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["full", "lora", "dora", "nf4"])
 def test_a_merged_model_says_what_the_policy_said(kind: str, runs: dict[str, Path], tmp_path: Path) -> None:
     found = export_run(runs[kind], what="merged", to=tmp_path / "merged", say=QUIET)

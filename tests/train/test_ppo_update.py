@@ -233,6 +233,13 @@ def test_the_kl_from_the_reference_grows_from_0_and_is_watched_where_it_costs_no
     assert "kl_ref" not in update(played(), "ppo.kl_coef=0", iteration=6)[0]
 
 
+@pytest.mark.parametrize("kind", ["write", "think"])
+def test_of_free_text_no_reference_is_built_to_be_watched_only(kind: str) -> None:
+    """It would hold a number for each token and entry of the vocabulary."""
+    assert "kl_ref" not in update(played(), "ppo.kl_coef=0", f"policy.kind={kind}", iteration=5)[0]
+    assert "kl_ref" in update(played(), "ppo.kl_coef=0.1", f"policy.kind={kind}", iteration=5)[0]
+
+
 def test_passes_stop_above_the_target_kl() -> None:
     wild = ("ppo.epochs=6", "ppo.learning_rate=0.02", "ppo.kl_coef=0")
     assert update(played(), *wild, "ppo.target_kl=0.01")[0]["passes"] < 6

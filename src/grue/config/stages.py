@@ -21,7 +21,7 @@ class Stage(BaseModel):
         # Left alone, `iterations: yes` in a file would quietly mean one iteration.
         for key, value in data.items() if isinstance(data, dict) else ():
             field = cls.model_fields.get(key)
-            if isinstance(value, bool) and field is not None and field.annotation in (int, float):
+            if isinstance(value, bool) and field is not None and field.annotation in (int, float, float | None):
                 raise ValueError(f"{key} is a number, not a switch ({value})")
         return data
 
@@ -139,7 +139,11 @@ class SFTConfig(Stage):
     """Supervised fine-tuning on the demonstrations."""
 
     epochs: int = Field(1, ge=0, le=1000, description="passes over the demonstrations; 0 = skip")
-    episodes_per_batch: int = Field(32, ge=1, description="episodes per optimiser step")
+    episodes_per_batch: int = Field(
+        32,
+        ge=1,
+        description="episodes per optimiser step; segments, where policy.history or model.context cuts an episode",
+    )
     learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of AdamW")
     weight_decay: float = Field(0.01, ge=0, lt=1, description="decoupled weight decay")
     warmup_steps: int = Field(10, ge=0, description="optimiser steps of linear warm-up, at most half of all")
@@ -167,7 +171,11 @@ class DaggerConfig(Stage):
     games_per_round: int = Field(200, ge=1, le=1_000_000, description="train games played in a round")
     slots: int = Field(128, ge=1, description="games that advance together in one batch", json_schema_extra=LOCAL)
     steps: int = Field(100, ge=1, le=1_000_000, description="optimiser steps of a round, on all games so far")
-    episodes_per_batch: int = Field(32, ge=1, description="episodes per optimiser step")
+    episodes_per_batch: int = Field(
+        32,
+        ge=1,
+        description="episodes per optimiser step; segments, where policy.history or model.context cuts an episode",
+    )
     demo_share: float = Field(
         0.5,
         ge=0,
@@ -287,8 +295,8 @@ class PPOConfig(Stage):
             raise ValueError(f"plays_kept={self.plays_kept} is more than plays_per_game={self.plays_per_game}")
         if self.bootstrap_at_limit and self.gamma == 1:
             raise ValueError(
-                "with bootstrap_at_limit the last state's target is its reward and gamma times its own value, "
-                "which with gamma=1 grows without bound: set gamma below 1"
+                "with bootstrap_at_limit the last state's target is its reward and gamma times its own value, which "
+                "with gamma=1 grows without bound: set gamma below 1"
             )
         if self.value_shares_trunk and self.value_passes:
             raise ValueError("value_shares_trunk needs the value loss inside the PPO loss: set value_passes to 0")
@@ -312,7 +320,13 @@ class EvalConfig(Stage):
     decodings: tuple[Literal["greedy", "sampled"], ...] = Field(
         ("greedy", "sampled"), min_length=1, description="how actions are taken from the policy"
     )
-    temperature: float = Field(1.0, gt=0, le=100, description="temperature of sampled decoding")
+    temperature: float | None = Field(
+        None,
+        gt=0,
+        le=100,
+        description="temperature of sampled decoding; null = ppo.temperature, of which the trained policy is, or 1 "
+        "without PPO",
+    )
     side_games: int = Field(
         300, ge=0, le=1000, description="train and dev games for the side-by-side columns, up to `games`; 0 = none"
     )
@@ -338,6 +352,13 @@ class Config(Stage):
     dagger: DaggerConfig = DaggerConfig()
     ppo: PPOConfig = PPOConfig()
     eval: EvalConfig = EvalConfig()
+
+    @property
+    def sampling_temperature(self) -> float:
+        """Of sampled decoding outside of training: what PPO trains is the policy at its own temperature."""
+        if self.eval.temperature is not None:
+            return self.eval.temperature
+        return self.ppo.temperature if self.ppo.iterations else 1.0
 
     @model_validator(mode="after")
     def _teachers_say_no_thoughts(self) -> Self:

@@ -17,7 +17,7 @@ from grue.types import Episode
 
 # largest mean difference per turn, in nats: rounding of the format, added up over the tokens of an action
 TOLERANCE = {torch.float32: 0.002, torch.float16: 0.02, torch.bfloat16: 0.1}
-PROBE_TEMPERATURE = 1.0  # of the greedy games that are shown and kept, whatever eval.temperature is
+PROBE_TEMPERATURE = 1.0  # of the greedy games that are shown and kept, whatever that of sampling is
 INT8_TOLERANCE = 0.3  # which columns of the activations are outliers depends on the tokens beside them
 
 

@@ -92,7 +92,7 @@ def _results(config: Config, policy: str, results: Mapping[str, Any] | None) -> 
             rows.append(_row(f"**{name}**" if name == policy else name, decoding, row))
     first = next(iter(results["policies"][policy]["decoding"].values()))
     seeds = first["seeds"]
-    kind, temperature = config.policy.kind, config.eval.temperature
+    kind, temperature = config.policy.kind, config.sampling_temperature
     seen = "all of the one story that it was trained on" if is_one_game(config.game.name) else _SEEN[fold]
     return [
         (

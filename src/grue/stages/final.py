@@ -186,7 +186,7 @@ def _play(session: Session, row: Row, tasks: Sequence[Task], bar: Bar | None, at
     if row.policy in SCRIPTED:
         return _play_scripted(session, row.policy, tasks, bar, attempt)
     cfg = session.config.eval
-    decoding = Decoding(row.decoding == "greedy", cfg.temperature, session.config.policy.top_p)
+    decoding = Decoding(row.decoding == "greedy", session.config.sampling_temperature, session.config.policy.top_p)
     return evaluate(
         session.player(),
         session.games(session.slots(cfg.slots)),

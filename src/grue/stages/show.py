@@ -29,7 +29,7 @@ def play_and_show(
     session: Session, player: Policy, policy: str, title: str, task: Task, *, greedy: bool = True
 ) -> tuple[ShownEpisode, Episode]:
     """The same with a given `player`, and the episode with its ids and log-probabilities."""
-    temperature = PROBE_TEMPERATURE if greedy else session.config.eval.temperature
+    temperature = PROBE_TEMPERATURE if greedy else session.config.sampling_temperature
     decoding = Decoding(greedy, temperature, session.config.policy.top_p)
     columns = session.config.model.context
     (episode,) = evaluate(player, session.games(1), [task], decoding, columns=columns, player=policy)

@@ -58,7 +58,7 @@ def load_policy(folder: str | Path, policy: str | None = None, *, greedy: bool =
     if probe:
         trained.check(probe, f"the policy in {folder}")
     playing = make_policy(Actor(trained.model, config.model.dtype).model, trained.encoder)
-    decoding = Decoding(greedy, config.eval.temperature, config.policy.top_p)
+    decoding = Decoding(greedy, config.sampling_temperature, config.policy.top_p)
     return PolicyPlayer(
         playing,
         name=trained.name,

@@ -148,8 +148,9 @@ class Updater:
             samples([usable[i] for i in part], [advantages[i] for i in part], [returns[i] for i in part])
             for part in (kept, sorted({*range(len(usable))} - {*kept}))
         )
-        # the KL costs a forward pass; where it is not in the loss it is only watched
-        if cfg.kl_coef > 0 or iteration % 5 == 0:
+        # the KL costs a forward pass; where it is not in the loss it is only watched, but not where each token of a
+        # text has the whole vocabulary to its reference, which is gigabytes
+        if cfg.kl_coef > 0 or (iteration % 5 == 0 and self.config.policy.kind not in ("write", "think")):
             with reference.in_place():
                 items = with_reference(items, self.learner.read(items), cfg.temperature)
         policy = iteration >= cfg.warmup

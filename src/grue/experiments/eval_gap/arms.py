@@ -214,4 +214,5 @@ def measured(session: Session, model: PolicyModel, tasks: Sequence[Task], *, gre
     """The games of `tasks` played by `model`."""
     policy = ChoosePolicy(Actor(model, session.config.model.dtype).model, session.encoder)
     games = session.games(min(session.config.eval.slots, len(tasks)))
-    return evaluate(policy, games, tasks, Decoding(greedy=greedy), columns=session.config.model.context)
+    decoding = Decoding(greedy, session.config.sampling_temperature)
+    return evaluate(policy, games, tasks, decoding, columns=session.config.model.context)

@@ -54,7 +54,7 @@ class Measure:
         fold = fold or self.size.fold
 
         def run(policy: ChoosePolicy, tasks: Sequence[Task]) -> list[Episode]:
-            return evaluate(policy, self._seats(tasks), tasks, Decoding(greedy=greedy), columns=self._columns)
+            return evaluate(policy, self._seats(tasks), tasks, self._decoding(greedy), columns=self._columns)
 
         return self._cell(f"{'greedy' if greedy else 'sampled'}-{fold}", fold, {"greedy": greedy}, run)
 
@@ -68,7 +68,7 @@ class Measure:
     def top_k_choice(self) -> Cell:
         def run(policy: ChoosePolicy, tasks: Sequence[Task]) -> list[Episode]:
             cut = TopKPolicy(policy.model, policy.encoder, self.size.top_k)
-            return evaluate(cut, self._seats(tasks), tasks, Decoding(), columns=self._columns)
+            return evaluate(cut, self._seats(tasks), tasks, self._decoding(greedy=False), columns=self._columns)
 
         return self._cell("sampled-top-k", self.size.fold, {"top_k": self.size.top_k}, run)
 
@@ -84,7 +84,7 @@ class Measure:
             name,
             style or Style(),
             made,
-            lambda policy: writing(policy, Decoding(greedy=greedy), top_k=top_k, most=most),
+            lambda policy: writing(policy, self._decoding(greedy), top_k=top_k, most=most),
         )
 
     def gold_steps(self, fold: str) -> dict[int, int]:
@@ -209,6 +209,7 @@ class Measure:
                 "games": self.size.games,
                 "context": self._columns,
                 "weights": digest(self.weights),
+                **self._tempered,
             },
             fill,
         )
@@ -239,7 +240,16 @@ class Measure:
     @property
     def _arm_made(self) -> dict[str, Any]:
         size = self.size.model_dump(include={"fold", "arm_games", "sft_games", "sft_batch"})
-        return {"game": self._game, "model": self.session.config.model.model_dump(), **size}
+        return {"game": self._game, "model": self.session.config.model.model_dump(), **size, **self._tempered}
+
+    def _decoding(self, greedy: bool) -> Decoding:
+        return Decoding(greedy, self.session.config.sampling_temperature)
+
+    @property
+    def _tempered(self) -> dict[str, float]:
+        """What cells are named by; those of temperature 1 keep the name that they had before it was a setting here."""
+        temperature = self.session.config.sampling_temperature
+        return {} if temperature == 1 else {"temperature": temperature}
 
 
 def digest(weights: Weights) -> str:
