@@ -417,7 +417,7 @@ def test_what_cannot_have_an_adapter_is_refused(targets: str, said: str, folders
 def test_a_run_is_refused_before_its_first_game(given: tuple[str, ...], said: str, folders: dict[str, Path]) -> None:
     name, settings = str(folders["llama"]), [f"model.context={architectures.CONTEXT}", *given]
     config = load_config("toy", [f"model.name={name}", *settings])
-    for check in (lambda: check_model(config.model, config.policy), lambda: doctor.check_model(name, settings)):
+    for check in (lambda: check_model(config.model, config.policy), lambda: doctor.check_model(config)):
         with pytest.raises(GrueError) as caught:
             check()
         assert said in f"{caught.value.message}; {caught.value.hint}"

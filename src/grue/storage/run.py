@@ -298,7 +298,7 @@ def read_run_config(out: Path) -> Config:
         raise ConfigError(f"{out} is not a run directory: it has no config.yaml", hint="grue run --out DIR makes one")
     config = read_config(file)
     # a run may be somebody else's: which program is started is said by the command, or by JAVA_HOME
-    return config.model_copy(update={"game": config.game.model_copy(update={"java": ""})})
+    return config.model_copy(update={"game": config.game.model_copy(update={"java": None})})
 
 
 def read_metrics(out: Path, stage: str = "") -> list[dict[str, Any]]:
