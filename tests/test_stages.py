@@ -486,7 +486,9 @@ def test_a_run_of_others_starts_no_program(finished: Path, tmp_path: Path) -> No
     kept.insert(kept.index("  name: coin"), f"  java: {program}")
     (out / "config.yaml").write_text("\n".join(kept), encoding="utf-8")
     assert read_config(out / "config.yaml").game.java == str(program)
-    stages.watch(out, policy="sft", decoding="greedy", seed=None, delay_s=0, say=QUIET)
+    stored = read_run_config(out)
+    with open_session(Run(out, stored, leads=False), stored, QUIET) as session:
+        assert session.games(1)[0].reset(session.tasks("dev", 1)[0]).actions
     assert not trace.exists()
 
 
