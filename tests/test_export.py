@@ -290,7 +290,7 @@ def test_a_smaller_format_is_a_choice(runs: dict[str, Path], tmp_path: Path) -> 
         assert "--dtype float32" in error.hint  # noqa: PT017
         assert not (tmp_path / "half").exists()
     else:
-        assert 0 < found["mean"] < 0.002
+        assert 0 < found["mean"] < 0.01  # float16 may be off by 0.02
         from safetensors.torch import load_file
 
         stored = load_file(tmp_path / "half" / "model.safetensors")
