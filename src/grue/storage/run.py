@@ -239,7 +239,8 @@ class Run:
     def _forget_evaluation(self, stage: str) -> None:
         """Weights of this stage are about to change: what was measured on them, or on later ones, is no longer true."""
         policies = tuple(f"eval-{name}-" for name in STAGES[STAGES.index(stage) :])
-        jsonl.keep(self.evaluation_file, lambda row: not str(row.get("row")).startswith(policies))
+        if self.leads:
+            jsonl.keep(self.evaluation_file, lambda row: not str(row.get("row")).startswith(policies))
         if self.is_done("eval"):
             self._mark("eval", {"seconds": self.seconds("eval"), "state": "begun"})
 
