@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
@@ -54,10 +56,52 @@ def test_the_test_fold_is_never_thinned_and_the_others_a_little() -> None:
     assert seeds == sorted(set(seeds))
 
 
+Walk = list[tuple[str, object]]  # (action, what was seen after it)
+
+
+def walk(game: games.Game, task: Task, number: int) -> Walk:
+    draw, outcome = random.Random(number), None
+    seen: Walk = [("", observation := game.reset(task))]
+    while outcome is None:
+        action = draw.choice(observation.actions or ("look",))
+        observation, _, outcome = game.step(action)
+        seen.append((action, observation))
+    return seen
+
+
+def shows_the_same(game: games.Game, task: Task, seen: Walk) -> bool:
+    return game.reset(task) == seen[0][1] and all(game.step(action)[0] == after for action, after in seen[1:])
+
+
+@pytest.mark.parametrize(("name", "params"), [("coin", "numLocations=5"), ("toy", "rooms=2"), ("babyai", "level=2")])
+def test_no_fold_repeats_a_game_of_a_later_one(name: str, params: str) -> None:
+    if name == "babyai":
+        pytest.importorskip("minigrid")
+    kept, test = (games.tasks(name, params, fold, 60) for fold in ("train", "test"))
+    seeds = {task.seed for task in kept}
+    left_out = [Task(name, params, "train", seed, 60) for seed in games.FOLDS["train"] if seed not in seeds]
+    assert 20 < len(left_out) < 500 and len(test) == 1000
+    later = [*games.tasks(name, params, "dev", 60), *test]
+    with closing(games.make(name, params)) as game:
+
+        def has_twin(task: Task) -> bool:
+            """Whether eight walks, some of which may end early, show the same in a later game."""
+            walks = [walk(game, task, number) for number in range(8)]
+            return any(all(shows_the_same(game, other, seen) for seen in walks) for other in later)
+
+        assert all(has_twin(task) for task in left_out[:2])
+        assert not any(has_twin(task) for task in kept[:2])
+
+
+def test_parameters_of_which_no_new_game_can_be_made_are_refused() -> None:
+    with pytest.raises(ConfigError, match="every game of train is also one of dev or test"):
+        games.tasks("coin", "numLocations=1", "train", 16)
+
+
 def test_count_and_start_choose_a_stretch_of_seeds() -> None:
-    chosen = games.tasks("coin", "numLocations=3", "dev", 16, count=3, start=5)
+    chosen = games.tasks("coin", "numLocations=11", "dev", 16, count=3, start=5)
     assert [task.seed for task in chosen] == [10_005, 10_006, 10_007]
-    assert {(task.params, task.fold, task.limit) for task in chosen} == {("numLocations=3", "dev", 16)}
+    assert {(task.params, task.fold, task.limit) for task in chosen} == {("numLocations=11", "dev", 16)}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ The player stands in a grid world and sees a 7 by 7 field ahead. Runs in this pr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from grue.games.engine_game import EngineGame, State
@@ -121,6 +122,18 @@ def _start(level: str, seed: int) -> Any:
         env.reset(seed=seed)
     env.fixed_max_steps, env.max_steps = True, _NEVER
     return env
+
+
+@lru_cache(maxsize=1)  # a game is looked at several times in a row
+def world(task: Task) -> tuple[object, ...]:
+    """What the seed drew, turned so that the player looks one way: equal for games that look the same throughout."""
+    import numpy as np
+
+    env = _start(LEVELS[values(task.game, task.params)["level"]], task.seed)
+    turned = np.rot90(env.grid.encode(), -env.agent_dir)  # both count quarter turns, in opposite senses
+    here = np.zeros((env.grid.width, env.grid.height), dtype=bool)
+    here[tuple(env.agent_pos)] = True
+    return env.mission, turned.shape, turned.tobytes(), np.rot90(here, -env.agent_dir).tobytes()
 
 
 def describe(env: Any) -> str:

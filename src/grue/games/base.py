@@ -15,6 +15,8 @@ FOLDS: dict[str, range] = {
     "test": range(20_000, 21_000),
     "pretrain": range(1_000_000, 2_000_000),
 }
+# The folds with whose games the games of a fold must have nothing in common.
+PROTECTED = {"train": ("dev", "test"), "pretrain": ("dev", "test"), "dev": ("test",), "test": ()}
 
 
 @runtime_checkable

@@ -11,13 +11,12 @@ from functools import cache
 import orjson
 
 from grue.errors import GameError
+from grue.games.base import PROTECTED
 
 Preparation = tuple[str, str, str]  # food, cooking ("raw", "fried", ...), cutting ("uncut", "diced", ...)
 
 COOKING = {"fry": "fried", "roast": "roasted", "grill": "grilled"}
 CUTTING = {"chop": "chopped", "slice": "sliced", "dice": "diced"}
-# The folds whose recipes a fold's tasks must not share.
-PROTECTED = {"train": ("dev", "test"), "pretrain": ("dev", "test"), "dev": ("test",), "test": ()}
 
 
 def read_recipe(cookbook: str) -> dict[str, tuple[str, str]]:

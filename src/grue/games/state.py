@@ -21,6 +21,19 @@ def read_state(jvm: Jvm, interface: Any) -> dict[str, Any]:
     return {"tree": _read_tree(interface)} | _read_map(jvm, interface)
 
 
+def read_rooms(jvm: Jvm, interface: Any) -> list[str]:
+    """What a player would read in each room of the interface's live game, whose player is left in the last of them."""
+    borrowed: list[Any] = [game := interface.game(), rooms := game.locations()]
+    seen = []
+    for room in rooms:
+        borrowed.append(room)
+        getattr(game, "agentLocation_$eq")(room)  # how Scala spells `game.agentLocation = room`
+        seen.append(str(game.getCurrentRoomDescription()))
+    for java_object in borrowed:
+        jvm.release(java_object)
+    return seen
+
+
 def _read_tree(interface: Any) -> dict[str, Any]:
     """Objects and recipe. By way of a file: answers beyond 8 kB wait 40 ms for the network's delayed ACK."""
     with TemporaryDirectory(prefix="grue-") as folder:

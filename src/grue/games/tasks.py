@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
 
 from grue.errors import ConfigError
-from grue.games.base import check_seed, fold_range
+from grue.games.base import PROTECTED, check_seed, fold_range
+from grue.games.copies import Fold, has_copies, open_reader
 from grue.games.jvm import JvmSettings
 from grue.games.native import canonical_native, is_native, native_seeds
 from grue.games.params import FAMILIES, Params, canonical
 from grue.games.plugins import is_plugin, plugin_params
-from grue.games.recipes import PROTECTED, is_shared
+from grue.games.recipes import is_shared
 from grue.types import Task
 
 
@@ -31,8 +33,10 @@ def tasks(
     count=None means all that are left. The rule that keeps the folds apart: layout seeds are disjoint by
     definition; recipes of cookingworld are not quite (about ten exist in more than one fold, all of them
     made of spices that need no preparation), so tasks of train and pretrain whose recipe could occur in dev
-    or test are skipped, and tasks of dev whose recipe could occur in test. The test fold is never thinned:
-    it is always all of its 1000 games. Raises ConfigError when fewer than `count` tasks are left.
+    or test are skipped, and tasks of dev whose recipe could occur in test. So are tasks of train and dev of
+    coin, toy and BabyAI's small levels that are the same game as one of a later fold (`copies`). The test fold
+    is never thinned: it is always all of its 1000 games. Raises ConfigError when fewer than `count` tasks are
+    left, or none.
     """
     seeds = fold_range(fold)
     if start < 0 or (count is not None and count < 0):
@@ -43,11 +47,19 @@ def tasks(
     if is_native(game):
         seeds = native_seeds(game, known, fold)
     every: Iterator[Task] = (Task(game, known, fold, seed, limit) for seed in seeds[start:])
-    if game == "cookingworld" and PROTECTED[fold]:
+    if PROTECTED[fold] and game == "cookingworld":
         every = _not_shared(every, fold, JvmSettings(java, read_timeout))
+    elif fold in ("train", "dev") and has_copies(game, known):  # pretrain: the base has read its games as they are
+        every = _not_copied(every, game, known, fold, JvmSettings(java, read_timeout))
     chosen = list(islice(every, count))
     if chosen:
         check_seed(chosen[0])
+    if not chosen and count != 0 and start == 0 and has_copies(game, known):
+        others = " or ".join(PROTECTED[fold])
+        raise ConfigError(
+            f"{game} with {known or 'these parameters'}: every game of {fold} is also one of {others}",
+            hint="choose parameters of which more games can be made",
+        )
     if count is not None and len(chosen) < count:
         raise ConfigError(
             f"fold {fold!r} of {game} has {len(chosen)} tasks from start={start} on, fewer than count={count}",
@@ -67,6 +79,19 @@ def canonical_params(game: str, params: Params) -> str:
     if game not in FAMILIES and is_plugin(game):
         return plugin_params(game, params)
     return canonical(game, params)
+
+
+# What has been read of the folds that others must not repeat, by game, parameters and fold.
+_read: dict[tuple[str, str, str], Fold] = {}
+
+
+def _not_copied(every: Iterator[Task], game: str, params: str, fold: str, settings: JvmSettings) -> Iterator[Task]:
+    with closing(open_reader(game, params, settings)) as reader:
+        later = []
+        for other in PROTECTED[fold]:
+            known = (game, params, other)
+            later.append(_read.get(known) or _read.setdefault(known, Fold(*known, reader)))
+        yield from (task for task in every if not any(games.has(task, reader) for games in later))
 
 
 def _not_shared(every: Iterator[Task], fold: str, settings: JvmSettings) -> Iterator[Task]:

@@ -7,6 +7,7 @@ anywhere. Rooms lie in a row from west to east; the seed draws their names and w
 from __future__ import annotations
 
 import random
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from grue.errors import ConfigError, GameError
@@ -189,6 +190,11 @@ class ToyGame:
         held = [thing for thing in ("key", "gem") if thing in self._state.done]
         inventory = f"You carry: {', '.join(held) or 'nothing'}."
         return Observation(text, GOAL, inventory, self._actions(), self._score())
+
+
+def house(task: Task) -> Hashable:
+    """What the seed of `task` drew: equal for equal games."""
+    return _draw_house(task.seed, parse(check_params(task.params)).get("rooms", _DEFAULT_ROOMS))
 
 
 def _draw_house(seed: int, rooms: int) -> _House:
