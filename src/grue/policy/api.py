@@ -16,12 +16,14 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from grue.errors import ConfigError, GrueError
 from grue.games.guard import MAX_ACTION
+from grue.storage import jsonl
 from grue.types import Observation, Task
 
 SYSTEM = (
@@ -93,6 +95,10 @@ class Usage:
     untold: int = 0  # answers that did not say how many tokens they took
     seconds: float = 0.0  # waited for answers, added up over games that wait at the same time
 
+    def since(self, before: Usage) -> Usage:
+        """What has been asked after `before`."""
+        return Usage(**{one.name: getattr(self, one.name) - getattr(before, one.name) for one in fields(self)})
+
     def to_dict(self, prices: tuple[float, float] | None) -> dict[str, Any]:
         """With the cost. None where no prices are known; tokens too where the endpoint does not say them."""
         tokens: dict[str, int | None] = dict.fromkeys(TOKENS)
@@ -100,16 +106,17 @@ class Usage:
         if not self.untold:
             tokens = {name: getattr(self, name) for name in TOKENS}
             if prices is not None:
-                cost = round((self.prompt_tokens * prices[0] + self.completion_tokens * prices[1]) / 1e6, 6)
+                cost = round((self.prompt_tokens * prices[0] + self.completion_tokens * prices[1]) / 1e6, 12)
         counts = {name: getattr(self, name) for name in COUNTS}
         return {**counts, **tokens, "seconds": round(self.seconds, 3), "cost": cost}
 
 
 class ChatClient:
-    """Asks one endpoint; many threads may do so at once."""
+    """Asks one endpoint; many threads may do so at once. What each answer took is appended to the file `spent`."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, spent: Path | None = None) -> None:
         self.endpoint, self.usage = endpoint, Usage()
+        self._spent, self._written = spent, Usage()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._jitter = random.Random(0)
@@ -139,6 +146,7 @@ class ChatClient:
                     ) from problem
                 with self._lock:
                     self.usage.retries += 1
+                    self._write()
                     jitter = 0.5 + self._jitter.random()
                 self._stopped.wait(min(MAX_WAIT_S, problem.wait_s or self.endpoint.backoff_s * 2**attempt * jitter))
         raise AssertionError("unreachable")
@@ -206,7 +214,14 @@ class ChatClient:
             self.usage.untold += prompt is None or completion is None
             self.usage.prompt_tokens += prompt or 0
             self.usage.completion_tokens += completion or 0
+            self._write()
         return text
+
+    def _write(self) -> None:
+        """Append what is new; at once, as who is killed has paid too. With the lock held."""
+        if self._spent is not None:
+            jsonl.append(self._spent, [self.usage.since(self._written).to_dict(self.endpoint.prices)])
+            self._written = replace(self.usage)
 
 
 class ApiPlayer:
