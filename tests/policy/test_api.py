@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -384,11 +385,42 @@ def test_keys_and_addresses_that_cannot_be_sent_are_not_shown() -> None:
     with pytest.raises(ConfigError, match="characters that no key has") as caught:
         Endpoint("http://127.0.0.1:1/v1", "m", key="s3c\nret")
     assert "s3c" not in str(caught.value)
-    with pytest.raises(ConfigError, match="holds no password") as caught:
-        Endpoint("https://me:s3cret@example.com/v1", "m")
-    assert "s3cret" not in str(caught.value)
     with pytest.raises(ConfigError, match="not the address"):
         Endpoint("https://example.com:99999/v1", "m")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://me:s3cret@example.com/v1",
+        "https://s3cret@example.com/v1",
+        "https://example.com/v1?key=s3cret",
+        "https://example.com/v1?s3cret",
+        "https://example.com/v1?api-version=1&subscription=s3cret",
+        "https://example.com/v1?api-version=1;key=s3cret",
+        "https://example.com/v1#s3cret",
+        "https://example.com:99999/v1?key=s3cret",
+        "https://me:s3cret@[example.com/v1",
+        "https://me:s3cret\uff20example.com/v1",
+        "me:s3cret@example.com/v1",
+        "example.com/v1?key=s3cret",
+    ],
+)
+def test_an_address_with_a_secret_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ConfigError, match="holds no key and no password") as caught:
+        Endpoint(url, "m")
+    assert "GRUE_API_KEY" in caught.value.hint
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+    Endpoint("https://example.com/v1?api-version=2024-10-21", "m")
+
+
+def test_a_secret_in_an_address_stands_nowhere_afterwards(tmp_path: Path) -> None:
+    url = "https://example.com/v1?key=s3cret"
+    done = grue("eval", "--preset", "toy", "--out", str(tmp_path / "run"), "--api", url, "--api-model", "m", "--json")
+    assert done.returncode == 2
+    assert "GRUE_API_KEY" in done.stderr
+    assert "s3cret" not in done.stderr + done.stdout
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_command_line_without_a_model_is_a_usage_error(tmp_path: Path) -> None:

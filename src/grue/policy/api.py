@@ -19,7 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from unicodedata import normalize
+from urllib.parse import SplitResult, urlsplit
 
 from grue.errors import ConfigError, GrueError
 from grue.games.guard import MAX_ACTION
@@ -35,6 +36,7 @@ OF_THE_REQUEST = frozenset((400, 413, 422))  # a filter, a conversation that is 
 MAX_REPLY_BYTES = 4_000_000
 MAX_WAIT_S = 120.0
 _THOUGHT = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
+_QUERY = re.compile(r"(api-version=[A-Za-z0-9._-]+)?")  # what Azure asks for; keys have many names
 _LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
@@ -61,15 +63,7 @@ class Endpoint:
     prices: tuple[float, float] | None = None  # per million tokens of prompt and completion, in any currency
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.username or parts.password:  # not shown
-            raise ConfigError("the address of an endpoint holds no password", hint="set GRUE_API_KEY to the key")
-        try:
-            known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:  # of a port that cannot be
-            known = False
-        if not known:
-            raise ConfigError(f"{self.url!r} is not the address of an endpoint", hint="https://HOST/v1")
+        parts = _address(self.url)
         object.__setattr__(self, "key", self.key.strip())  # files of settings leave line ends behind
         if not (self.key.isascii() and self.key.isprintable()):
             raise ConfigError(
@@ -77,6 +71,25 @@ class Endpoint:
             )
         if self.key and parts.scheme == "http" and parts.hostname not in _LOCAL:
             raise ConfigError(f"{self.url} would send the key unencrypted", hint="use https://, or unset the key")
+
+
+def _address(url: str) -> SplitResult:
+    """The parts of an endpoint's address. Messages show it, so ConfigError, without it, where it may hold a secret."""
+    parts = None
+    with suppress(ValueError):  # of brackets, signs or a port that cannot be
+        split = urlsplit(url)
+        if split.scheme in ("http", "https") and split.hostname and split.port != 0:
+            parts = split
+    # of what is no address it is not known where a secret would stand
+    plain = parts is not None and "@" not in parts.netloc and _QUERY.fullmatch(parts.query) and not parts.fragment
+    if not plain and any(sign in normalize("NFKC", url) for sign in "@?#"):
+        raise ConfigError(
+            "the address of an endpoint holds no key and no password: behind its path may stand ?api-version= alone",
+            hint="https://HOST/v1, and the key in the environment: export GRUE_API_KEY=... (or OPENAI_API_KEY)",
+        )
+    if parts is None:
+        raise ConfigError(f"{url!r} is not the address of an endpoint", hint="https://HOST/v1")
+    return parts
 
 
 COUNTS, TOKENS = ("requests", "retries", "empty", "cut"), ("prompt_tokens", "completion_tokens")
