@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,8 +18,14 @@ from grue.cli.main import app
 from grue.cli.play import what_to_play
 from grue.config import load_config
 from grue.errors import ConfigError, GameError
+from grue.games.base import Game
+from grue.games.faults import Guarded
 from grue.games.play import play
-from grue.games.teachers import teacher
+from grue.games.teachers import HasGold, teacher
+from grue.games.teachers.optimal import SeesAll
+from grue.games.teachers.planned import CanAdvise, CanPlan
+from grue.games.teachers.scripted import CanRehearse, HasWords
+from grue.games.toy import ToyGame
 from grue.progress import Progress
 from grue.stages import run_all, run_stage
 from grue.types import Outcome, Task
@@ -62,6 +73,61 @@ def test_an_exception_in_a_declared_game_fails_the_episode_and_not_the_run(packa
     failed = [episode for episode in played if episode.outcome is Outcome.FAILED]
     assert 0 < sum(episode.won for episode in played) == 20 - len(failed) < 20  # wherever the number is 7
     assert all(episode.error and "KeyError" in episode.error for episode in failed)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda game: pickle.loads(pickle.dumps(game))], ids=["deep", "pickle"]
+)
+def test_a_copy_of_a_guarded_game_asks_its_own_game(copied: Callable[[Any], Any]) -> None:
+    task = games.tasks("toy", "", "dev", 30, count=1)[0]
+    game: Any = Guarded(ToyGame())
+    game.reset(task)
+    before = game.plan()
+    other = copied(game)
+    for action in before[:-1]:
+        other.step(action)
+    assert (game.plan(), other.plan()) == (before, before[-1:])
+    other.step(before[-1])
+    with pytest.raises(GameError, match="goes on"):
+        other.plan()
+    other.reset(games.tasks("toy", "", "dev", 30, count=9)[-1])
+    solved = other.gold()
+    assert solved != game.gold() == before
+    assert other.rehearse(solved)[-1] == (True, True)
+    assert game.rehearse(before)[-1] == (True, True)
+
+
+class _Poor:
+    """What every game has, and things that are no methods of a game."""
+
+    advice = None
+
+    def reset(self, task: Task) -> Any: ...
+
+    def step(self, action: str) -> Any: ...
+
+    def close(self) -> None: ...
+
+    def begin_step(self, action: str) -> None: ...
+
+    @property
+    def gold(self) -> list[str]:
+        raise KeyError("nothing is known yet")
+
+
+def test_a_guarded_game_has_the_methods_of_its_game_and_no_others() -> None:
+    protocols = (Game, HasGold, CanRehearse, HasWords, CanAdvise, CanPlan, SeesAll)
+    optional = ("gold", "plan", "rehearse", "advice", "equivalent", "begin_step", "begin_reset", "state")
+    poor: Any = _Poor()
+    for game, known in ((ToyGame(), ("gold", "plan", "rehearse")), (poor, ("begin_step",))):
+        for guarded in (Guarded(game), copy.deepcopy(Guarded(game)), copy.copy(Guarded(game))):
+            assert tuple(name for name in optional if callable(getattr(guarded, name, None))) == known
+            # as protocols look since Python 3.12
+            assert tuple(name for name in optional if inspect.getattr_static(guarded, name, None) is not None) == known
+            if game is not poor:
+                assert [isinstance(guarded, kind) for kind in protocols] == [
+                    isinstance(game, kind) for kind in protocols
+                ]
 
 
 def test_a_game_that_cannot_solve_itself_is_trained_and_played(packages: Path, tmp_path: Path) -> None:

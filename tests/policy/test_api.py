@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -231,6 +233,52 @@ def _evaluated(out: Path, settings: Path, url: str, *options: str) -> subprocess
     return grue("eval", "--config", str(settings), "--out", str(out), "--api", url, "--json", *options)
 
 
+def _killed(log: Path, asked: int, *arguments: str) -> None:
+    """Kill a command as soon as the endpoint has been asked so often: the last requests hang."""
+    process = subprocess.Popen([sys.executable, "-m", "grue", *arguments], stderr=subprocess.PIPE, text=True)
+    try:
+        until = time.monotonic() + 300
+        while (len(requests(log)) if log.exists() else 0) < asked:
+            assert process.poll() is None and time.monotonic() < until, process.communicate()
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_what_was_paid_for_before_a_kill_is_in_the_sum(serve: Start, tiny_folder: Path, tmp_path: Path) -> None:
+    from grue.config import dump_config
+    from grue.storage import episodes
+
+    out, file = tmp_path / "run", tmp_path / "settings.yaml"
+    file.write_text(dump_config(tiny.config(tiny_folder, "eval.games=6")), encoding="utf-8")
+    options = ["--api-model", "m", "--api-concurrency", "2", "--api-prices", "0.1,0.4", "--quiet"]
+    command = ["eval", "--config", str(file), "--out", str(out), *options]
+    # both games that are played at once wait for an answer, so all that were given before have been read
+    url, first = serve("look", [None] * 29 + ["hang"] * 2)
+    _killed(first, 31, *command, "--api", url)
+    recorded, spent = out / "episodes" / "api-m-test-greedy.jsonl", out / "api" / "api-m-test-greedy.jsonl"
+    kept = len(list(episodes.read(recorded)))
+    assert 0 < kept < 6
+    with spent.open("a") as torn:
+        torn.write('{"requests":7,"retr')
+    # killed again with --again before a game has ended: nothing has come in the place of the others
+    url, second = serve("look", [None] + ["hang"] * 2)
+    _killed(second, 3, *command, "--api", url, "--again")
+    url, third = serve("look")
+    done = grue(*command, "--api", url, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["games"] == len(list(episodes.read(recorded))) == 6
+    assert len(requests(third)) == sum(episode.steps for episode in list(episodes.read(recorded))[kept:])
+    answered = [entry for log in (first, second, third) for entry in requests(log) if entry["fault"] is None]
+    words, count = sum(len(entry["body"]["messages"][-1]["content"].split()) for entry in answered), len(answered)
+    used = json.loads(done.stdout)["usage"]  # "look" is one token
+    assert (used["requests"], used["prompt_tokens"], used["completion_tokens"]) == (count, words, count)
+    assert used["cost"] == pytest.approx((0.1 * words + 0.4 * count) / 1e6, abs=1e-6)  # some 4e-6 an answer
+    assert not [*out.rglob("*.old")]
+
+
 def test_games_count_only_for_the_model_and_the_temperature_that_played_them(
     serve: Start, tiny_folder: Path, tmp_path: Path
 ) -> None:
@@ -337,11 +385,42 @@ def test_keys_and_addresses_that_cannot_be_sent_are_not_shown() -> None:
     with pytest.raises(ConfigError, match="characters that no key has") as caught:
         Endpoint("http://127.0.0.1:1/v1", "m", key="s3c\nret")
     assert "s3c" not in str(caught.value)
-    with pytest.raises(ConfigError, match="holds no password") as caught:
-        Endpoint("https://me:s3cret@example.com/v1", "m")
-    assert "s3cret" not in str(caught.value)
     with pytest.raises(ConfigError, match="not the address"):
         Endpoint("https://example.com:99999/v1", "m")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://me:s3cret@example.com/v1",
+        "https://s3cret@example.com/v1",
+        "https://example.com/v1?key=s3cret",
+        "https://example.com/v1?s3cret",
+        "https://example.com/v1?api-version=1&subscription=s3cret",
+        "https://example.com/v1?api-version=1;key=s3cret",
+        "https://example.com/v1#s3cret",
+        "https://example.com:99999/v1?key=s3cret",
+        "https://me:s3cret@[example.com/v1",
+        "https://me:s3cret\uff20example.com/v1",
+        "me:s3cret@example.com/v1",
+        "example.com/v1?key=s3cret",
+    ],
+)
+def test_an_address_with_a_secret_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ConfigError, match="holds no key and no password") as caught:
+        Endpoint(url, "m")
+    assert "GRUE_API_KEY" in caught.value.hint
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+    Endpoint("https://example.com/v1?api-version=2024-10-21", "m")
+
+
+def test_a_secret_in_an_address_stands_nowhere_afterwards(tmp_path: Path) -> None:
+    url = "https://example.com/v1?key=s3cret"
+    done = grue("eval", "--preset", "toy", "--out", str(tmp_path / "run"), "--api", url, "--api-model", "m", "--json")
+    assert done.returncode == 2
+    assert "GRUE_API_KEY" in done.stderr
+    assert "s3cret" not in done.stderr + done.stdout
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_command_line_without_a_model_is_a_usage_error(tmp_path: Path) -> None:

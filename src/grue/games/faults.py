@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 from grue.errors import GameError, GrueError
 from grue.games.base import Game
@@ -29,7 +31,9 @@ class Guarded:
         for name in dir(game):
             public = not name.startswith("_") and name not in ("reset", "step", "close")
             if public and callable(getattr(type(game), name, None)):  # of the class: a property may raise
-                setattr(self, name, engine_errors()(getattr(game, name)))
+                # what the instance holds is found by every isinstance with a protocol (since Python 3.12 none looks
+                # into __getattr__), and is copied with it: a copy asks its own game
+                setattr(self, name, partial(_ask, game, name))
 
     def reset(self, task: Task) -> Observation:
         with engine_errors():
@@ -41,3 +45,8 @@ class Guarded:
 
     def close(self) -> None:
         self._game.close()
+
+
+def _ask(game: Game, method: str, /, *arguments: Any, **options: Any) -> Any:
+    with engine_errors():
+        return getattr(game, method)(*arguments, **options)

@@ -16,12 +16,15 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from unicodedata import normalize
+from urllib.parse import SplitResult, urlsplit
 
 from grue.errors import ConfigError, GrueError
 from grue.games.guard import MAX_ACTION
+from grue.storage import jsonl
 from grue.types import Observation, Task
 
 SYSTEM = (
@@ -33,6 +36,7 @@ OF_THE_REQUEST = frozenset((400, 413, 422))  # a filter, a conversation that is 
 MAX_REPLY_BYTES = 4_000_000
 MAX_WAIT_S = 120.0
 _THOUGHT = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
+_QUERY = re.compile(r"(api-version=[A-Za-z0-9._-]+)?")  # what Azure asks for; keys have many names
 _LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
@@ -59,15 +63,7 @@ class Endpoint:
     prices: tuple[float, float] | None = None  # per million tokens of prompt and completion, in any currency
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.username or parts.password:  # not shown
-            raise ConfigError("the address of an endpoint holds no password", hint="set GRUE_API_KEY to the key")
-        try:
-            known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:  # of a port that cannot be
-            known = False
-        if not known:
-            raise ConfigError(f"{self.url!r} is not the address of an endpoint", hint="https://HOST/v1")
+        parts = _address(self.url)
         object.__setattr__(self, "key", self.key.strip())  # files of settings leave line ends behind
         if not (self.key.isascii() and self.key.isprintable()):
             raise ConfigError(
@@ -75,6 +71,25 @@ class Endpoint:
             )
         if self.key and parts.scheme == "http" and parts.hostname not in _LOCAL:
             raise ConfigError(f"{self.url} would send the key unencrypted", hint="use https://, or unset the key")
+
+
+def _address(url: str) -> SplitResult:
+    """The parts of an endpoint's address. Messages show it, so ConfigError, without it, where it may hold a secret."""
+    parts = None
+    with suppress(ValueError):  # of brackets, signs or a port that cannot be
+        split = urlsplit(url)
+        if split.scheme in ("http", "https") and split.hostname and split.port != 0:
+            parts = split
+    # of what is no address it is not known where a secret would stand
+    plain = parts is not None and "@" not in parts.netloc and _QUERY.fullmatch(parts.query) and not parts.fragment
+    if not plain and any(sign in normalize("NFKC", url) for sign in "@?#"):
+        raise ConfigError(
+            "the address of an endpoint holds no key and no password: behind its path may stand ?api-version= alone",
+            hint="https://HOST/v1, and the key in the environment: export GRUE_API_KEY=... (or OPENAI_API_KEY)",
+        )
+    if parts is None:
+        raise ConfigError(f"{url!r} is not the address of an endpoint", hint="https://HOST/v1")
+    return parts
 
 
 COUNTS, TOKENS = ("requests", "retries", "empty", "cut"), ("prompt_tokens", "completion_tokens")
@@ -93,6 +108,10 @@ class Usage:
     untold: int = 0  # answers that did not say how many tokens they took
     seconds: float = 0.0  # waited for answers, added up over games that wait at the same time
 
+    def since(self, before: Usage) -> Usage:
+        """What has been asked after `before`."""
+        return Usage(**{one.name: getattr(self, one.name) - getattr(before, one.name) for one in fields(self)})
+
     def to_dict(self, prices: tuple[float, float] | None) -> dict[str, Any]:
         """With the cost. None where no prices are known; tokens too where the endpoint does not say them."""
         tokens: dict[str, int | None] = dict.fromkeys(TOKENS)
@@ -100,16 +119,17 @@ class Usage:
         if not self.untold:
             tokens = {name: getattr(self, name) for name in TOKENS}
             if prices is not None:
-                cost = round((self.prompt_tokens * prices[0] + self.completion_tokens * prices[1]) / 1e6, 6)
+                cost = round((self.prompt_tokens * prices[0] + self.completion_tokens * prices[1]) / 1e6, 12)
         counts = {name: getattr(self, name) for name in COUNTS}
         return {**counts, **tokens, "seconds": round(self.seconds, 3), "cost": cost}
 
 
 class ChatClient:
-    """Asks one endpoint; many threads may do so at once."""
+    """Asks one endpoint; many threads may do so at once. What each answer took is appended to the file `spent`."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, spent: Path | None = None) -> None:
         self.endpoint, self.usage = endpoint, Usage()
+        self._spent, self._written = spent, Usage()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._jitter = random.Random(0)
@@ -139,6 +159,7 @@ class ChatClient:
                     ) from problem
                 with self._lock:
                     self.usage.retries += 1
+                    self._write()
                     jitter = 0.5 + self._jitter.random()
                 self._stopped.wait(min(MAX_WAIT_S, problem.wait_s or self.endpoint.backoff_s * 2**attempt * jitter))
         raise AssertionError("unreachable")
@@ -206,7 +227,14 @@ class ChatClient:
             self.usage.untold += prompt is None or completion is None
             self.usage.prompt_tokens += prompt or 0
             self.usage.completion_tokens += completion or 0
+            self._write()
         return text
+
+    def _write(self) -> None:
+        """Append what is new; at once, as who is killed has paid too. With the lock held."""
+        if self._spent is not None:
+            jsonl.append(self._spent, [self.usage.since(self._written).to_dict(self.endpoint.prices)])
+            self._written = replace(self.usage)
 
 
 class ApiPlayer:

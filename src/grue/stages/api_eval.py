@@ -1,6 +1,7 @@
 """`grue eval --api`: a chat model behind an endpoint plays the games that the run's own policies are measured on.
 
 Games are kept as they end, so an evaluation that broke off goes on with those that are left and pays for none twice.
+What an answer took is kept as it comes, so that the sum is right however often it broke off.
 """
 
 from __future__ import annotations
@@ -155,10 +156,13 @@ def evaluate_api(
     decoding = "greedy" if endpoint.temperature == 0 else "sampled"
     row = f"api-{_file_name(endpoint.model)}-{cfg.fold}-{decoding}"
     file, spent = run.episodes(row), run.out / "api" / f"{row}.jsonl"
-    # what was paid for goes when there is something in its place, and not before
-    aside = [_aside(path) for path in (file, spent) if path.exists()] if again else []
+    _settle(file, spent)  # as a command that was killed has left them
+    if again:  # what was paid for goes when there is something in its place, and not before
+        for path in (file, spent):
+            if path.exists():
+                path.replace(_aside(path))
     _check_same(spent, endpoint, out)
-    client = ChatClient(endpoint)
+    client = ChatClient(endpoint, spent)
     with open_session(run, config, say) as session:
         tasks = session.tasks(cfg.fold, cfg.games)
         known = {episode.task for episode in episodes.read(file)}
@@ -168,18 +172,14 @@ def evaluate_api(
             def keep(episode: Episode) -> None:
                 episodes.append(file, [episode])
                 bar.advance()
-                while aside:
-                    aside.pop().unlink()
+                _settle(file, spent)
 
             try:
                 if left:
                     games = session.games(min(concurrency, len(left)))
                     play_all(client, name, games, left, keep, session.interrupt)
-            finally:  # what was paid for counts, however it ended
-                for old in aside:
-                    old.replace(old.with_suffix(""))
-                if client.usage.requests:
-                    jsonl.append(spent, [client.usage.to_dict(endpoint.prices)])
+            finally:
+                _settle(file, spent)
         wanted = set(tasks)
         played = [episode for episode in episodes.read(file) if episode.task in wanted]
         result: dict[str, Any] = {**summarise(played, fold=cfg.fold, bootstrap=cfg.bootstrap, seed=config.seed)}
@@ -218,8 +218,23 @@ def _file_name(model: str) -> str:
 
 
 def _aside(path: Path) -> Path:
-    """The file under another name."""
-    return path.replace(path.with_suffix(path.suffix + ".old"))
+    """Where `again` puts a file."""
+    return path.with_suffix(path.suffix + ".old")
+
+
+def _settle(file: Path, spent: Path) -> None:
+    """Delete what `again` has put aside if a game has come in its place; else put it back, with what was paid since."""
+    replaced = file.exists()
+    for path in (spent, file):  # the games last: without them all is put back
+        old = _aside(path)
+        if not old.exists():
+            continue
+        if replaced:
+            old.unlink()
+            continue
+        if path == spent:
+            jsonl.append(old, [row for _, row in jsonl.read(spent) if "requests" in row])
+        old.replace(path)
 
 
 def _check_same(spent: Path, endpoint: Endpoint, out: Path) -> None:
@@ -240,10 +255,11 @@ def _check_same(spent: Path, endpoint: Endpoint, out: Path) -> None:
 
 
 def _total(spent: Path) -> dict[str, Any]:
-    """Usage of all commands together; the cost is unknown if it is unknown for any of them."""
+    """Usage of all answers together; the cost is unknown if it is unknown for any of them."""
     rows = [row for _, row in jsonl.read(spent) if "requests" in row]
     total: dict[str, Any] = {key: sum(row.get(key, 0) for row in rows) for key in (*COUNTS, "seconds")}
     for key in (*TOKENS, "cost"):
         values = [row[key] for row in rows]
         total[key] = None if None in values or not values else round(sum(values), 6)
+    total["seconds"] = round(total["seconds"], 3)
     return total
