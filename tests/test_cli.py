@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -13,8 +14,11 @@ import pytest
 import typer
 
 from grue import __version__
-from grue.cli import common
+from grue.cli import common, names
+from grue.config import PRESETS
 from grue.errors import ConfigError, GrueError, TrainingError
+from grue.experiments.eval_gap.suspects import EVALUATION, TRAINING
+from grue.games.teachers import TEACHERS
 from grue.interrupt import Interrupted
 
 VERBS = [
@@ -65,6 +69,26 @@ def test_every_verb_explains_itself(verb: str) -> None:
     done = grue(verb, "-h")
     assert done.returncode == 0
     assert "Usage:" in done.stdout
+
+
+def _listed(text: str, pattern: str = r"[\w-]+") -> set[str]:
+    """The words of the indented lines."""
+    return {word for line in text.splitlines() if line.startswith("  ") for word in re.findall(pattern, line)}
+
+
+def test_help_lists_the_presets_teachers_and_contrasts_that_exist() -> None:
+    assert set(PRESETS) <= _listed(names.PRESETS)
+    assert _listed(names.PRESETS, r"tales-[\w-]+") <= set(PRESETS)
+    assert _listed(names.TEACHERS, r"^  ([\w-]+)") == set(TEACHERS)
+    assert _listed(names.CONTRASTS) == {*EVALUATION, *TRAINING}
+
+
+@pytest.mark.parametrize(
+    ("verb", "text"), [("run", names.PRESETS), ("demos", names.TEACHERS), ("experiment", names.CONTRASTS)]
+)
+def test_lists_of_the_help_keep_their_lines_in_a_terminal_of_80_columns(verb: str, text: str) -> None:
+    shown = grue(verb, "--help", COLUMNS="80").stdout.splitlines()
+    assert {f"  {line}" for line in text.splitlines() if line.startswith("  ")} <= set(shown)
 
 
 def test_version() -> None:

@@ -25,18 +25,32 @@ if TYPE_CHECKING:
 PresetAndSettings = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="PRESET|RUN|KEY=VALUE", help="a preset, or a run to go on with; settings such as ppo.iterations=40"
+        metavar="PRESET|RUN|KEY=VALUE",
+        help="a preset of the list below, default: cooking16; or a run to go on with; settings such as "
+        "ppo.iterations=40",
     ),
 ]
 RunAndSettings = Annotated[
     list[str] | None,
-    typer.Argument(metavar="RUN|KEY=VALUE", help="a run directory, and settings such as ppo.iterations=40"),
+    typer.Argument(
+        metavar="RUN|KEY=VALUE",
+        help="a run directory, default: runs/cooking16-seed0, or as --preset and --seed say; settings such as "
+        "ppo.iterations=40",
+    ),
 ]
-RunFolder = Annotated[Path | None, typer.Argument(metavar="RUN", help="a run directory; default: the newest in runs/")]
+RunFolder = Annotated[
+    Path | None,
+    typer.Argument(metavar="RUN", help="a run directory; default: the one in runs/ that was written to last"),
+]
 ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="YAML file of settings")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="run directory; default: runs/PRESET-seedN")]
-Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="seed of every random choice")]
-PresetName = Annotated[str | None, typer.Option("--preset", metavar="NAME", help="preset of a new run")]
+Seed = Annotated[
+    int | None, typer.Option("--seed", metavar="N", help="seed of every random choice; default: 0, or the run's own")
+]
+PresetName = Annotated[
+    str | None,
+    typer.Option("--preset", metavar="NAME", help="preset of a new run, as grue run --help lists; default: cooking16"),
+]
 Again = Annotated[
     bool,
     typer.Option(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from grue import __version__
-from grue.cli import common, model_verbs
+from grue.cli import common, model_verbs, names
 from grue.cli.common import Again, ConfigFile, Json, Out, PresetAndSettings, PresetName, Quiet, RunAndSettings, Seed
 from grue.errors import ConfigError
 from grue.progress import Progress
@@ -51,7 +51,7 @@ def _root(
     pass
 
 
-@app.command("run")
+@app.command("run", epilog=names.PRESETS)
 def run(
     arguments: PresetAndSettings = None,
     config: ConfigFile = None,
@@ -99,10 +99,12 @@ def _perform_stage(
     common.perform(work, as_json=as_json, quiet=quiet)
 
 
-@app.command("demos")
+@app.command("demos", epilog=names.TEACHERS)
 def demos(
     arguments: RunAndSettings = None,
-    teacher: Annotated[str | None, typer.Option(metavar="NAME", help="the same as demos.teacher=NAME")] = None,
+    teacher: Annotated[
+        str | None, typer.Option(metavar="NAME", help="who plays, of the list below; the same as demos.teacher=NAME")
+    ] = None,
     preset: PresetName = None,
     config: ConfigFile = None,
     out: Out = None,
@@ -135,7 +137,11 @@ def _add_stage_verb(name: Literal["sft", "dagger", "ppo"], help_text: str) -> No
 
 
 _add_stage_verb("sft", "Fine-tune the model on the demonstrations.")
-_add_stage_verb("dagger", "Let the fine-tuned policy play, and learn what a teacher would have done at each state.")
+_add_stage_verb(
+    "dagger",
+    "Let the policy play, and learn what a teacher would have done.\n\n"
+    "Settings: dagger.rounds, which is 0 unless it is set; dagger.teacher, optimal (the default) or explore.",
+)
 _add_stage_verb("ppo", "Let the fine-tuned policy play, and learn from its own games.")
 app.command("eval")(model_verbs.evaluate)
 app.command("export")(model_verbs.export)
@@ -194,7 +200,10 @@ def watch(
 def play(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PRESET|GAME|KEY=VALUE", help="what to play, and settings such as game.limit=50"),
+        typer.Argument(
+            metavar="PRESET|GAME|KEY=VALUE",
+            help="a preset, as grue run --help lists, default: cooking16; or a game; settings such as game.limit=50",
+        ),
     ] = None,
     seed: Annotated[
         int, typer.Option(help="seed of the game: train 0-999, dev 10000-10999, test 20000-20999", metavar="N")
@@ -227,7 +236,9 @@ def doctor(
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="estimate the memory that a run with this model needs")
     ] = None,
-    out: Out = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="folder of runs whose disk is looked at; default: runs")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say what is installed, what works and what is missing.
@@ -314,15 +325,19 @@ def pretrain(
     common.perform(work, as_json=as_json, quiet=quiet)
 
 
-@app.command("experiment")
+@app.command("experiment", epilog=names.CONTRASTS)
 def experiment(
     name: Annotated[str, typer.Argument(metavar="NAME", help="which experiment: eval-gap")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN|KEY=VALUE", help="a run directory, and sizes such as games=200 or iterations=10"),
+        typer.Argument(
+            metavar="RUN|KEY=VALUE",
+            help="a run directory, default: the one in runs/ that was written to last; sizes such as games=200 or "
+            "iterations=10",
+        ),
     ] = None,
     only: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="some of its contrasts, joined by commas; default: all")
+        str | None, typer.Option(metavar="NAMES", help="contrasts of the list below, joined by commas; default: all")
     ] = None,
     training: Annotated[
         bool, typer.Option(help="also contrasts that need short trainings of their own, which take longest")

@@ -86,7 +86,7 @@ def export(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a trained policy as a folder that transformers and peft load.
+    """Write a trained policy as a folder for transformers and peft.
 
     A recorded game is read with what was written; a copy that says something else than the policy said is refused.
     """

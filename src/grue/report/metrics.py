@@ -65,12 +65,14 @@ _ALL = (
            "advantages, which also knows how hard each train game is.", "critic"),
     Metric("baseline_loss", "Baseline loss", "Squared error of that baseline.", "critic"),
     # imitation
-    Metric("nll", "Loss without smoothing", "Cross-entropy of the teacher's choices where valid actions part.",
+    Metric("nll", "Loss without smoothing", "Cross-entropy of the teacher's choices where valid actions part; with "
+           "aligned and write, which learn text, of every token of its actions over the whole vocabulary.",
            "imitation", "nats"),
-    Metric("accuracy", "Accuracy", "Share of the places where valid actions part at which the model ranks the "
-           "teacher's choice first.", "imitation", "share"),
-    Metric("node_entropy", "Entropy", "Mean entropy of the model where valid actions part; what is left to explore "
-           "with.", "imitation", "nats"),
+    Metric("accuracy", "Accuracy", "Share of the places where valid actions part, with aligned and write of all tokens "
+           "learnt, at which the model ranks the teacher's choice first among what may follow there.", "imitation",
+           "share"),
+    Metric("node_entropy", "Entropy", "Mean entropy of the model over what may follow, at the places that the accuracy "
+           "counts; what is left to explore with.", "imitation", "nats"),
     Metric("advised", "Advised", "Share of the policy's turns at which the teacher knew what to do.", "imitation",
            "share"),
     Metric("corrected", "Corrected", "Share of the advised turns at which the teacher would have done something else.",

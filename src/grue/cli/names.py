@@ -1,0 +1,42 @@
+"""What the help of some verbs lists below the options. A test holds these texts to the names that exist.
+
+They are written out, since what knows the names is slow to import. `\\b` keeps a paragraph's lines as they are.
+"""
+
+PRESETS = """\b
+Presets:
+  cooking16 (the default), smoke (the same in minutes), toy (in seconds),
+  cooking1, coin, twc, mapreader, arithmetic, sorting, simonsays,
+  simonsays-memory, peckingorder, and other, for any game of game.name.
+
+\b
+Presets that measure a model on the tasks of TALES, without training:
+  tales-cookingworld, tales-twc, tales-coin, tales-arithmetic,
+  tales-mapreader, tales-sorting, tales-peckingorder,
+  tales-simonsays-10, tales-simonsays-50, tales-simonsays-100,
+  tales-simonsays-memory-10, tales-simonsays-memory-10-verbose,
+  tales-simonsays-memory-50, tales-simonsays-memory-50-verbose,
+  tales-simonsays-memory-100, tales-simonsays-memory-100-verbose
+
+Every setting stands, with its meaning, in the config.yaml of a run."""
+
+TEACHERS = """\b
+Teachers:
+  gold         the game's own solution: the default
+  gold-pruned  the same without its idle steps
+  explore      knows what it has seen, as a policy does:
+               cookingworld, alfworld
+  optimal      knows hidden things too:
+               cookingworld, textworld, babyai, alfworld, toy
+  random       any valid action"""
+
+CONTRASTS = """\b
+Contrasts of eval-gap:
+  remaining, sampled, train-to-dev, train-to-test, layouts, recipes,
+  extra-step, few-games, window, task-line, retokenised, truncation-side,
+  free-greedy, free-sampled, top-k-free, top-k, together
+
+\b
+Those that train:
+  demonstrations-cut, no-bootstrap, leak, no-bootstrap-and-leak, kl-to-old,
+  top-k-play, dropout, chosen-on-test"""
