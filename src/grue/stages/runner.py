@@ -1,0 +1,321 @@
+"""Do the stages of a run that are not done yet, each with what the ones before it have left in the run's folder."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from grue.config import Config, PPOConfig, SFTConfig
+from grue.errors import ConfigError, DataError, GameError, TeacherError
+from grue.games.omission import replay_with_omissions
+from grue.games.play import demo_report, play
+from grue.games.teachers import teacher
+from grue.games.training import check_training
+from grue.models.out_of_memory import explained_memory
+from grue.models.sharding import check_sharding
+from grue.models.skeleton import check_attention, check_model
+from grue.models.sources import EMBEDDED
+from grue.parallel import Processes, join, this_command
+from grue.progress import Progress
+from grue.report import html
+from grue.rollout.pack import Sample
+from grue.stages.dagger import check_adviser, dagger
+from grue.stages.final import FOLDS, final_results, measure, side_games
+from grue.stages.lessons import check_demonstrations, lessons
+from grue.stages.session import Session, open_session
+from grue.stages.show import keep_shown
+from grue.stages.trained import check_trained, check_weights
+from grue.storage import episodes, jsonl
+from grue.storage.run import TRAINING, Run, read_results
+from grue.train.learner import Learner
+from grue.train.ppo import train_ppo
+from grue.train.sft import train_sft
+from grue.types import Outcome
+
+StageName = Literal["demos", "sft", "dagger", "ppo", "eval"]
+
+
+def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) -> dict[str, Any]:
+    """Every stage that is not done yet, then the report. Returns the results."""
+    start = time.monotonic()
+    processes = join()
+    _check(config, processes)
+    # the default has nothing that could be refused, and begins at once
+    plain = config.model.name == EMBEDDED and config.model.adapter == "none" and config.policy.template == "plain"
+    if not plain and not (out / "stages.json").exists():
+        check_model(config.model, config.policy)
+    run = _open(out, config, "demos" if again else "", processes)
+    say(plan(config, out))
+    wanted = [name for name in STAGES if name != "dagger" or config.dagger.rounds]
+    missing = [name for name in wanted if not run.is_done(name)]
+    if {*TRAINING} & set(missing):
+        if "demos" not in missing and _lost_demos(run):
+            missing.insert(0, "demos")
+        if "eval" not in missing:  # what an earlier command has measured is of other weights
+            missing.append("eval")
+    results = None if missing else read_results(out)
+    if results is None:
+        with open_session(run, config, say, processes) as session:
+            if "dagger" in missing:
+                check_adviser(session)
+            for name in missing:
+                _do(session, name)
+            wall_s = None if run.resumed else time.monotonic() - start
+            results = final_results(session, wall_s=wall_s, command=this_command()) if processes.leads else {}
+    if not processes.leads:
+        return results
+    page = html.render(out)
+    say(f"report: {page}")
+    return results
+
+
+def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, again: bool = False) -> dict[str, Any]:
+    """One stage on a run directory. A finished stage is only repeated with `again`."""
+    processes = join()
+    if name == "ppo":
+        _check(config, processes)
+    elif name in ("sft", "dagger"):
+        _check_learning(config, processes)
+    if name == "dagger" and not config.dagger.rounds:
+        raise ConfigError("dagger.rounds is 0", hint=f"for example: grue dagger {out} dagger.rounds=5")
+    if name == "eval":  # before games are played
+        check_trained(out, config)
+    run = _open(out, config, name if again else "", processes)
+    if name == "eval":
+        _warn_unfinished(run, say)
+    missing = not run.is_done(name) or (name == "demos" and _lost_demos(run))  # what is lost is recorded again
+    if not missing and (name != "eval" or read_results(out) is not None):
+        say(f"{name} is done in {out}; --again repeats it, and deletes what later stages left")
+        return run.facts(name)
+    with open_session(run, config, say, processes) as session:
+        if name == "dagger":
+            check_adviser(session)
+        if missing:
+            _do(session, name)
+        if name == "eval" and processes.leads:
+            results = final_results(session, wall_s=None, command=this_command())
+            say(f"report: {html.render(out)}")
+            return results
+    return run.facts(name)
+
+
+def _warn_unfinished(run: Run, say: Progress) -> None:
+    """Whoever stops early may look at the result, and should know what it is."""
+    for stage in TRAINING:
+        if run.is_broken_off(stage):
+            say.warn(
+                f"{stage} is not finished in {run.out}: this measures its best weights so far. "
+                f"grue {stage} {run.out} goes on with it, and it is measured again"
+            )
+
+
+def _check(config: Config, processes: Processes) -> None:
+    """Refuse what would only come to light after hours."""
+    _check_learning(config, processes)
+    if config.ppo.iterations:
+        check_training(config.game.name, config.ppo.rename, config.ppo.hidden_state)
+
+
+def _check_learning(config: Config, processes: Processes) -> None:
+    """ConfigError where the model cannot learn with these settings."""
+    check_sharding(config.model, processes)
+    check_attention(config.model.attention, config.policy.kind)
+
+
+def _open(out: Path, config: Config, again: str, processes: Processes) -> Run:
+    """The run directory: the leader makes it what the others then read."""
+    run = Run(out, config, again=again) if processes.leads else None
+    processes.wait()
+    run = run or Run(out, config, again=again, leads=False)
+    processes.wait()
+    return run
+
+
+def _lost_demos(run: Run) -> bool:
+    """Has somebody deleted games that were recorded? What the same settings record again is the same."""
+    kinds = ("demos", "replays") if run.config.demos.replays else ("demos",)
+    return run.is_done("demos") and not all(run.episodes(kind).exists() for kind in kinds)
+
+
+def plan(config: Config, out: Path) -> str:
+    """What is about to happen, in a few lines."""
+    game = config.game
+    params = ",".join(f"{key}={value}" for key, value in game.params.items())
+    played, decodings = f"{game.name} {params}".strip(), " and ".join(config.eval.decodings)
+    dagger = f"{config.dagger.rounds} rounds of {config.dagger.games_per_round} train games"
+    sides = [fold for fold in FOLDS if fold != config.eval.fold and side_games(config.eval)]
+    beside = f"; {side_games(config.eval)} of {' and '.join(sides)}" if sides else ""
+    corrections = [f"  dagger {dagger}, corrected by {config.dagger.teacher}"] if config.dagger.rounds else []
+    return "\n".join(
+        [
+            f"{config.preset}: {played}, {game.limit} steps; model {config.model.name}; seed {config.seed}",
+            f"  demos  {config.demos.games} train games played by {config.demos.teacher}",
+            f"  sft    {config.sft.epochs} passes",
+            *corrections,
+            f"  ppo    {config.ppo.iterations} iterations of {config.ppo.episodes_per_iteration} train games",
+            f"  eval   {config.eval.games} {config.eval.fold} games for each policy, {decodings}{beside}",
+            f"  into   {out}; Ctrl-C saves, and the same command goes on",
+        ]
+    )
+
+
+def _do(session: Session, name: str) -> None:
+    _check_before(session, name)
+    start = time.monotonic()
+    if session.run.lost:
+        session.say(f"what {_listed(session.run.lost)} left in {session.run.out} is deleted")
+    elif name in TRAINING and session.run.is_done("eval"):
+        session.say(f"{name} goes on, so what it has learnt is evaluated again afterwards")
+    session.run.begin(name)
+    session.processes.wait()  # what begins anew is empty now, for all of them
+    try:
+        with explained_memory(session.config, name):
+            facts = STAGES[name](session) if session.run.leads or name != "demos" else {}
+    finally:
+        session.run.add_seconds(name, time.monotonic() - start)
+    session.run.done(name, **(facts or {}))
+    session.processes.wait()
+
+
+def _listed(names: Sequence[str]) -> str:
+    """a, b and c"""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _check_before(session: Session, name: str) -> None:
+    """An error where a stage cannot succeed: once it has begun, its settings are settled, and --again has deleted."""
+    run, dagger_rounds = session.run, session.config.dagger.rounds
+    if name == "demos":
+        _check_teacher(session)
+    elif name == "sft":
+        check_demonstrations(session)
+    elif name == "dagger" or (name == "ppo" and not dagger_rounds):
+        check_weights(run.out, "sft")
+    elif name == "ppo" and not run.is_done("dagger"):  # what is there may still change
+        raise DataError(f"DAgger is not done in {run.out}", hint=f"grue dagger {run.out}")
+
+
+def _check_teacher(session: Session) -> None:
+    """GameError where the teacher does not know such games. A game that it fails at is left to be counted."""
+    (game,), tasks = session.games(1), session.tasks("train", 1)
+    player = teacher(session.config.demos.teacher, game)
+    try:
+        player.start(tasks[0], game.reset(tasks[0]))
+    except TeacherError:
+        raise
+    except GameError:
+        return
+
+
+def _demos(session: Session) -> dict[str, Any]:
+    cfg, config, say = session.config.demos, session.config, session.say
+    file = session.run.episodes("demos")
+    replays = session.run.episodes("replays")
+    known = len(list(episodes.read(file))) if file.exists() else 0
+    if cfg.replays:  # without its replays a game counts as not recorded
+        there = len(list(episodes.read(replays))) if replays.exists() else 0
+        known = min(known, there // cfg.replays)
+        jsonl.keep_first(replays, known * cfg.replays)
+        jsonl.keep_first(file, known)
+    (game,) = session.games(1)
+    player = teacher(cfg.teacher, game)
+    train = session.tasks("train", cfg.games)
+    with say.bar("demos", len(train), done=known, unit="games") as bar:
+        for task in train[known:]:
+            demonstration = play(game, task, player, record_limit=cfg.record_limit)
+            rng = random.Random(f"{config.seed}/replays/{task.seed}")
+            again = [
+                replay_with_omissions(game, demonstration, cfg.omission, rng, keep=cfg.omission_keeps)
+                for _ in range(cfg.replays)
+            ]
+            # a game counts as recorded when its demonstration stands, so that comes last
+            episodes.append(replays, again)
+            episodes.append(file, [demonstration])
+            bar.advance()
+            session.interrupt.check()
+    facts = demo_report(episodes.read(file), getattr(player, "pruned_steps", 0))
+    say(
+        f"{cfg.teacher} won {facts['won']} of {facts['episodes']} train games within {config.game.limit} steps and "
+        f"{facts['won_past_limit']} later; {facts['invalid_steps']} invalid and {facts['pruned_steps']} pruned steps"
+    )
+    if facts["failed"]:
+        error = next(episode.error for episode in episodes.read(file) if episode.outcome is Outcome.FAILED)
+        if facts["failed"] == facts["episodes"]:
+            raise GameError(
+                f"none of {facts['episodes']} demonstrations could be played: {error}",
+                hint=f"mend that, or choose another demos.teacher; then grue demos {session.run.out} --again",
+            )
+        say.warn(f"{facts['failed']} of {facts['episodes']} games failed, the first with: {error}")
+    return facts
+
+
+def _sft(session: Session) -> dict[str, Any]:
+    cfg, config = session.config.sft, session.config
+    session.load("base")
+    keep_shown(session, "base", "before training")
+    names = f"{config.seed}/sft/names"
+
+    @lru_cache(maxsize=1)
+    def items_of(reading: int) -> list[Sample]:
+        return lessons(session, names + (f"/{reading}" if reading else ""), cfg.rename, "demos", "replays")
+
+    learner = _learner(session, cfg, dropout=True)
+    # names are drawn anew for each epoch; without renaming all epochs read the same
+    count = train_sft(
+        session.run,
+        config,
+        learner,
+        lambda epoch: items_of(epoch if cfg.rename else 0),
+        session.say,
+        session.interrupt,
+    )
+    keep_shown(session, "sft", "after SFT")
+    return {"samples": count, "optimiser_steps": learner.step_count}
+
+
+def _ppo(session: Session) -> dict[str, Any]:
+    cfg, config = session.config.ppo, session.config
+    session.load("dagger" if config.dagger.rounds else "sft")
+    learner = _learner(session, cfg, value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate)
+    facts = train_ppo(
+        session.run,
+        config,
+        learner,
+        session.encoder,
+        session.games(session.slots(cfg.slots)),
+        session.tasks("train"),
+        session.tasks("dev", cfg.dev_games),
+        session.say,
+        session.interrupt,
+        demo_steps(session) if cfg.game_baseline else None,
+    )
+    keep_shown(session, "ppo", "after PPO")
+    return dict(facts)
+
+
+def demo_steps(session: Session) -> dict[int, int]:
+    """Steps of the demonstration of each train game that has been won in one."""
+    file = session.run.episodes("demos")
+    return {episode.task.seed: episode.steps for episode in episodes.read(file) if episode.won}
+
+
+def _eval(session: Session) -> dict[str, Any]:
+    measure(session)
+    return {}
+
+
+def _learner(session: Session, cfg: SFTConfig | PPOConfig, **changes: Any) -> Learner:
+    return Learner.of(session.model, session.config.model, cfg, processes=session.processes, **changes)
+
+
+STAGES: dict[str, Callable[[Session], dict[str, Any] | None]] = {
+    "demos": _demos,
+    "sft": _sft,
+    "dagger": dagger,
+    "ppo": _ppo,
+    "eval": _eval,
+}
