@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,12 +21,10 @@ from grue.rollout.pack import (
     micro_batches,
     minibatches,
     piles,
-    sample_from_dict,
-    sample_to_dict,
     samples,
     tokenise,
 )
-from grue.train.ppo_update import Sizes, ppo_loss
+from grue.train.ppo_update import ppo_loss
 from grue.train.sft import sft_loss
 from grue.types import Branch, Episode, Observation, Outcome, Segment, Task, Turn
 
@@ -71,21 +68,18 @@ def test_samples_by_hand() -> None:
     assert second.ids == tuple(range(100, 105))  # up to the state
     assert (second.advantages, second.returns) == ((3.0,), (6.0,))
     assert samples([episode([turns[1]], 14)]) == []
-    assert [s.imitate for s in samples([played], imitate=True)] == [True, True]
 
 
-def test_a_policy_learns_from_its_own_invalid_turns_but_does_not_imitate_them() -> None:
+def test_a_policy_learns_from_its_own_invalid_turns() -> None:
     """Unlike a teacher's, they were decided: they have branches."""
     turns = [turn(3, (3, (7, 8), 0)), turn(9, (9, (7, 8), 1), valid=False)]
     (learnt,) = samples([episode(turns, 14)])
     assert learnt.turns == tuple(turns)
-    (imitated,) = samples([episode(turns, 14)], imitate=True)
-    assert imitated.turns == (turns[0],)
 
 
 def test_a_batch_by_hand() -> None:
     one = Sample((5, 6, 7, 8), (turn(1, (1, (7, 9), 0), (2, (8, 3, 4), 1)), turn(3)), (0.5, 0.25), (1.0, 2.0))
-    two = Sample((9, 8), (turn(0, (1, (2, 1), 1)),), (-1.0,), (3.0,), imitate=True)
+    two = Sample((9, 8), (turn(0, (1, (2, 1), 1)),), (-1.0,), (3.0,))
     batch = collate([one, two])
     assert batch.ids_BL.tolist() == [[5, 6, 7, 8], [9, 8, 0, 0]]
     assert batch.node_row_N.tolist() == [0, 0, 1]
@@ -99,7 +93,6 @@ def test_a_batch_by_hand() -> None:
     assert batch.old_values_T.tolist() == pytest.approx([0.1, 0.3, 0.0])
     assert batch.advantages_T.tolist() == [0.5, 0.25, -1]
     assert batch.returns_T.tolist() == [1, 2, 3]
-    assert batch.imitate_T.tolist() == [False, False, True]
     assert batch.reference_NC is None
 
 
@@ -113,10 +106,6 @@ def test_a_reference_stands_beside_its_nodes() -> None:
     found = collate([one, two]).reference_NC
     assert found is not None
     assert found.tolist() == [[-1, -2, -inf], [-3, -4, -5], [-6, -7, -inf]]
-    # what is to be imitated has none, and gets numbers that are finite where there are children
-    found = collate([replace(one, reference=None, imitate=True), two]).reference_NC
-    assert found is not None
-    assert torch.isfinite(found).tolist() == [[True, True, False], [True, True, True], [True, True, False]]
 
 
 def test_a_vocabulary_is_not_written_out() -> None:
@@ -131,11 +120,6 @@ def test_a_vocabulary_is_not_written_out() -> None:
     assert batch.chosen_N.tolist() == [3, 0]
     assert batch.reference_NC is not None
     assert torch.equal(batch.reference_NC, wide)
-    # one to imitate beside it: numbers that are finite where there are children
-    two = replace(one, imitate=True, reference=None)
-    found = collate([replace(one, reference=wide), two]).reference_NC
-    assert found is not None
-    assert torch.equal(torch.isinf(found), torch.isinf(torch.cat([wide, wide])))
 
 
 def test_a_sample_without_choices_can_be_read() -> None:
@@ -210,17 +194,12 @@ def with_noise(item: Sample, draw: random.Random) -> Sample:
     return replace(item, turns=turns, advantages=scores[0], returns=scores[1], reference=reference)
 
 
-@pytest.mark.parametrize("imitated", [0, 2])
-def test_micro_batches_do_not_change_the_gradient_of_ppo(imitated: int) -> None:
-    """With two samples to imitate: these have no reference, and no part in any mean over played turns."""
+def test_micro_batches_do_not_change_the_gradient_of_ppo() -> None:
     model, draw = tiny.policy_model(), random.Random(0)
-    packed = [with_noise(item, draw) for item in samples(tiny.rollouts(model, tiny.tasks(6)))]
-    learned = [replace(item, imitate=True, reference=None) for item in packed[:imitated]]
-    items = [*packed[imitated:], *learned]
-    turns = sum(len(item.turns) for item in packed[imitated:])
-    sizes = Sizes(turns, sum(len(item.turns) for item in learned))
-    cfg = PPOConfig(value_passes=0, kl_coef=0.5, imitation_coef=0.5)
-    assert_same_gradient(model, items, lambda r, b: ppo_loss(r, b, cfg, sizes, 0.1, policy=True))
+    items = [with_noise(item, draw) for item in samples(tiny.rollouts(model, tiny.tasks(6)))]
+    turns = sum(len(item.turns) for item in items)
+    cfg = PPOConfig(value_passes=0, kl_coef=0.5)
+    assert_same_gradient(model, items, lambda r, b: ppo_loss(r, b, cfg, turns, 0.1, policy=True))
 
 
 SAMPLES = st.lists(st.integers(1, 40), min_size=1, max_size=20).map(
@@ -252,41 +231,3 @@ def test_minibatches_are_a_partition_that_the_seed_decides(items: list[Sample], 
     assert len(parts) == min(count, len(items))
     assert max(sizes) - min(sizes) <= 1
     assert parts == list(minibatches(items, count, random.Random(seed)))
-
-
-def test_a_sample_to_imitate_survives_json() -> None:
-    model = tiny.policy_model()
-    for item in samples(tiny.rollouts(model, tiny.tasks(3)), imitate=True):
-        found = sample_from_dict(json.loads(json.dumps(sample_to_dict(item))))
-        assert found.imitate
-        assert sample_to_dict(found) == sample_to_dict(item)
-        mine, theirs = collate([found]), collate([item])
-        for name in ("ids_BL", "node_position_N", "children_NC", "chosen_N", "turn_position_T", "imitate_T"):
-            assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
-
-
-def test_a_teachers_episode_gets_the_ids_that_a_policy_would_have_had() -> None:
-    encoder = tiny.encoder()
-    for original in tiny.scripted("gold")[:5]:
-        found = tokenise(original, tiny.policy())
-        (segment,) = found.segments
-        assert [t.action for t in found.turns] == [t.action for t in original.turns]
-        for one in found.turns:
-            action = encoder.action(one.action)
-            start = one.state_position + 1
-            assert segment.ids[start : start + len(action)] == action  # the ids of the trie, in the training sequence
-            for branch in one.branches:
-                assert branch.children[branch.chosen] == segment.ids[branch.position + 1]
-                assert one.state_position <= branch.position < one.state_position + len(action)
-
-
-def test_an_invalid_action_of_a_teacher_is_context_and_not_a_lesson() -> None:
-    encoder = tiny.encoder()
-    original = tiny.scripted("gold")[0]
-    wrong = replace(original.turns[0], action="sing", valid=False)
-    found = tokenise(replace(original, turns=(wrong, *original.turns[1:])), tiny.policy())
-    assert found.turns[0].branches == ()
-    (sample,) = samples([found])
-    assert sample.turns == found.turns[1:]
-    start = found.turns[0].state_position + 1
-    assert sample.ids[start : start + len(encoder.action("sing"))] == encoder.action("sing")

@@ -22,7 +22,7 @@ from grue.models.policy_model import PolicyModel
 from grue.policy.trie import build_trie, path_branches
 from grue.rollout.pack import collate, samples, tokenise
 from grue.train.credit import RunningScale, credit
-from grue.train.ppo_update import Sizes, ppo_loss, with_reference
+from grue.train.ppo_update import ppo_loss, with_reference
 from grue.train.sft import sft_loss
 from grue.types import Episode
 
@@ -140,15 +140,16 @@ def test_ppo_loss_and_gradients_are_those_of_the_library(one: ModuleType, played
     with torch.no_grad():
         logits = [reference(*collate([item]).inputs).logits_NC for item in items]
     batch = collate(with_reference(items, logits, 1.0))
-    sizes = Sizes(turns=len(batch.turn_row_T), imitated=0)
-    expected, metrics = ppo_loss(model(*batch.inputs), batch, cfg, sizes, settings.entropy_coef, policy=True)
+    expected, metrics = ppo_loss(
+        model(*batch.inputs), batch, cfg, len(batch.turn_row_T), settings.entropy_coef, policy=True
+    )
     expected.backward()
 
     assert metrics["clip_fraction"] > 0.05
     torch.testing.assert_close(loss, expected, **CLOSE)
     _assert_same_gradients(twin, model, critic=True)
     critic_alone = one.ppo_loss(twin, twin_reference, mine, settings, policy=False)
-    theirs, _ = ppo_loss(model(*batch.inputs), batch, cfg, sizes, settings.entropy_coef, policy=False)
+    theirs, _ = ppo_loss(model(*batch.inputs), batch, cfg, len(batch.turn_row_T), settings.entropy_coef, policy=False)
     torch.testing.assert_close(critic_alone, theirs, **CLOSE)
 
 

@@ -18,7 +18,7 @@ from grue.models.load import load_base, load_model
 from grue.models.policy_model import PolicyModel, Reading
 from grue.rollout.pack import Batch, Sample
 from grue.train.learner import Learner, LossFunction
-from grue.train.ppo_update import Sizes, ppo_loss, with_reference
+from grue.train.ppo_update import ppo_loss, with_reference
 from grue.train.reference import Reference
 from grue.types import Branch, Observation, Turn
 
@@ -50,10 +50,10 @@ def learner_of(model: PolicyModel, config: Config, value_learning_rate: float) -
 
 
 def loss_with(cfg: PPOConfig, items: list[Sample], *, policy: bool) -> LossFunction:
-    sizes = Sizes(sum(len(item.turns) for item in items), 0)
+    turns = sum(len(item.turns) for item in items)
 
     def loss_of(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        return ppo_loss(reading, batch, cfg, sizes, cfg.entropy_coef, policy=policy)
+        return ppo_loss(reading, batch, cfg, turns, cfg.entropy_coef, policy=policy)
 
     return loss_of
 

@@ -22,7 +22,7 @@ from grue.rollout.collect import collect
 from grue.rollout.pack import Batch, Sample, minibatches, samples
 from grue.train.credit import RunningScale, credit
 from grue.train.learner import Learner
-from grue.train.ppo_update import Sizes, ppo_loss
+from grue.train.ppo_update import ppo_loss
 from grue.types import Episode, Outcome
 
 SMALL = 1e-3  # of the configured learning rate: the policies stay what they are
@@ -97,10 +97,10 @@ class Ours:
         return sum(len(item.turns) for item in items)
 
     def _step(self, items: Sequence[Sample]) -> None:
-        sizes = Sizes(sum(len(item.turns) for item in items), 0)
+        turns = sum(len(item.turns) for item in items)
 
         def loss_of(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-            return ppo_loss(reading, batch, self.cfg, sizes, self.cfg.entropy_coef, policy=True)
+            return ppo_loss(reading, batch, self.cfg, turns, self.cfg.entropy_coef, policy=True)
 
         self.learner.step(items, loss_of, SMALL)
         self.steps += 1

@@ -56,7 +56,12 @@ def override(config: Config, overrides: Iterable[str] = (), seed: int | None = N
 
 def read_config(file: Path) -> Config:
     """The configuration stored in `file`: nothing is taken from a preset, which may have changed since."""
-    return _build(_read_yaml(file), (), None, where=f" in {file}")
+    data = _read_yaml(file)
+    ppo = data.get("ppo")
+    # a setting that is gone, in the file of an older run that did without it
+    if isinstance(ppo, dict) and ppo.get("imitation_coef") == 0:
+        del ppo["imitation_coef"]
+    return _build(data, (), None, where=f" in {file}")
 
 
 def preset_config(name: str) -> Config:

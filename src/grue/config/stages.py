@@ -272,7 +272,6 @@ class PPOConfig(Stage):
         description="plays of each game that the policy learns from, the best and worst ones; 0 = all. With "
         "value_passes=0 the critic sees no others either",
     )
-    imitation_coef: float = Field(0.0, ge=0, description="weight of imitating the shortest wins so far")
     rename: float = Field(0.0, ge=0, le=1, description="share of training games with things renamed")
     win_bonus: float = Field(0.0, ge=0, description="added to the reward of the turn that wins a game")
     lost_penalty: float = Field(0.0, ge=0, description="taken from the reward of the turn that loses a game")

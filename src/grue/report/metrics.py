@@ -54,8 +54,6 @@ _ALL = (
     Metric("policy_loss", "Policy loss", "The clipped surrogate objective, negated; its level means little, a jump "
            "means trouble.", "policy"),
     Metric("entropy_coef", "Weight of the entropy", "Weight of the entropy bonus in the loss.", "policy"),
-    Metric("imitation_loss", "Imitation loss", "Cross-entropy of the best episodes so far, per turn.", "policy",
-           "nats"),
     Metric("loss", "Loss", "The total loss that was minimised.", "policy"),
     # critic
     Metric("value_loss", "Value loss", "Squared error of the critic's estimate of the return.", "critic"),

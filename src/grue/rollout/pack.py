@@ -17,8 +17,7 @@ from grue.policy.choose import Lesson
 from grue.policy.policy import Policy
 from grue.policy.tree import candidate_tree, lay_out
 from grue.prompts.history import History
-from grue.storage.episodes import children_from_json, children_to_json
-from grue.types import Branch, Candidate, Episode, Observation, Outcome, Turn
+from grue.types import Episode, Observation, Outcome, Turn
 
 _NO_TEXT = Observation("", "", "", None, 0.0)
 
@@ -31,7 +30,6 @@ class Sample:
     turns: tuple[Turn, ...]
     advantages: tuple[float, ...] = ()
     returns: tuple[float, ...] = ()
-    imitate: bool = False  # learned by imitation only: no policy-gradient or value loss
     reference: torch.Tensor | None = None  # (nodes, children) log-probabilities of the reference policy
 
     def without_texts(self) -> Sample:
@@ -66,7 +64,6 @@ class Batch:
     old_values_T: torch.Tensor
     advantages_T: torch.Tensor
     returns_T: torch.Tensor
-    imitate_T: torch.Tensor  # bool
     reference_NC: torch.Tensor | None = None  # log-probabilities of the reference policy, -inf pads
     trees: Trees | None = None
     whole: bool = False  # logits are log-probabilities over the whole vocabulary
@@ -97,8 +94,6 @@ def samples(
     episodes: Sequence[Episode],
     advantages: Sequence[np.ndarray] | None = None,
     returns: Sequence[np.ndarray] | None = None,
-    *,
-    imitate: bool = False,
 ) -> list[Sample]:
     """One sample a segment. Failed episodes are left out; `advantages` and `returns` are parallel to `episodes`."""
     packed = []
@@ -107,7 +102,7 @@ def samples(
             continue
         for place, segment in enumerate(episode.segments):
             inside = [(i, turn) for i, turn in enumerate(episode.turns) if turn.segment == place]
-            chosen = [i for i, turn in inside if turn.valid or not (imitate or turn.is_context)]
+            chosen = [i for i, turn in inside if turn.valid or not turn.is_context]
             if not chosen:
                 continue
             last = max(episode.turns[i].branches[-1].position if episode.turns[i].branches else 0 for i in chosen)
@@ -121,7 +116,6 @@ def samples(
                     if advantages is not None
                     else (0.0,) * len(chosen),
                     tuple(float(returns[number][i]) for i in chosen) if returns is not None else (0.0,) * len(chosen),
-                    imitate,
                 )
             )
     return packed
@@ -246,7 +240,6 @@ def collate(items: Sequence[Sample]) -> Batch:
         old_values_T=torch.tensor([turn.value for turn in turns]),
         advantages_T=torch.tensor([a for item in items for a in item.advantages]),
         returns_T=torch.tensor([r for item in items for r in item.returns]),
-        imitate_T=torch.tensor([item.imitate for item in items for _ in item.turns]),
         reference_NC=_reference(items, children),
         trees=trees,
         whole=any(turn.whole for turn in turns),
@@ -254,20 +247,16 @@ def collate(items: Sequence[Sample]) -> Batch:
 
 
 def _reference(items: Sequence[Sample], children: Sequence[Sequence[int]]) -> torch.Tensor | None:
-    """The log-probabilities of the reference policy over the `children` of all nodes, if there are any."""
-    if all(item.reference is None for item in items):
+    """The log-probabilities of the reference policy over the `children` of all nodes, if it was read."""
+    rows = [item.reference for item in items if item.reference is not None]
+    if not rows:
         return None
-    # 0 where a sample has none (one to imitate): finite, and never part of a mean
-    reference_NC = torch.zeros(len(children), max(map(len, children), default=1))
-    for node, tokens in enumerate(children):
-        reference_NC[node, len(tokens) :] = float("-inf")
+    reference_NC = torch.full((len(children), max(map(len, children), default=1)), float("-inf"))
     first = 0
-    for item in items:
-        count = sum(len(turn.branches) for turn in item.turns)
-        if item.reference is not None:
-            width = min(item.reference.shape[1], reference_NC.shape[1])
-            reference_NC[first : first + count, :width] = item.reference[:, :width]
-        first += count
+    for found in rows:
+        width = min(found.shape[1], reference_NC.shape[1])  # what is beyond pads
+        reference_NC[first : first + len(found), :width] = found[:, :width]
+        first += len(found)
     return reference_NC
 
 
@@ -280,33 +269,3 @@ def _ids(items: Sequence[Sample]) -> tuple[NDArray[np.int64], Trees | None]:
     for row, item in enumerate(items):
         ids[row, : len(item.ids)] = item.ids
     return ids, None
-
-
-def sample_to_dict(sample: Sample) -> dict[str, Any]:
-    """A sample to imitate as JSON: what training reads of it, and no texts."""
-    turns = [
-        [
-            turn.state_position,
-            [[b.position, children_to_json(b.children), b.chosen] for b in turn.branches],
-            *([[[candidate.divisor, list(candidate.ids)] for candidate in turn.candidates]] if turn.candidates else []),
-        ]
-        for turn in sample.turns
-    ]
-    return {"ids": list(sample.ids), "turns": turns}
-
-
-def sample_from_dict(data: dict[str, Any]) -> Sample:
-    """Inverse of `sample_to_dict`."""
-    turns = tuple(
-        Turn(
-            _NO_TEXT,
-            "",
-            0.0,
-            state_position=position,
-            branches=tuple(Branch(place, children_from_json(children), chosen) for place, children, chosen in branches),
-            candidates=tuple(Candidate(tuple(ids), float(divisor)) for divisor, ids in (rest[0] if rest else ())),
-        )
-        for position, branches, *rest in data["turns"]
-    )
-    zeros = (0.0,) * len(turns)
-    return Sample(tuple(data["ids"]), turns, zeros, zeros, imitate=True)

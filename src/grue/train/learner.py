@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -183,11 +182,9 @@ class Learner:
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """A micro-batch's (loss, metrics and the loss). If it does not count: a loss without gradient, no metrics."""
         batch = collate(group).to(self.device)
-        if not counts:
-            # Marked as imitation, these turns count in no mean, yet the loss still depends on every weight, as FSDP
-            # requires.
-            loss, _ = loss_of(self._read(batch), replace(batch, imitate_T=torch.ones_like(batch.imitate_T)))
-            return 0 * loss, {}
+        if not counts:  # nothing of it is a loss, yet it depends on every weight, as FSDP requires
+            read = (torch.where(part.isfinite(), part, 0).sum() for part in self._read(batch))
+            return 0 * torch.stack([*read]).sum(), {}
         loss, metrics = loss_of(self._read(batch), batch)
         return loss, {"loss": loss.detach(), **metrics}
 

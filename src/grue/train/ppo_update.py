@@ -15,7 +15,7 @@ from grue.algos.losses import branch_log_probs, clipped_surrogate, clipped_value
 from grue.config import Config, PPOConfig
 from grue.errors import TrainingError
 from grue.models.policy_model import Reading
-from grue.rollout.pack import Batch, Sample, minibatches, sample_from_dict, sample_to_dict, samples
+from grue.rollout.pack import Batch, Sample, minibatches, samples
 from grue.train.credit import RunningScale, credit, critic_values, telling_plays, turn_rewards
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
@@ -25,70 +25,36 @@ from grue.train.reference import Reference
 from grue.types import Episode, Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What the means of one minibatch are divided by, so that its cut into micro-batches changes nothing."""
-
-    turns: int
-    imitated: int
-
-
 def ppo_loss(
-    reading: Reading, batch: Batch, cfg: PPOConfig, sizes: Sizes, entropy_coef: float, *, policy: bool
+    reading: Reading, batch: Batch, cfg: PPOConfig, turns: int, entropy_coef: float, *, policy: bool
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """A micro-batch's share of the PPO loss. policy=False trains the critic alone (its warm-up)."""
-    turns = len(batch.turn_row_T)
+    """A micro-batch's share of the PPO loss of a minibatch of `turns`. policy=False trains the critic alone."""
     log_probs_NC = branch_log_probs(reading.logits_NC, cfg.temperature)
     chosen_N = log_probs_NC.gather(1, batch.chosen_N[:, None]).squeeze(1)
-    log_probs_T = _per_turn(chosen_N, batch, turns)
-    # what is imitated was played by policies long gone: their ratio counts nowhere, and must not overflow
-    old_log_probs_T = torch.where(batch.imitate_T, log_probs_T.detach(), batch.old_log_probs_T)
-    entropy_T = _per_turn(node_entropies(log_probs_NC), batch, turns)
-    played_T = (~batch.imitate_T).float() / max(1, sizes.turns)
+    log_probs_T = _per_turn(chosen_N, batch)
     value_T = clipped_value_loss(reading.values_T, batch.old_values_T, batch.returns_T, cfg.value_clip)
-    value_loss = (value_T * played_T).sum()
-    policy_loss = (clipped_surrogate(log_probs_T, old_log_probs_T, batch.advantages_T, cfg.clip) * played_T).sum()
-    entropy = (entropy_T * played_T).sum()
+    value_loss = value_T.sum() / turns
+    policy_loss = clipped_surrogate(log_probs_T, batch.old_log_probs_T, batch.advantages_T, cfg.clip).sum() / turns
+    entropy = node_entropies(log_probs_NC).sum() / turns
     loss = cfg.value_coef * value_loss if cfg.value_passes == 0 else torch.zeros_like(value_loss)
     metrics = {"value_loss": value_loss, "policy_loss": policy_loss, "entropy": entropy}
     if batch.reference_NC is not None:
-        metrics["kl_ref"] = (_per_turn(node_kl(log_probs_NC, batch.reference_NC), batch, turns) * played_T).sum()
+        metrics["kl_ref"] = node_kl(log_probs_NC, batch.reference_NC).sum() / turns
     if policy:
         loss = loss + policy_loss - entropy_coef * entropy
-        if cfg.kl_coef > 0 and "kl_ref" in metrics:  # a micro-batch to imitate has no reference
+        if cfg.kl_coef > 0:
             loss = loss + cfg.kl_coef * metrics["kl_ref"]
-        if sizes.imitated:
-            imitation = -(log_probs_T * batch.imitate_T.float()).sum() / sizes.imitated
-            loss = loss + cfg.imitation_coef * imitation
-            metrics["imitation_loss"] = imitation
     with torch.no_grad():
-        gap_T = log_probs_T - old_log_probs_T
-        metrics["clip_fraction"] = (((gap_T.exp() - 1).abs() > cfg.clip).float() * played_T).sum()
+        gap_T = log_probs_T - batch.old_log_probs_T
+        metrics["clip_fraction"] = ((gap_T.exp() - 1).abs() > cfg.clip).float().sum() / turns
         # Schulman's k3 estimator of KL(old || new): unbiased, never negative
-        metrics["kl_old"] = ((gap_T.exp() - 1 - gap_T) * played_T).sum()
-        metrics["engine_gap"] = (gap_T.abs() * played_T).sum()
+        metrics["kl_old"] = (gap_T.exp() - 1 - gap_T).sum() / turns
+        metrics["engine_gap"] = gap_T.abs().sum() / turns
     return loss, {name: value.detach() for name, value in metrics.items()}
 
 
-def _per_turn(values_N: torch.Tensor, batch: Batch, turns: int) -> torch.Tensor:
-    return torch.zeros(turns, device=values_N.device).index_add(0, batch.node_turn_N, values_N)
-
-
-@dataclass(slots=True)
-class Best:
-    """Self-imitation (after Oh et al. 2018): of each game the shortest win so far, as samples to learn from again."""
-
-    samples_of: dict[int, tuple[int, list[Sample]]] = field(default_factory=dict)  # seed -> (steps, samples)
-
-    def add(self, episodes: Sequence[Episode]) -> None:
-        for episode in episodes:
-            seed = episode.task.seed
-            if episode.won and (seed not in self.samples_of or episode.steps < self.samples_of[seed][0]):
-                self.samples_of[seed] = (episode.steps, samples([episode], imitate=True))
-
-    def draw(self, count: int, rng: random.Random) -> list[Sample]:
-        seeds = sorted(self.samples_of)
-        return [s for seed in rng.sample(seeds, min(count, len(seeds))) for s in self.samples_of[seed][1]]
+def _per_turn(values_N: torch.Tensor, batch: Batch) -> torch.Tensor:
+    return torch.zeros(len(batch.turn_row_T), device=values_N.device).index_add(0, batch.node_turn_N, values_N)
 
 
 def with_reference(items: Sequence[Sample], logits: Sequence[torch.Tensor], temperature: float) -> list[Sample]:
@@ -119,7 +85,6 @@ class Updater:
     baseline: GameBaseline | None = None  # None: advantages are against the critic
     scale: RunningScale = field(default_factory=RunningScale)
     policy_steps: int = 0  # optimiser steps that the policy has taken
-    best: Best = field(default_factory=Best)
 
     @property
     def divisor(self) -> float:
@@ -157,7 +122,6 @@ class Updater:
         # no clipped policy loss holds the trunk back while the critic warms up
         self.learner.policy_model.value_shares_trunk = policy and cfg.value_shares_trunk
         rng = random.Random(f"{self.config.seed}/ppo/{iteration}/order")
-        self.best.add(usable if cfg.imitation_coef > 0 else ())
         rows, passes, kl_old, seen = self._passes(items, rate, policy, rng)
         mean = {name: float(np.mean([row[name] for row in rows if name in row])) for name in rows[-1]}
         # before the first step of an iteration the trained weights are those that played
@@ -178,15 +142,10 @@ class Updater:
     def state(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         """(tensors by group, JSON) for a checkpoint; the learner stores itself."""
         scale = self.scale
-        best = {
-            str(seed): [steps, [sample_to_dict(s) for s in found]]
-            for seed, (steps, found) in self.best.samples_of.items()
-        }
         state: dict[str, Any] = {
             "entropy_coef": self.entropy_coef,
             "policy_steps": self.policy_steps,
             "scale": [scale.count, scale.mean, scale.m2],
-            "best": best,
         }
         tensors: dict[str, dict[str, torch.Tensor]] = {}
         for name, part in (("critic", self.critic), ("baseline", self.baseline)):
@@ -202,9 +161,6 @@ class Updater:
             self.baseline.load_state(tensors["baseline"], state["baseline"])
         self.entropy_coef, self.scale = state["entropy_coef"], RunningScale(*state["scale"])
         self.policy_steps = state.get("policy_steps", 0)  # a run may have begun before it was stored
-        self.best = Best(
-            {int(seed): (steps, [sample_from_dict(s) for s in found]) for seed, (steps, found) in state["best"].items()}
-        )
 
     def _passes(self, items: Sequence[Sample], rate: float, policy: bool, rng: random.Random) -> Passes:
         """Go through `items`, until a minibatch shows that the policy has moved by more than target_kl."""
@@ -217,8 +173,7 @@ class Updater:
                 if stopped:  # what is left of the first pass is read for the critic's sake only
                     kl_old = self._step(part, rate, False, seen)["kl_old"]
                     continue
-                imitated = self.best.draw(len(part) // 4, rng) if policy and cfg.imitation_coef > 0 else []
-                rows.append(self._step([*part, *imitated], rate, policy, seen if epoch == 0 else None))
+                rows.append(self._step(part, rate, policy, seen if epoch == 0 else None))
                 kl_old = rows[-1]["kl_old"]
                 stopped = policy and 0 < cfg.target_kl < kl_old
                 if stopped and (epoch > 0 or self.critic is None):
@@ -231,17 +186,14 @@ class Updater:
         self, items: list[Sample], rate: float, policy: bool, seen: list[tuple[torch.Tensor, torch.Tensor]] | None
     ) -> dict[str, float]:
         """One optimiser step; `seen` collects the hidden states and targets of the turns for the critic."""
-        turns = sum(len(item.turns) for item in items if not item.imitate)
-        sizes = Sizes(turns, sum(len(item.turns) for item in items) - turns)
+        turns = sum(len(item.turns) for item in items)
         cfg, coef = self.config.ppo, self.entropy_coef
-
         here: list[tuple[torch.Tensor, torch.Tensor]] = []
 
         def loss_of(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
             if seen is not None and self.critic is not None:
-                played = ~batch.imitate_T
-                here.append((reading.states_TH[played].detach(), batch.returns_T[played]))
-            return ppo_loss(reading, batch, cfg, sizes, coef, policy=policy)
+                here.append((reading.states_TH.detach(), batch.returns_T))
+            return ppo_loss(reading, batch, cfg, turns, coef, policy=policy)
 
         # a critic fitted apart has nothing to learn here while the policy stands still
         learns = policy or self.critic is None

@@ -28,7 +28,7 @@ from grue.train.credit import Array, RunningScale, credit, critic_values, scaled
 from grue.train.critic import Critic
 from grue.train.learner import Learner, learning_rate_factor, load_weights, policy_rate_factor
 from grue.train.ppo import draw_tasks
-from grue.train.ppo_update import Sizes, ppo_loss, with_reference
+from grue.train.ppo_update import ppo_loss, with_reference
 from grue.train.reference import Reference
 from grue.train.seeds import hash_seed
 from grue.train.sft import sft_loss
@@ -159,7 +159,7 @@ class PPOArm:
         def loss_of(reading: Any, batch: Any, turns: int) -> Any:
             states.append(reading.states_TH.detach())
             returns.append(batch.returns_T)
-            return ppo_loss(reading, batch, cfg, Sizes(turns, 0), cfg.entropy_coef, policy=not warm)
+            return ppo_loss(reading, batch, cfg, turns, cfg.entropy_coef, policy=not warm)
 
         for part in minibatches(items, cfg.minibatches, random.Random(f"{self.seed}/{iteration}/order")):
             share = partial(loss_of, turns=_turns(part))
