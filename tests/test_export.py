@@ -233,6 +233,8 @@ def test_the_card_calls_unseen_what_is_unseen(game: str, fold: str, said: str) -
     assert "All weights have learnt." in card
     adapted = override(config, ["model.adapter=lora"])
     assert "The adapter is merged into the weights." in model_card(adapted, about, None)
+    before = {"policies": {"base": {"decoding": {"greedy": row}}}}  # measured, and only then trained
+    assert "Not evaluated." in model_card(config, about, before)
 
 
 def test_the_card_says_how_its_intervals_are_made() -> None:

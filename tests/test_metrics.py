@@ -22,7 +22,6 @@ ALL = (
     "dagger.steps=8",
     "ppo.iterations=2",
     "ppo.warmup_iterations=0",
-    "ppo.imitation_coef=0.1",
     "ppo.game_baseline=true",
     "ppo.dev_every=1",
 )

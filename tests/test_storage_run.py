@@ -5,12 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from grue.config import load_config
 from grue.errors import ConfigError, DataError
-from grue.storage.run import Run, default_out, read_metrics, read_results, read_run_config, read_stages
+from grue.storage import forms, jsonl
+from grue.storage.run import (
+    Run,
+    default_out,
+    read_evaluation,
+    read_metrics,
+    read_results,
+    read_run_config,
+    read_stages,
+)
 
 
 def test_a_run_directory_holds_its_whole_configuration(tmp_path: Path) -> None:
@@ -145,6 +155,128 @@ def test_a_damaged_list_of_stages_is_refused(tmp_path: Path) -> None:
     for read in (lambda: read_stages(tmp_path), lambda: Run(tmp_path, config)):
         with pytest.raises(DataError, match=r"stages\.json holds 3 for demos"):
             read()
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ('{"state": "done", "seconds": "x"}', "seconds is 'x', not a number"),
+        ('{"state": "begun", "seconds": null}', "seconds is None, not a number"),
+        ('{"state": "done"}', "lacks 'seconds'"),
+        ('{"seconds": 1.0}', "lacks 'state'"),
+        ('{"state": [], "seconds": 1.0}', r"state is \[\]"),
+        ('{"state": "done", "seconds": 1.0, "episodes": "6"}', "episodes is '6', not a whole number"),
+        ('{"state": "done", "seconds": 1.0, "env_steps": null}', "env_steps is None, not a whole number"),
+    ],
+)
+def test_a_damaged_stage_is_named(entry: str, words: str, tmp_path: Path) -> None:
+    config = load_config("toy")
+    Run(tmp_path, config).begin("demos")
+    (tmp_path / "stages.json").write_text(f'{{"demos": {entry}}}')
+    for read in (lambda: read_stages(tmp_path), lambda: Run(tmp_path, config)):
+        with pytest.raises(DataError, match=rf"stages\.json: demos:? {words}"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ('{"stage": "ppo", "step": 2, "time_s": "x"}', "time_s is 'x', not a number"),
+        ('{"stage": "ppo", "step": "2", "time_s": 1.0}', "step is '2', not a whole number"),
+        ('{"stage": "ppo", "step": 2.5, "time_s": 1.0}', "step is 2.5, not a whole number"),
+        ('{"stage": "ppo", "time_s": 1.0}', "lacks 'step'"),
+        ('{"stage": "ppo", "step": 2}', "lacks 'time_s'"),
+        ('{"step": 2, "time_s": 1.0}', "lacks 'stage'"),
+        ('{"stage": "ppo", "step": 2, "time_s": 1.0, "env_steps_trained": "x"}', "env_steps_trained is 'x'"),
+        ('["ppo", 2, 1.0]', "is not a JSON object"),
+    ],
+)
+def test_a_damaged_row_of_metrics_is_named(row: str, words: str, tmp_path: Path) -> None:
+    run = Run(tmp_path, load_config("toy"))
+    run.log("ppo", 1, {})
+    with run.metrics_file.open("a") as file:
+        file.write(row + "\n")
+    before = run.metrics_file.read_bytes()
+    for read in (lambda: read_metrics(tmp_path, "ppo"), lambda: run.rewind("ppo", 1), lambda: run.begin("ppo")):
+        with pytest.raises(DataError, match=rf"metrics\.jsonl:2:? {words}"):
+            read()
+    assert run.metrics_file.read_bytes() == before
+
+
+RESULT = {"fold": "test", "games": 2, "failed": 0, "seeds": [1, 2], "success": 0.5, "success_ci95": [0, 1], "score": 1}
+API = {"policy": "api:m", "fold": "test", "decoding": "greedy"}
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"result": RESULT}, "lacks 'row'"),
+        ({"row": ["a"], "result": RESULT}, r"row is \['a'\], not a text"),
+        ({"row": "a"}, "lacks 'result'"),
+        ({"row": "a", "result": [RESULT]}, r"result is \[.*, not an object"),
+        ({"row": "a", "result": {**RESULT, "seeds": 1}}, "seeds is 1, not two numbers"),
+        ({"row": "a", "result": {**RESULT, "success": "x"}}, "success is 'x', not a number"),
+        ({"row": "a", "result": {**RESULT, "success_ci95": None}}, "success_ci95 is None, not two numbers"),
+        ({"row": "a", "result": RESULT, "api": []}, r"api is \[\], not an object"),
+        ({"row": "a", "result": RESULT, "api": {**API, "fold": "x"}}, "fold is 'x'"),
+        ({"row": "a", "result": RESULT, "api": {"policy": "api:m", "decoding": "greedy"}}, "lacks 'fold'"),
+    ],
+)
+def test_a_damaged_row_of_the_evaluation_is_named(row: dict[str, Any], words: str, tmp_path: Path) -> None:
+    run = Run(tmp_path, load_config("toy"))
+    good = {"row": "eval-ppo-test-greedy", "result": RESULT, "api": API}
+    jsonl.append(run.evaluation_file, [good])
+    assert read_evaluation(tmp_path) == [good]
+    jsonl.append(run.evaluation_file, [row])
+    for read in (lambda: read_evaluation(tmp_path), lambda: run.begin("ppo")):
+        with pytest.raises(DataError, match=rf"evaluation\.jsonl:2:? {words}"):
+            read()
+
+
+def test_a_result_without_a_finished_game_is_whole(tmp_path: Path) -> None:
+    none = {**RESULT, "games": 0, "failed": 2, "success": None, "success_ci95": None, "score": None}
+    jsonl.append(tmp_path / "evaluation.jsonl", [{"row": "a", "result": none}])
+    assert read_evaluation(tmp_path)[0]["result"] == none
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "evaluation.jsonl"])
+def test_a_torn_last_line_is_no_damage(name: str, tmp_path: Path) -> None:
+    run = Run(tmp_path, load_config("toy"))
+    run.log("ppo", 1, {})
+    jsonl.append(run.evaluation_file, [{"row": "a", "result": RESULT}])
+    with (tmp_path / name).open("a") as file:
+        file.write('{"stage": "ppo", "step": 2, "ti')
+    assert len(read_metrics(tmp_path)) == len(read_evaluation(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("policies", "words"),
+    [
+        ([], r"policies is \[\], not an object"),
+        ({"ppo": 0.5}, "ppo is 0.5, not an object"),
+        ({"ppo": {}}, "lacks 'decoding'"),
+        ({"ppo": {"decoding": {"greedy": {**RESULT, "games": "2"}}}}, "games is '2', not a whole number"),
+    ],
+)
+def test_damaged_results_are_named(policies: Any, words: str, tmp_path: Path) -> None:
+    Run(tmp_path, load_config("toy")).write_results({"schema": 1, "policies": policies})
+    with pytest.raises(DataError, match=rf"results\.json:? {words}"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"asked": []}, r"asked is \[\], not an object"),
+        ({"asked": {"temperature": "x", "max_tokens": 9}}, "temperature is 'x', not a number"),
+        ({"requests": "x"}, "requests is 'x', not a whole number"),
+        ({"requests": 1, "prompt_tokens": None, "completion_tokens": 3}, "lacks 'cost'"),
+    ],
+)
+def test_a_damaged_row_of_what_was_spent_is_named(row: dict[str, Any], words: str, tmp_path: Path) -> None:
+    jsonl.append(tmp_path / "a.jsonl", [{"asked": {"temperature": 0.0, "max_tokens": 256}}, row])
+    with pytest.raises(DataError, match=rf"a\.jsonl:2:? {words}"):
+        list(jsonl.read(tmp_path / "a.jsonl", forms.spent_row))
 
 
 def test_folders_that_are_no_run_directories_are_left_alone(tmp_path: Path) -> None:

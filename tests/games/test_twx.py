@@ -229,6 +229,11 @@ def test_an_error_text_of_the_engine_becomes_an_exception_and_the_seat_recovers(
         ("cookingworld", "numLocations=3,numLocations=3", "twice"),
         ("cookingworld", {"includeDoors": 2}, "0 to 1"),
         ("twc", "numItemsToPutAway=0", "1 to 4"),
+        ("mapreader", "numLocations=49", "2 to 48"),
+        ("mapreader", "numLocations=1,maxDistanceApart=1", "2 to 48"),
+        ("mapreader", "numLocations=4", "maxDistanceApart=2 at most, or numLocations=9 at least"),
+        ("mapreader", "maxDistanceApart=8", "maxDistanceApart=5 at most, or numLocations=29 at least"),
+        ("twc", "numLocations=1", "numItemsToPutAway=3 at most"),
         ("arithmetic", "numLocations=3", "no parameters"),
         ("cookingwrld", "", "did you mean 'cookingworld'"),
     ],
@@ -236,6 +241,29 @@ def test_an_error_text_of_the_engine_becomes_an_exception_and_the_seat_recovers(
 def test_wrong_parameters_are_refused(family: str, params: dict[str, int] | str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         games.make(family, params)
+
+
+@pytest.mark.parametrize(
+    ("family", "params"),
+    [
+        ("mapreader", "numLocations=48,maxDistanceApart=8"),
+        *(
+            ("mapreader", f"numLocations={fewest},maxDistanceApart={distance}")
+            for distance, fewest in ((1, 2), (2, 3), (3, 6), (4, 9), (5, 14), (6, 18), (7, 23), (8, 29))
+        ),
+        ("twc", "numLocations=1,numItemsToPutAway=3"),
+        ("twc", "numLocations=2,numItemsToPutAway=4"),
+        ("coin", "numLocations=1,numDistractorItems=10"),
+        ("cookingworld", "numLocations=1,numIngredients=5,numDistractorItems=10"),
+        ("simonsays", "gameLength=1,numDistractors=0"),
+    ],
+)
+def test_parameters_at_the_edge_make_games_of_every_fold(family: str, params: str) -> None:
+    game = games.make(family, params)
+    for fold in ("train", "dev", "test"):
+        for task in games.tasks(family, params, fold, count=30):
+            assert game.reset(task).actions
+    game.close()
 
 
 def test_parameters_have_one_spelling() -> None:

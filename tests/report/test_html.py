@@ -314,6 +314,13 @@ def test_a_story_that_was_trained_on_is_not_called_unseen(tmp_path: Path) -> Non
         ("config.yaml", "a: &x [1]\nb: [*x, *x]", "YAML aliases"),
         ("config.yaml", "[" * 200_000, "nested more than 20 deep"),
         ("metrics.jsonl", "\x00\n{\n", "2 unreadable line(s)"),
+        (
+            "metrics.jsonl",
+            '{"stage": "ppo", "step": "x", "time_s": 1}\n',
+            "in 1 line(s) the step or the time",
+        ),
+        ("stages.json", '{"sft": {"state": "done", "seconds": "x"}}', "the seconds of sft are no number"),
+        ("stages.json", '{"sft": []}', "the seconds of sft are no number"),
     ],
 )
 def test_broken_files_are_named(tmp_path: Path, file: str, content: str, words: str) -> None:

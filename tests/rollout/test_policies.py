@@ -126,7 +126,7 @@ def test_greedy_play_is_one_play_and_its_actions_are_the_likeliest(prompt: Promp
 
 def settings(prompt: Prompt, *changes: str) -> Config:
     chosen = [f"policy.{key}={str(value).lower()}" for key, value in prompt.items()]
-    ppo = ("ppo.warmup_iterations=0", "ppo.minibatches=1", "ppo.epochs=1", "ppo.kl_coef=0.1", "ppo.imitation_coef=0.1")
+    ppo = ("ppo.warmup_iterations=0", "ppo.minibatches=1", "ppo.epochs=1", "ppo.kl_coef=0.1")
     return tiny.config(Path("none"), *chosen, *ppo, f"ppo.temperature={tempered(prompt)}", *changes)
 
 

@@ -67,7 +67,7 @@ def weights(out: Path, stage: str) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def config(tiny_folder: Path) -> Config:
-    return tiny.config(tiny_folder, *SMALL, "ppo.kl_coef=0.1", "ppo.imitation_coef=0.1", "sft.micro_tokens=256")
+    return tiny.config(tiny_folder, *SMALL, "ppo.kl_coef=0.1", "sft.micro_tokens=256")
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from grue.storage import checkpoint
 from grue.train.credit import RunningScale, credit
 from grue.train.critic import Critic
 from grue.train.learner import Learner
-from grue.train.ppo_update import Best, Sizes, Updater, ppo_loss, rollout_metrics
+from grue.train.ppo_update import Sizes, Updater, ppo_loss, rollout_metrics
 from grue.train.reference import Reference
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
@@ -331,43 +331,8 @@ def won(seed: int, steps: int) -> Episode:
     return replace(source, task=replace(source.task, seed=seed), turns=source.turns[:steps], outcome=Outcome.WON)
 
 
-def test_self_imitation_keeps_the_shortest_win_of_each_game() -> None:
-    best = Best()
-    best.add([won(1, 3), won(2, 4), replace(won(3, 2), outcome=Outcome.LOST)])
-    best.add([won(1, 5), won(2, 2), won(1, 3)])
-    assert {seed: steps for seed, (steps, _) in best.samples_of.items()} == {1: 3, 2: 2}
-    drawn = best.draw(5, random.Random(0))
-    assert sorted(len(sample.turns) for sample in drawn) == [2, 3]
-    assert all(sample.imitate for sample in drawn)
-    assert len(best.draw(1, random.Random(0))) == 1
-
-
-def test_imitation_raises_the_probability_of_what_won() -> None:
-    model = tiny.policy_model()
-    changes = ("ppo.imitation_coef=1", "ppo.kl_coef=0.01", "ppo.minibatches=1", "ppo.learning_rate=0.003")
-    updater, reference = updater_of(settings(*changes), model), Reference(model)
-    games = [replace(episode, outcome=Outcome.WON) for episode in played()]
-    losses = [updater.update(games, i, 1.0, reference)["imitation_loss"] for i in range(6)]
-    assert losses[-1] < losses[0]
-
-
-def test_a_win_that_has_become_very_unlikely_is_imitated_all_the_same() -> None:
-    """Its ratio to the play of long ago would overflow."""
-    episodes = played()
-    far = [
-        replace(e, outcome=Outcome.WON, turns=tuple(replace(turn, log_prob=-200.0) for turn in e.turns))
-        for e in episodes[:2]
-    ]
-    model = tiny.policy_model()
-    updater = updater_of(settings("ppo.imitation_coef=1", "ppo.minibatches=1"), model)
-    updater.best.add(far)
-    metrics = updater.update(episodes, 0, 1.0, Reference(model))
-    assert all(np.isfinite(value) for value in metrics.values())
-    assert all(bool(torch.isfinite(value).all()) for value in weights(model).values())
-
-
 def test_an_updater_goes_through_a_checkpoint_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    changes = ("ppo.imitation_coef=0.5", "ppo.entropy_target=1", "ppo.normalise_rewards=true", "ppo.rate_warmup=9")
+    changes = ("ppo.entropy_target=1", "ppo.normalise_rewards=true", "ppo.rate_warmup=9")
     games = [*played()[:6], won(40, 3), won(41, 4)]
     one = tiny.policy_model()
     mine, reference = updater_of(settings(*changes), one), Reference(one)
@@ -387,4 +352,4 @@ def test_an_updater_goes_through_a_checkpoint_and_goes_on_bit_for_bit(tmp_path: 
 
 def test_settings_can_be_changed_from_text() -> None:
     """The settings used above are those of the configuration, not names of their own."""
-    assert override(settings(), ["ppo.imitation_coef=0.5"], None).ppo.imitation_coef == 0.5
+    assert override(settings(), ["ppo.entropy_coef=0.5"], None).ppo.entropy_coef == 0.5

@@ -76,7 +76,7 @@ def often(config: Config) -> Config:
     return override(config, ["sft.save_every_s=0", "dagger.save_every_s=0", "ppo.save_every_s=0"], None)
 
 
-PLAIN = ("ppo.imitation_coef=0.1", "ppo.entropy_target=1", "ppo.normalise_rewards=true", "ppo.warmup_iterations=1")
+PLAIN = ("ppo.entropy_target=1", "ppo.normalise_rewards=true", "ppo.warmup_iterations=1")
 LORA = ("model.adapter=lora", "model.lora_rank=4", "model.lora_dropout=0.3", "ppo.value_passes=0", "ppo.dev_every=0")
 
 

@@ -286,7 +286,7 @@ def test_a_run_with_shards_ends_as_one_without_and_goes_on_exactly(tiny_folder: 
     from grue.stages.trained import load_policy
     from grue.storage import checkpoint
 
-    plain = tiny.config(tiny_folder, *SMALL, "ppo.kl_coef=0.1", "ppo.imitation_coef=0.1", "sft.micro_tokens=256")
+    plain = tiny.config(tiny_folder, *SMALL, "ppo.kl_coef=0.1", "sft.micro_tokens=256")
     config = plain.model_copy(update={"model": plain.model.model_copy(update={"sharding": "fsdp"})})
     often = config.model_copy(update={"ppo": config.ppo.model_copy(update={"save_every_s": 0.0})})
     one, two, broken = (tmp_path / name for name in ("one", "two", "broken"))

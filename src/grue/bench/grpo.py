@@ -46,7 +46,6 @@ GROUPED = {
     "kl_coef": 0.0,
     "entropy_coef": 0.0,
     "entropy_target": 0.0,
-    "imitation_coef": 0.0,
     "target_kl": 0.0,
 }
 SAME = (

@@ -27,7 +27,7 @@ from grue.types import Episode, Outcome
 
 SMALL = 1e-3  # of the configured learning rate: the policies stay what they are
 ACCUMULATE = 8  # samples per optimiser step of the baseline
-ONE_LOSS = {"kl_coef": 0.0, "imitation_coef": 0.0, "group_weight": 0.0, "plays_kept": 0}  # the terms that both have
+ONE_LOSS = {"kl_coef": 0.0, "group_weight": 0.0, "plays_kept": 0}  # the terms that both have
 SAME = (
     "the same model, number format, threads, episodes, optimiser and PPO loss (policy, value and entropy terms); the "
     "baseline's turns are a random part of the same episodes, its prompts are tokenised and its old log-probabilities "

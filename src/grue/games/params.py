@@ -32,7 +32,7 @@ FAMILIES: dict[str, dict[str, tuple[int, int, int]]] = {
         "limitInventorySize": (1, 0, 1),
     },
     "mapreader": {
-        "numLocations": (15, 1, 50),
+        "numLocations": (15, 2, 48),  # the engine says 50, and has names for 48
         "maxDistanceApart": (4, 1, 8),
         "maxDistractorItemsPerLocation": (3, 0, 3),
         "includeDoors": (0, 0, 1),
@@ -48,6 +48,10 @@ FAMILIES: dict[str, dict[str, tuple[int, int, int]]] = {
     },
     "peckingorder": {},
 }
+
+# mapreader: maxDistanceApart -> the fewest locations among which the engine finds that distance. With one less some
+# seeds of train, dev and test have no game; with these all have one, whatever the other parameters.
+_LOCATIONS_FOR = {1: 2, 2: 3, 3: 6, 4: 9, 5: 14, 6: 18, 7: 23, 8: 29}
 
 Params = Mapping[str, int] | str
 
@@ -75,7 +79,25 @@ def canonical(game: str, params: Params = "") -> str:
         _, low, high = known[key]
         if not low <= value <= high:
             raise ConfigError(f"{game}: {key}={value} is out of range", hint=f"{key} is {low} to {high}")
+    _check_together(game, {key: default for key, (default, _, _) in known.items()} | given)
     return ",".join(f"{key}={given[key]}" for key in known if key in given)
+
+
+def _check_together(game: str, full: dict[str, int]) -> None:
+    """Raise ConfigError for values that are fine one by one and make no game together, or not with every seed."""
+    if game == "mapreader":
+        distance, locations = full["maxDistanceApart"], full["numLocations"]
+        if locations < _LOCATIONS_FOR[distance]:
+            farthest = max(apart for apart, fewest in _LOCATIONS_FOR.items() if fewest <= locations)
+            raise ConfigError(
+                f"{game}: numLocations={locations} is too few for maxDistanceApart={distance}",
+                hint=f"maxDistanceApart={farthest} at most, or numLocations={_LOCATIONS_FOR[distance]} at least",
+            )
+    if game == "twc" and full["numLocations"] == 1 and full["numItemsToPutAway"] == 4:  # 1 in 8 games of dev
+        raise ConfigError(
+            f"{game}: one room does not always have a place for 4 items",
+            hint="numItemsToPutAway=3 at most, or numLocations=2 at least",
+        )
 
 
 def parse(params: Params) -> dict[str, int]:

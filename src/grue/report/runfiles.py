@@ -15,7 +15,7 @@ import yaml
 
 from grue.errors import DataError
 from grue.report.shown import ShownEpisode, read_shown
-from grue.report.text import as_number
+from grue.report.text import as_number, one_line
 
 _MAX_CONFIG = 256 * 2**10
 _DEEPEST_CONFIG = 20
@@ -62,7 +62,7 @@ def read_run(run_dir: Path) -> RunFiles:
         stages=_read_metrics(run_dir / "metrics.jsonl", problems),
         results=_read_object(run_dir / "results.json", problems),
         episodes=_read_episodes(run_dir / "episodes", problems),
-        seconds=_stage_seconds(_read_object(run_dir / "stages.json", problems)),
+        seconds=_stage_seconds(_read_object(run_dir / "stages.json", problems), problems),
         problems=problems,
     )
 
@@ -124,16 +124,22 @@ def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
     return results
 
 
-def _stage_seconds(stages: dict[str, Any] | None) -> dict[str, float]:
+def _stage_seconds(stages: dict[str, Any] | None, problems: list[str]) -> dict[str, float]:
     """Seconds of each stage from stages.json, for runs that have no results yet."""
-    found = {name: as_number(entry.get("seconds")) for name, entry in (stages or {}).items() if isinstance(entry, dict)}
-    return {name: seconds for name, seconds in found.items() if seconds is not None}
+    found: dict[str, float] = {}
+    for name, entry in (stages or {}).items():
+        seconds = as_number(entry.get("seconds", 0)) if isinstance(entry, dict) else None  # a stage may just have begun
+        if seconds is None:
+            problems.append(f"stages.json: the seconds of {one_line(name, 40)} are no number and were left out")
+        elif "seconds" in entry:
+            found[name] = seconds
+    return found
 
 
 def _read_metrics(path: Path, problems: list[str]) -> dict[str, StageMetrics]:
     data = _read_bytes(path, _MAX_METRICS, problems)
     rows: dict[str, dict[float, dict[str, Any]]] = {}
-    unreadable = repeated = 0
+    unreadable = repeated = unplaced = 0
     for line in (data or b"").splitlines():
         if not line.strip():
             continue
@@ -143,11 +149,14 @@ def _read_metrics(path: Path, problems: list[str]) -> dict[str, StageMetrics]:
             continue
         stage = rows.setdefault(str(row.get("stage", "metrics")), {})
         step = as_number(row.get("step"))
+        unplaced += step is None or as_number(row.get("time_s")) is None
         key = float(len(stage)) if step is None else step
         repeated += key in stage
         stage[key] = row  # a resumed run writes its last steps again: the later line is the true one
     if unreadable:
         problems.append(f"metrics.jsonl: {unreadable} unreadable line(s) were left out")
+    if unplaced:
+        problems.append(f"metrics.jsonl: in {unplaced} line(s) the step or the time is no number")
     if repeated:
         problems.append(f"metrics.jsonl: {repeated} step(s) were logged more than once; the last line of each counts")
     return {name: _stage(steps) for name, steps in rows.items()}

@@ -26,8 +26,8 @@ from grue.progress import Progress
 from grue.report import html
 from grue.stages.final import final_results
 from grue.stages.session import open_session
-from grue.storage import episodes, jsonl
-from grue.storage.run import Run, read_results
+from grue.storage import episodes, forms, jsonl
+from grue.storage.run import Run, keep_evaluation, read_results
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
 
@@ -185,8 +185,8 @@ def evaluate_api(
         result: dict[str, Any] = {**summarise(played, fold=cfg.fold, bootstrap=cfg.bootstrap, seed=config.seed)}
         result |= {"model": endpoint.model, "temperature": endpoint.temperature, "usage": _total(spent)}
         key = {"policy": name, "fold": cfg.fold, "decoding": decoding}
-        table = run.out / "evaluation.jsonl"
-        jsonl.keep(table, lambda entry: entry.get("row") != row)
+        table = run.evaluation_file
+        keep_evaluation(out, lambda entry: bool(entry["row"] != row))
         jsonl.append(table, [{"row": row, "api": key, "result": result}])
         done = run.is_done("eval")
         if done:
@@ -233,7 +233,7 @@ def _settle(file: Path, spent: Path) -> None:
             old.unlink()
             continue
         if path == spent:
-            jsonl.append(old, [row for _, row in jsonl.read(spent) if "requests" in row])
+            jsonl.append(old, [row for _, row in jsonl.read(spent, forms.spent_row) if "requests" in row])
         old.replace(path)
 
 
@@ -243,7 +243,7 @@ def _check_same(spent: Path, endpoint: Endpoint, out: Path) -> None:
     The address may be another one: servers move.
     """
     asked = {"temperature": endpoint.temperature, "max_tokens": endpoint.max_tokens}
-    before = next((row["asked"] for _, row in jsonl.read(spent) if "asked" in row), None)
+    before = next((row["asked"] for _, row in jsonl.read(spent, forms.spent_row) if "asked" in row), None)
     if before is None:
         jsonl.append(spent, [{"asked": asked}])
     elif before != asked:
@@ -256,7 +256,7 @@ def _check_same(spent: Path, endpoint: Endpoint, out: Path) -> None:
 
 def _total(spent: Path) -> dict[str, Any]:
     """Usage of all answers together; the cost is unknown if it is unknown for any of them."""
-    rows = [row for _, row in jsonl.read(spent) if "requests" in row]
+    rows = [row for _, row in jsonl.read(spent, forms.spent_row) if "requests" in row]
     total: dict[str, Any] = {key: sum(row.get(key, 0) for row in rows) for key in (*COUNTS, "seconds")}
     for key in (*TOKENS, "cost"):
         values = [row[key] for row in rows]

@@ -80,7 +80,8 @@ def _metadata(config: Config, about: Mapping[str, Any]) -> str:
 
 def _results(config: Config, policy: str, results: Mapping[str, Any] | None) -> list[str]:
     """The table of the final evaluation, with the players that it is compared with."""
-    if not results:
+    measured = results["policies"].get(policy, {}).get("decoding") if results else None
+    if not results or not measured:  # results may be of before this policy was trained
         return ["Not evaluated."]
     fold = config.eval.fold
     rows = [
@@ -90,7 +91,7 @@ def _results(config: Config, policy: str, results: Mapping[str, Any] | None) -> 
     for name in ("random", "gold", "base", policy):
         for decoding, row in results["policies"].get(name, {}).get("decoding", {}).items():
             rows.append(_row(f"**{name}**" if name == policy else name, decoding, row))
-    first = next(iter(results["policies"][policy]["decoding"].values()))
+    first = next(iter(measured.values()))
     seeds = first["seeds"]
     kind, temperature = config.policy.kind, config.sampling_temperature
     seen = "all of the one story that it was trained on" if is_one_game(config.game.name) else _SEEN[fold]

@@ -19,7 +19,7 @@ from grue.games.teachers import HasGold, teacher
 from grue.hardware import hardware, versions
 from grue.policy.choose import Decoding
 from grue.storage import episodes, jsonl
-from grue.storage.run import STAGES, Run, read_metrics
+from grue.storage.run import STAGES, Run, read_evaluation, read_metrics
 from grue.types import Episode, Observation, Outcome, Task
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def final_results(session: Session, *, wall_s: float | None, command: str) -> di
     for row in rows(session):
         result = {**measured[row.name], "env_steps_trained": trained.get(row.policy, 0)}
         folds[row.fold].setdefault(row.policy, {"decoding": {}})["decoding"][row.decoding] = result
-    for _, entry in jsonl.read(session.run.evaluation_file):
+    for entry in read_evaluation(run.out):
         if "api" in entry:  # measured by grue eval --api, beside the rows of the run's own
             key = entry["api"]
             decodings = folds[key["fold"]].setdefault(key["policy"], {"decoding": {}})["decoding"]
@@ -219,4 +219,4 @@ def _outline(episode: Episode) -> Episode:
 
 
 def _read(session: Session) -> dict[str, Any]:
-    return {entry["row"]: entry["result"] for _, entry in jsonl.read(session.run.evaluation_file)}
+    return {entry["row"]: entry["result"] for entry in read_evaluation(session.run.out)}

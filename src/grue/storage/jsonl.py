@@ -17,6 +17,8 @@ from grue.storage.files import explained, write_atomic
 
 MAX_LINE_BYTES = 64_000_000
 
+Form = Callable[[str, Mapping[str, Any]], None]  # given "file:line" and a row, raises DataError where that is damaged
+
 
 def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append `rows`, after mending a last line that a kill has torn."""
@@ -29,8 +31,11 @@ def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
             file.flush()
 
 
-def read(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield ("file:line", object) for each line; nothing if there is no file. DataError for anything but a torn end."""
+def read(path: Path, form: Form | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield ("file:line", object) for each line; nothing if there is no file. DataError for anything but a torn end.
+
+    Objects are held against a `form` where there is one.
+    """
     if not path.exists():
         return
     with explained(f"read {path}"), path.open("rb") as file:
@@ -43,6 +48,8 @@ def read(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 raise DataError(f"{where} is longer than {MAX_LINE_BYTES} bytes", hint="this is not a file of grue")
             row = _decode(line)
             if row is not None:
+                if form is not None:
+                    form(where, row)
                 yield where, row
             elif whole:
                 raise DataError(
@@ -50,9 +57,9 @@ def read(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 )
 
 
-def keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
+def keep(path: Path, wanted: Callable[[dict[str, Any]], bool], form: Form | None = None) -> None:
     """Rewrite the file with only the rows that are `wanted`; atomic, and nothing is written if none goes."""
-    rows = [row for _, row in read(path)]
+    rows = [row for _, row in read(path, form)]
     kept = [row for row in rows if wanted(row)]
     if len(kept) < len(rows):
         with explained(f"write {path}"):

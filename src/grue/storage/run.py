@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ import orjson
 
 from grue.config import PRESETS, Config, differences, dump_config, read_config
 from grue.errors import ConfigError, DataError
-from grue.storage import jsonl
+from grue.storage import forms, jsonl
 from grue.storage.files import explained, write_atomic
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Run:
         """Forget the rows of a stage beyond `step`: they were logged after the checkpoint that was restored."""
         if not self.leads:
             return
-        jsonl.keep(self.metrics_file, lambda row: row.get("stage") != stage or row.get("step", 0) <= step)
+        keep_metrics(self.out, lambda row: bool(row["stage"] != stage or row["step"] <= step))
         self._start_clock(stage)
 
     def write_results(self, results: Mapping[str, Any]) -> None:
@@ -210,7 +210,7 @@ class Run:
         self._write(self.config_file, dump_config(self.config).encode())
 
     def _start_clock(self, stage: str) -> None:
-        spent = max((row.get("time_s", 0.0) for row in read_metrics(self.out, stage)), default=0.0)
+        spent = max((row["time_s"] for row in read_metrics(self.out, stage)), default=0.0)
         self._clocks[stage] = time.monotonic() - spent
 
     def _mark(self, stage: str, entry: dict[str, Any]) -> None:
@@ -223,7 +223,7 @@ class Run:
         """Forget what stages have left: rows, checkpoints, episodes, and the table made of them."""
         # first what has to be read, and may be found damaged
         rows = {*over, *(_DEV_ROWS[name] for name in over if name in _DEV_ROWS)}
-        jsonl.keep(self.metrics_file, lambda row: row.get("stage") not in rows)
+        keep_metrics(self.out, lambda row: row["stage"] not in rows)
         jsonl.keep(self.episodes("shown"), lambda row: row.get("policy") not in over)
         with explained(f"delete what stages have left in {self.out}"):
             for name in over:
@@ -240,7 +240,7 @@ class Run:
         """Weights of this stage are about to change: what was measured on them, or on later ones, is no longer true."""
         policies = tuple(f"eval-{name}-" for name in STAGES[STAGES.index(stage) :])
         if self.leads:
-            jsonl.keep(self.evaluation_file, lambda row: not str(row.get("row")).startswith(policies))
+            keep_evaluation(self.out, lambda row: not row["row"].startswith(policies))
         if self.is_done("eval"):
             self._mark("eval", {"seconds": self.seconds("eval"), "state": "begun"})
 
@@ -304,21 +304,39 @@ def read_run_config(out: Path) -> Config:
 
 def read_metrics(out: Path, stage: str = "") -> list[dict[str, Any]]:
     """The rows of metrics.jsonl, those of one stage if it is named."""
-    return [row for _, row in jsonl.read(out / "metrics.jsonl") if not stage or row.get("stage") == stage]
+    rows = jsonl.read(out / "metrics.jsonl", forms.metrics_row)
+    return [row for _, row in rows if not stage or row["stage"] == stage]
+
+
+def keep_metrics(out: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Forget the rows of metrics.jsonl that are not `wanted`."""
+    jsonl.keep(out / "metrics.jsonl", wanted, forms.metrics_row)
+
+
+def read_evaluation(out: Path) -> list[dict[str, Any]]:
+    """The rows of evaluation.jsonl: {"row": name, "result": ...}, and "api", who played what, for a chat model."""
+    return [row for _, row in jsonl.read(out / "evaluation.jsonl", forms.evaluation_row)]
+
+
+def keep_evaluation(out: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Forget the rows of evaluation.jsonl that are not `wanted`."""
+    jsonl.keep(out / "evaluation.jsonl", wanted, forms.evaluation_row)
 
 
 def read_results(out: Path) -> dict[str, Any] | None:
     """results.json, None before there is one."""
-    return _read_json(out / "results.json")
+    file = out / "results.json"
+    results = _read_json(file)
+    if results is not None:
+        forms.results(str(file), results)
+    return results
 
 
 def read_stages(out: Path) -> dict[str, dict[str, Any]]:
     """Stage -> {"state": "begun" or "done", ...facts}."""
     file = out / "stages.json"
     stages = _read_json(file) or {}
-    for name, entry in stages.items():
-        if not isinstance(entry, dict):
-            raise DataError(f"{file} holds {entry!r} for {name}, not an object", hint="give it back as it was written")
+    forms.stages(str(file), stages)
     return stages
 
 

@@ -72,7 +72,6 @@ def arm_config(ours: PPOConfig, size: Settings, arm: Arm) -> PPOConfig:
         "plays_per_game": 1,
         "plays_kept": 0,
         "group_weight": 0.0,
-        "imitation_coef": 0.0,
         "value_shares_trunk": False,
         "game_baseline": False,
         "hidden_state": False,
