@@ -22,7 +22,7 @@ from grue.storage import checkpoint
 from grue.train.credit import RunningScale, credit
 from grue.train.critic import Critic
 from grue.train.learner import Learner
-from grue.train.ppo_update import Sizes, Updater, ppo_loss, rollout_metrics
+from grue.train.ppo_update import Updater, ppo_loss, rollout_metrics
 from grue.train.reference import Reference
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
@@ -116,17 +116,17 @@ def test_actions_with_an_advantage_become_likelier_and_the_others_less_likely() 
     items = samples(played())
     draw = random.Random(0)
     items = [replace(s, advantages=tuple(draw.choice((-1.0, 1.0)) for _ in s.turns)) for s in items]
-    sizes = Sizes(sum(len(s.turns) for s in items), 0)
+    turns = sum(len(s.turns) for s in items)
 
     def log_probs() -> np.ndarray:
         batch = collate(items)
         with torch.no_grad():
             found = torch.log_softmax(model(*batch.inputs).logits_NC, -1).gather(1, batch.chosen_N[:, None])
-        return torch.zeros(sizes.turns).index_add(0, batch.node_turn_N, found[:, 0]).numpy()
+        return torch.zeros(turns).index_add(0, batch.node_turn_N, found[:, 0]).numpy()
 
     before, learner = log_probs(), updater_of(config, model).learner
     for _ in range(3):
-        learner.step(items, lambda r, b: ppo_loss(r, b, config.ppo, sizes, 0.0, policy=True), 1.0)
+        learner.step(items, lambda r, b: ppo_loss(r, b, config.ppo, turns, 0.0, policy=True), 1.0)
     gained = (log_probs() - before) * np.array([a for s in items for a in s.advantages])
     assert gained.mean() > 0.01
 
