@@ -67,6 +67,7 @@ class Batch:
     reference_NC: torch.Tensor | None = None  # log-probabilities of the reference policy, -inf pads
     trees: Trees | None = None
     whole: bool = False  # logits are log-probabilities over the whole vocabulary
+    counts: bool = True  # False: read only because other processes read, for a loss of 0
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on `device`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -182,11 +183,9 @@ class Learner:
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """A micro-batch's (loss, metrics and the loss). If it does not count: a loss without gradient, no metrics."""
         batch = collate(group).to(self.device)
-        if not counts:  # nothing of it is a loss, yet it depends on every weight, as FSDP requires
-            read = (torch.where(part.isfinite(), part, 0).sum() for part in self._read(batch))
-            return 0 * torch.stack([*read]).sum(), {}
-        loss, metrics = loss_of(self._read(batch), batch)
-        return loss, {"loss": loss.detach(), **metrics}
+        loss, metrics = loss_of(self._read(batch), replace(batch, counts=counts))
+        # FSDP requires that it depend on the same weights everywhere
+        return (loss, {"loss": loss.detach(), **metrics}) if counts else (0 * loss, {})
 
     def _read(self, batch: Batch) -> Reading:
         with self._autocast():

@@ -191,7 +191,7 @@ class Updater:
         here: list[tuple[torch.Tensor, torch.Tensor]] = []
 
         def loss_of(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-            if seen is not None and self.critic is not None:
+            if seen is not None and self.critic is not None and batch.counts:
                 here.append((reading.states_TH.detach(), batch.returns_T))
             return ppo_loss(reading, batch, cfg, turns, coef, policy=policy)
 
