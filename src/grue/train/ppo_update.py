@@ -31,7 +31,7 @@ def ppo_loss(
     """A micro-batch's share of the PPO loss of a minibatch of `turns`. policy=False trains the critic alone."""
     log_probs_NC = branch_log_probs(reading.logits_NC, cfg.temperature)
     chosen_N = log_probs_NC.gather(1, batch.chosen_N[:, None]).squeeze(1)
-    log_probs_T = _per_turn(chosen_N, batch)
+    log_probs_T = torch.zeros_like(batch.old_log_probs_T).index_add(0, batch.node_turn_N, chosen_N)
     value_T = clipped_value_loss(reading.values_T, batch.old_values_T, batch.returns_T, cfg.value_clip)
     value_loss = value_T.sum() / turns
     policy_loss = clipped_surrogate(log_probs_T, batch.old_log_probs_T, batch.advantages_T, cfg.clip).sum() / turns
@@ -51,10 +51,6 @@ def ppo_loss(
         metrics["kl_old"] = (gap_T.exp() - 1 - gap_T).sum() / turns
         metrics["engine_gap"] = gap_T.abs().sum() / turns
     return loss, {name: value.detach() for name, value in metrics.items()}
-
-
-def _per_turn(values_N: torch.Tensor, batch: Batch) -> torch.Tensor:
-    return torch.zeros(len(batch.turn_row_T), device=values_N.device).index_add(0, batch.node_turn_N, values_N)
 
 
 def with_reference(items: Sequence[Sample], logits: Sequence[torch.Tensor], temperature: float) -> list[Sample]:
