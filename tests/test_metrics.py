@@ -12,7 +12,7 @@ from grue.report.metrics import METRICS, split_name
 from grue.storage.run import read_metrics
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "metrics.md"
-# all that adds a number: float16, wins to imitate (SFT takes care of some), a baseline, the KL, the dev fold
+# all that adds a number: float16, a baseline, the KL, the dev fold
 ALL = (
     "model.dtype=float16",
     "game.limit=30",
