@@ -35,7 +35,7 @@ def learning(learner: Learner, what: str, count: int) -> None:
         turn = _turn((Branch(0, tuple(range(count)), 0),), candidates)
     else:
         turn = _turn(tuple(Branch(place, range(VOCABULARY), 7) for place in range(count)), ())
-    loss = partial(ppo_loss, cfg=PPOConfig(), turns=1, entropy_coef=0.01, policy=True)
+    loss = partial(ppo_loss, cfg=PPOConfig(kl_coef=0), turns=1, entropy_coef=0.01, policy=True)
     if what == "sft":
         loss = partial(sft_loss, cfg=SFTConfig(), nodes=count)
     learner.step([Sample(tuple(range(5, 6 + count)), (turn,), (1.0,), (0.0,))], loss, 1.0)
