@@ -12,11 +12,13 @@ from typing import Protocol
 from grue.games.base import fold_range
 from grue.games.jvm import JvmSettings
 from grue.games.native import values
+from grue.games.params import FAMILIES, parse
 from grue.types import Task
 
 # Levels of BabyAI in which games were found twice: GoToRedBallNoDists, GoToObj, UnlockLocal. In the 3000 games of each
 # of the other small levels there were none, and there is far more to draw in the large ones.
 _SMALL_LEVELS = (0, 2, 7)
+_MANY_ROOMS = 10  # of coin: with as many no game was found twice, with 8 five, with 5 more than a hundred
 
 
 class Reader(Protocol):
@@ -35,7 +37,9 @@ class Reader(Protocol):
 
 def has_copies(game: str, params: str) -> bool:
     """Whether folds of this game are searched for copies. TextWorld's games take seconds each to make: they are not."""
-    return game in ("coin", "toy") or (game == "babyai" and values(game, params)["level"] in _SMALL_LEVELS)
+    if game == "coin":
+        return parse(params).get("numLocations", FAMILIES["coin"]["numLocations"][0]) < _MANY_ROOMS
+    return game == "toy" or (game == "babyai" and values(game, params)["level"] in _SMALL_LEVELS)
 
 
 def open_reader(game: str, params: str, settings: JvmSettings) -> Reader:
