@@ -52,14 +52,12 @@ def grue(
     )
 
 
-def test_help_is_fast_and_names_every_verb() -> None:
-    times = []
-    for _ in range(5):
-        began = time.perf_counter()
-        done = grue("--help")
-        times.append(time.perf_counter() - began)
-    assert done.returncode == 0
-    assert min(times) < 0.5  # the best of five: the others may have met a busy machine
+def test_help_loads_nothing_heavy_and_names_every_verb() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "grue", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "click" in loaded or "typer" in loaded
+    assert not loaded & {"torch", "transformers", "numpy", "pydantic", "yaml", "py4j", "orjson"}
     for verb in VERBS:
         assert f"\n  {verb} " in done.stdout
 
