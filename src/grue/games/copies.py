@@ -6,8 +6,8 @@ of coin with five rooms 43 were also train games. Here such games are recognised
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Protocol
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 from grue.games.base import fold_range
 from grue.games.jvm import JvmSettings
@@ -21,18 +21,13 @@ _SMALL_LEVELS = (0, 2, 7)
 _MANY_ROOMS = 10  # of coin: with as many no game was found twice, with 8 five, with 5 more than a hundred
 
 
-class Reader(Protocol):
+@dataclass(frozen=True, slots=True)
+class Reader:
     """Reads what the seed of a task has drawn."""
 
-    def glance(self, task: Task) -> Hashable:
-        """Equal for equal games; cheap."""
-        ...
-
-    def look(self, task: Task) -> Hashable:
-        """Equal for equal games, and for them alone."""
-        ...
-
-    def close(self) -> None: ...
+    glance: Callable[[Task], Hashable]  # equal for equal games; cheap
+    look: Callable[[Task], Hashable]  # equal for equal games, and for them alone
+    close: Callable[[], None] = lambda: None
 
 
 def has_copies(game: str, params: str) -> bool:
@@ -44,9 +39,18 @@ def has_copies(game: str, params: str) -> bool:
 
 def open_reader(game: str, params: str, settings: JvmSettings) -> Reader:
     """A reader of a game that `has_copies`; to be closed."""
-    if game == "coin":
-        return _CoinReader(params, settings)
-    return _ToyReader() if game == "toy" else _BabyAIReader()
+    if game == "toy":
+        from grue.games.toy import house
+
+        return Reader(house, house)
+    if game == "babyai":
+        from grue.games.babyai import world
+
+        return Reader(world, world)
+    from grue.games.twx import TwxGame
+
+    opened = TwxGame("coin", params, settings=settings)
+    return Reader(opened.first_text, opened.rooms, opened.close)
 
 
 class Fold:
@@ -59,53 +63,15 @@ class Fold:
             task = Task(game, params, fold, seed, limit=1)
             self._alike.setdefault(reader.glance(task), []).append(task)
 
-    def has(self, task: Task, reader: Reader) -> bool:
-        """Whether a game of this fold is the same as `task`."""
-        glance = reader.glance(task)
-        if glance not in self._alike:
-            return False
+    def looks(self, glance: Hashable, reader: Reader) -> set[Hashable]:
+        """Those of the games that have this glance."""
         if glance not in self._looks:
-            self._looks[glance] = {reader.look(other) for other in self._alike[glance]}
-        return reader.look(task) in self._looks[glance]
+            self._looks[glance] = {reader.look(task) for task in self._alike.get(glance, ())}
+        return self._looks[glance]
 
 
-class _CoinReader:
-    """By what is seen in the first room, then in all."""
-
-    def __init__(self, params: str, settings: JvmSettings) -> None:
-        from grue.games.twx import TwxGame
-
-        self._game = TwxGame("coin", params, settings=settings)
-
-    def glance(self, task: Task) -> Hashable:
-        return self._game.first_text(task)
-
-    def look(self, task: Task) -> Hashable:
-        return self._game.rooms(task)
-
-    def close(self) -> None:
-        self._game.close()
-
-
-class _ToyReader:
-    def glance(self, task: Task) -> Hashable:
-        from grue.games.toy import house
-
-        return house(task)
-
-    look = glance
-
-    def close(self) -> None:
-        pass
-
-
-class _BabyAIReader:
-    def glance(self, task: Task) -> Hashable:
-        from grue.games.babyai import world
-
-        return world(task)
-
-    look = glance
-
-    def close(self) -> None:
-        pass
+def is_copied(task: Task, later: Sequence[Fold], reader: Reader) -> bool:
+    """Whether a game of the folds `later` is the same as `task`."""
+    glance = reader.glance(task)
+    looks = set[Hashable]().union(*(fold.looks(glance, reader) for fold in later))
+    return bool(looks) and reader.look(task) in looks

@@ -8,7 +8,7 @@ from itertools import islice
 
 from grue.errors import ConfigError
 from grue.games.base import PROTECTED, check_seed, fold_range
-from grue.games.copies import Fold, has_copies, open_reader
+from grue.games.copies import Fold, has_copies, is_copied, open_reader
 from grue.games.jvm import JvmSettings
 from grue.games.native import canonical_native, is_native, native_seeds
 from grue.games.params import FAMILIES, Params, canonical
@@ -91,16 +91,11 @@ def _not_copied(every: Iterator[Task], game: str, params: str, fold: str, settin
         for other in PROTECTED[fold]:
             known = (game, params, other)
             later.append(_read.get(known) or _read.setdefault(known, Fold(*known, reader)))
-        yield from (task for task in every if not any(games.has(task, reader) for games in later))
+        yield from (task for task in every if not is_copied(task, later, reader))
 
 
 def _not_shared(every: Iterator[Task], fold: str, settings: JvmSettings) -> Iterator[Task]:
     from grue.games.twx import TwxGame
 
-    reader = TwxGame("cookingworld", settings=settings)
-    try:
-        for task in every:
-            if not is_shared(reader.recipe(task), fold):
-                yield task
-    finally:
-        reader.close()
+    with closing(TwxGame("cookingworld", settings=settings)) as reader:
+        yield from (task for task in every if not is_shared(reader.recipe(task), fold))

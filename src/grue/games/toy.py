@@ -7,7 +7,6 @@ anywhere. Rooms lie in a row from west to east; the seed draws their names and w
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from grue.errors import ConfigError, GameError
@@ -79,7 +78,7 @@ class ToyGame:
         check_seed(task)
         if task.game != "toy":
             raise ConfigError(f"ToyGame cannot play {task.game!r}", hint="use games.make(task.game)")
-        self._house = _draw_house(task.seed, parse(check_params(task.params)).get("rooms", _DEFAULT_ROOMS))
+        self._house = house(task)
         self._state = _State(self._house.start)
         self._task, self._steps, self._outcome = task, 0, None
         return self._observation(self._describe())
@@ -192,7 +191,7 @@ class ToyGame:
         return Observation(text, GOAL, inventory, self._actions(), self._score())
 
 
-def house(task: Task) -> Hashable:
+def house(task: Task) -> _House:
     """What the seed of `task` drew: equal for equal games."""
     return _draw_house(task.seed, parse(check_params(task.params)).get("rooms", _DEFAULT_ROOMS))
 
