@@ -226,13 +226,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_config(file=binary)
 
 
-def test_a_target_that_refers_to_itself_is_discounted() -> None:
-    load_config(overrides=["ppo.gamma=1", "ppo.bootstrap_at_limit=false"])
-    load_config(overrides=["ppo.gamma=0.99", "ppo.bootstrap_at_limit=true"])
-    with pytest.raises(ConfigError, match="set gamma below 1"):
-        load_config(overrides=["ppo.gamma=1", "ppo.bootstrap_at_limit=true"])
-
-
 def test_sampling_is_at_the_temperature_of_what_was_trained(tmp_path: Path) -> None:
     def of(*overrides: str) -> float:
         return load_config(overrides=overrides).sampling_temperature

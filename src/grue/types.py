@@ -104,6 +104,7 @@ class Episode:
     final: Observation | None  # what the game showed last; None when it failed before showing anything
     segments: tuple[Segment, ...] = ()
     error: str = ""  # why it failed, for Outcome.FAILED
+    last_value: float = 0.0  # the critic's value of `final`, of a game at its limit, where `collect` was asked for it
 
     @property
     def score(self) -> float:

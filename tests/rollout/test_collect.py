@@ -32,9 +32,10 @@ def play(
     columns: int = 640,
     seed: str = "0",
     model: PolicyModel = MODEL,
+    values_limit: bool = False,
 ) -> list[Episode]:
     seats = [games.make("toy") for _ in range(slots)]
-    return collect(tiny.policy(model), seats, tasks, decoding, seed=seed, columns=columns)
+    return collect(tiny.policy(model), seats, tasks, decoding, seed=seed, columns=columns, values_limit=values_limit)
 
 
 def actions(episodes: Sequence[Episode]) -> list[list[str]]:
@@ -149,6 +150,27 @@ def test_training_computes_what_the_engine_computed(temperature: float, columns:
         assert turn.value == pytest.approx(value, abs=1e-5)
     assert min(turn.log_prob for turn in played) < -1  # there was something to decide
     assert max(abs(turn.value) for turn in played) > 0.01  # and something to value
+
+
+@pytest.mark.parametrize("columns", [640, 200], ids=["one segment", "the last observation in a new one"])
+def test_what_a_game_at_its_limit_shows_last_has_the_critics_value(columns: int) -> None:
+    tasks = [replace(task, limit=4) for task in tiny.tasks(24)]
+    plain, valued = (play(tasks, 5, columns=columns, values_limit=switch) for switch in (False, True))
+    assert actions(plain) == actions(valued)  # to read on changes nothing that is played
+    assert [e.outcome for e in plain] == [e.outcome for e in valued]
+    cut = [e for e in valued if e.outcome is Outcome.LIMIT]
+    assert 0 < len(cut) < len(valued)
+    assert (columns == 200) == any(e.turns[-1].segment < len(e.segments) - 1 for e in cut)
+    assert {e.last_value for e in [*plain, *valued] if e not in cut} == {0.0}
+    for episode in cut:
+        assert episode.final is not None
+        place, segment = len(episode.segments) - 1, episode.segments[-1].ids
+        shown = tiny.encoder().observation(episode.final.text)
+        assert segment[-len(shown) :] == shown
+        state = replace(episode.turns[-1], segment=place, state_position=len(segment) - 1, branches=())
+        *_, (_, _, value) = trained_view(MODEL, [replace(episode, turns=(*episode.turns, state))], 1.0)
+        assert episode.last_value == pytest.approx(value, abs=1e-5)
+    assert len({round(e.last_value, 4) for e in cut}) > len(cut) / 2
 
 
 @torch.no_grad()

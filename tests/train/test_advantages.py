@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,15 +84,12 @@ def test_normalised_values_have_mean_0_and_deviation_1() -> None:
     assert normalise(np.array([1.0, 3.0]), centre=False) == pytest.approx([1, 3])
 
 
-@pytest.mark.parametrize("outcome", [Outcome.WON, Outcome.LOST, Outcome.LIMIT])
-@pytest.mark.parametrize("switch", [False, True])
-def test_only_the_limit_bootstraps_and_only_with_the_switch(outcome: Outcome, switch: bool) -> None:
-    played = episode(REWARDS, VALUES, outcome)
-    ((advantages,), (targets,)) = credit([played], settings(bootstrap_at_limit=switch), RunningScale())
-    cut_off = switch and outcome is Outcome.LIMIT
-    # the last estimate before the cut, 0.6, stands for what would have come after it
-    assert advantages == pytest.approx(BOOTSTRAPPED if cut_off else ADVANTAGES)
-    assert targets == pytest.approx(advantages + VALUES)
+def test_a_game_that_was_cut_off_is_followed_by_the_value_of_what_it_showed_last() -> None:
+    played = episode(REWARDS, VALUES, Outcome.LIMIT)
+    for last, expected in ((0.0, ADVANTAGES), (0.6, BOOTSTRAPPED)):
+        ((advantages,), (targets,)) = credit([replace(played, last_value=last)], settings(), RunningScale())
+        assert advantages == pytest.approx(expected)
+        assert targets == pytest.approx(advantages + VALUES)
 
 
 def test_losing_costs_its_penalty_on_the_turn_that_lost() -> None:

@@ -259,7 +259,7 @@ class PPOConfig(Stage):
         60.0, ge=0, description="seconds between two checkpoints; 0 = after every iteration", json_schema_extra=LOCAL
     )
     bootstrap_at_limit: bool = Field(
-        False, description="at the step limit the last value stands for what would have come (else nothing comes)"
+        False, description="at the step limit the critic's value of the last state stands for what would have come"
     )
     dev_every: int = Field(10, ge=0, description="iterations between evaluations on the dev fold; 0 = never")
     dev_games: int = Field(200, ge=1, le=1000, description="dev games per such evaluation")
@@ -292,11 +292,6 @@ class PPOConfig(Stage):
             raise ValueError("group_weight and plays_kept compare plays of one game: set plays_per_game to 2 or more")
         if self.plays_kept > self.plays_per_game:
             raise ValueError(f"plays_kept={self.plays_kept} is more than plays_per_game={self.plays_per_game}")
-        if self.bootstrap_at_limit and self.gamma == 1:
-            raise ValueError(
-                "with bootstrap_at_limit the last state's target is its reward and gamma times its own value, which "
-                "with gamma=1 grows without bound: set gamma below 1"
-            )
         if self.value_shares_trunk and self.value_passes:
             raise ValueError("value_shares_trunk needs the value loss inside the PPO loss: set value_passes to 0")
         if self.hidden_state and not self.game_baseline:

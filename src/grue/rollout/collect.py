@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+import torch
+
 from grue.games import Game, begin_reset
 from grue.games.teachers import Adviser
 from grue.parallel import ALONE, Processes
@@ -27,32 +29,37 @@ def collect(
     on_episode: Callable[[Episode], None] | None = None,
     processes: Processes = ALONE,
     adviser: str = "",
+    values_limit: bool = False,
 ) -> list[Episode]:
     """One episode for each task, in the order of the tasks; as many at once as there are `games`.
 
     `seed` and a task's place in the list fix every draw of its episode, whatever plays beside it. A game that crashes
     gives an episode with Outcome.FAILED. A history longer than `columns` tokens starts a new segment.
     With several `processes` each of them plays a part, and all of them get all episodes. The teacher called `adviser`
-    is asked at each turn what it would do (`Turn.advice`).
+    is asked at each turn what it would do (`Turn.advice`). With `values_limit` the critic also reads what a game at
+    its limit showed last (`Episode.last_value`).
     """
 
+    def seat(row: int, game: Game) -> Seat:
+        asked = Adviser(adviser, game) if adviser else None
+        return Seat(row, game, policy, player, columns, asked, values_limit)
+
     def play(part: Sequence[Task], places: Sequence[int]) -> list[Episode]:
-        return _collect_here(policy, games, part, places, decoding, seed, columns, player, on_episode, adviser)
+        seats = [seat(row, game) for row, game in enumerate(games[: len(part)])]
+        return _collect_here(policy, seats, part, places, decoding, seed, columns, on_episode) if seats else []
 
     return processes.all_of(tasks, play)
 
 
 def _collect_here(
     policy: Policy,
-    games: Sequence[Game],
+    seats: Sequence[Seat],
     tasks: Sequence[Task],
     places: Sequence[int],
     decoding: Decoding,
     seed: str,
     columns: int,
-    player: str,
     on_episode: Callable[[Episode], None] | None,
-    adviser: str,
 ) -> list[Episode]:
     """`collect` in this process. `places` are those of `tasks` in the list of all."""
     episodes: dict[int, Episode] = {}
@@ -78,12 +85,7 @@ def _collect_here(
                     finish(seat, failed)
                     empty.append(seat)
 
-    slots = min(len(games), len(tasks))
-    if not slots:
-        return []
-    engine = Engine(policy.model.base_lm(), slots, columns)
-    advisers = [Adviser(adviser, game) if adviser else None for game in games[:slots]]
-    seats = [Seat(row, games[row], policy, player, columns, advisers[row]) for row in range(slots)]
+    engine = Engine(policy.model.base_lm(), len(seats), columns)
     refill(seats)
     playing = [seat for seat in seats if seat.task is not None]
     while playing:
@@ -94,6 +96,9 @@ def _collect_here(
             episode = seat.play()
             if episode is not None:
                 finish(seat, episode)
+        if ended := [seat for seat in playing if seat.at_limit]:
+            for seat, value in zip(ended, policy.model.values(_read(engine, ended)), strict=True):
+                finish(seat, seat.close(value))
         refill([seat for seat in playing if seat.task is None])
         playing = [seat for seat in playing if seat.task is not None]
     return [episodes[index] for index in range(len(tasks))]
@@ -101,11 +106,16 @@ def _collect_here(
 
 def _decide(policy: Policy, engine: Engine, seats: list[Seat], decoding: Decoding) -> None:
     """Give every seat a value and a decision: feed what is new, then let the policy act on the states."""
-    for seat in seats:
-        if seat.is_new:
-            engine.reset(seat.row)
-    hidden_BH = engine.feed([seat.row for seat in seats], [seat.unread() for seat in seats])
+    hidden_BH = _read(engine, seats)
     queries = [seat.query() for seat in seats]
     decisions = policy.act(engine, queries, hidden_BH, decoding)
     for seat, value, decision in zip(seats, policy.model.values(hidden_BH), decisions, strict=True):
         seat.value, seat.decision = value, decision
+
+
+def _read(engine: Engine, seats: list[Seat]) -> torch.Tensor:
+    """Feed every seat what is new, and nothing else. Returns the hidden state (B, H) of the last token of each."""
+    for seat in seats:
+        if seat.is_new:
+            engine.reset(seat.row)
+    return engine.feed([seat.row for seat in seats], [seat.unread() for seat in seats])

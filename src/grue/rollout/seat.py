@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from grue.errors import GameError, ModelError
 from grue.games import Game, begin_step
@@ -18,7 +18,8 @@ from grue.types import Episode, Observation, Outcome, Task, Turn
 class Seat:
     """Plays one task after another in `game`. What the engine has not been fed yet is `unread()`.
 
-    An `adviser` looks on, and is asked before every move what it would do.
+    An `adviser` looks on, and is asked before every move what it would do. With `values_limit` a game that ran into
+    its limit is `at_limit` until what it showed last has been read: `close` takes the critic's value of it.
     """
 
     row: int
@@ -27,6 +28,8 @@ class Seat:
     player: str
     columns: int
     adviser: Adviser | None = None
+    values_limit: bool = False
+    at_limit: bool = False
     task: Task | None = None
     rng: random.Random = field(default_factory=random.Random)
     observation: Observation | None = None
@@ -80,7 +83,7 @@ class Seat:
         begin_step(self.game, self.decision.action)
 
     def play(self) -> Episode | None:
-        """Send the decided action to the game and append what it shows. Returns the episode if that ended it."""
+        """Send the decided action to the game and append what it shows. Returns the episode if that completed it."""
         decision, before, history = self.decision, self.observation, self.history
         assert decision is not None and before is not None and history is not None
         try:
@@ -110,15 +113,21 @@ class Seat:
         history.act(decision.taken, decision.fed)
         if self.adviser is not None:
             self.adviser.saw(decision.action)
-        if outcome is not None:
+        self.at_limit = self.values_limit and outcome is Outcome.LIMIT
+        if outcome is not None and not self.at_limit:
             return self._end(outcome)
-        if self.policy.needs_actions and not self.observation.actions:
+        if self.policy.needs_actions and not self.observation.actions and not self.at_limit:
             return self._end(Outcome.FAILED, f"the game lists no valid actions after {len(self.turns)} steps")
         try:
             self._show()
         except ModelError as error:  # one state too long: the others go on
             return self._end(Outcome.FAILED, f"{error.message}; {error.hint}")
         return None
+
+    def close(self, value: float) -> Episode:
+        """The episode of a game at its limit, where `value` is the critic's of what came last."""
+        self.at_limit = False
+        return replace(self._end(Outcome.LIMIT), last_value=value)
 
     def _show(self) -> None:
         assert self.history is not None and self.observation is not None

@@ -52,10 +52,8 @@ def credit(
     divisor = scale.deviation if cfg.normalise_rewards else 1.0
     advantages, targets = [], []
     for episode, values_T in zip(episodes, values or critic_values(episodes), strict=True):
-        cut = cfg.bootstrap_at_limit and episode.outcome is Outcome.LIMIT
-        last = float(values_T[-1]) if cut and len(values_T) else 0.0
         rewards_T = turn_rewards(episode, cfg) / divisor
-        advantage, target = turn_gae(rewards_T, values_T, last, cfg.gamma, cfg.lam)
+        advantage, target = turn_gae(rewards_T, values_T, episode.last_value, cfg.gamma, cfg.lam)
         advantages.append(advantage)
         targets.append(target)
     if cfg.group_weight > 0:

@@ -75,7 +75,15 @@ def train_ppo(
             seats = training_games(games[: cfg.slots], cfg.rename, f"{config.seed}/ppo/{iteration}/names", starts)
             columns, kind, processes = config.model.context, config.policy.kind, learner.processes
             episodes = collect(
-                policy, seats, tasks, decoding, seed=seed, columns=columns, player=kind, processes=processes
+                policy,
+                seats,
+                tasks,
+                decoding,
+                seed=seed,
+                columns=columns,
+                player=kind,
+                processes=processes,
+                values_limit=cfg.bootstrap_at_limit,
             )
             played = time.monotonic()
             metrics = rollout_metrics(episodes, played - start, cfg, updater.divisor)
