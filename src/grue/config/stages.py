@@ -135,17 +135,28 @@ class DemosConfig(Stage):
     omission_keeps: str = Field("", description="replays never leave out actions that begin with this; empty = any")
 
 
-class SFTConfig(Stage):
-    """Supervised fine-tuning on the demonstrations."""
+class LearningConfig(Stage):
+    """What all trainings have."""
 
-    epochs: int = Field(1, ge=0, le=1000, description="passes over the demonstrations; 0 = skip")
+    learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of the language model")
+    weight_decay: float = Field(0.01, ge=0, lt=1, description="decoupled weight decay")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
+    micro_tokens: int = Field(
+        8192, ge=64, description="tokens per forward pass; gradients are accumulated", json_schema_extra=LOCAL
+    )
+    save_every_s: float = Field(
+        60.0, ge=0, description="seconds between two checkpoints; 0 = as often as can be", json_schema_extra=LOCAL
+    )
+
+
+class ImitationConfig(LearningConfig):
+    """Learning by the actions of a teacher."""
+
     episodes_per_batch: int = Field(
         32,
         ge=1,
         description="episodes per optimiser step; segments, where policy.history or model.context cuts an episode",
     )
-    learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of AdamW")
-    weight_decay: float = Field(0.01, ge=0, lt=1, description="decoupled weight decay")
     warmup_steps: int = Field(10, ge=0, description="optimiser steps of linear warm-up, at most half of all")
     schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
         "linear", description="learning rate after the warm-up"
@@ -153,17 +164,18 @@ class SFTConfig(Stage):
     smoothing: float = Field(
         0.02, ge=0, lt=1, description="label smoothing over the trie's children; policy.kind=write has none"
     )
-    rename: float = Field(0.0, ge=0, le=1, description="share of episodes with things renamed, anew in each epoch")
-    max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
-    micro_tokens: int = Field(
-        8192, ge=64, description="tokens per forward pass; gradients are accumulated", json_schema_extra=LOCAL
-    )
-    save_every_s: float = Field(
-        60.0, ge=0, description="seconds between two checkpoints; 0 = after every step", json_schema_extra=LOCAL
+    rename: float = Field(
+        0.0, ge=0, le=1, description="share of episodes with things renamed, anew in each pass or round"
     )
 
 
-class DaggerConfig(Stage):
+class SFTConfig(ImitationConfig):
+    """Supervised fine-tuning on the demonstrations."""
+
+    epochs: int = Field(1, ge=0, le=1000, description="passes over the demonstrations; 0 = skip")
+
+
+class DaggerConfig(ImitationConfig):
     """DAgger, between SFT and PPO: the policy plays, a teacher says what it would have done, SFT on all of that."""
 
     rounds: int = Field(0, ge=0, le=1000, description="rounds of playing, being corrected and learning; 0 = skip")
@@ -171,39 +183,17 @@ class DaggerConfig(Stage):
     games_per_round: int = Field(200, ge=1, le=1_000_000, description="train games played in a round")
     slots: int = Field(128, ge=1, description="games that advance together in one batch", json_schema_extra=LOCAL)
     steps: int = Field(100, ge=1, le=1_000_000, description="optimiser steps of a round, on all games so far")
-    episodes_per_batch: int = Field(
-        32,
-        ge=1,
-        description="episodes per optimiser step; segments, where policy.history or model.context cuts an episode",
-    )
     demo_share: float = Field(
         0.5,
         ge=0,
         lt=1,
         description="share of each batch that is demonstrations; 0 where their teacher and this one disagree",
     )
-    learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of AdamW")
-    weight_decay: float = Field(0.01, ge=0, lt=1, description="decoupled weight decay")
-    warmup_steps: int = Field(10, ge=0, description="optimiser steps of linear warm-up, at most half of all")
-    schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
-        "linear", description="learning rate after the warm-up"
-    )
-    smoothing: float = Field(
-        0.02, ge=0, lt=1, description="label smoothing over the trie's children; policy.kind=write has none"
-    )
-    rename: float = Field(0.0, ge=0, le=1, description="share of episodes with things renamed, anew in each round")
-    max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
-    micro_tokens: int = Field(
-        8192, ge=64, description="tokens per forward pass; gradients are accumulated", json_schema_extra=LOCAL
-    )
-    save_every_s: float = Field(
-        60.0, ge=0, description="seconds between two checkpoints; 0 = after every step", json_schema_extra=LOCAL
-    )
     dev_every: int = Field(1, ge=0, description="rounds between evaluations on the dev fold; 0 = never")
     dev_games: int = Field(200, ge=1, le=1000, description="dev games per such evaluation")
 
 
-class PPOConfig(Stage):
+class PPOConfig(LearningConfig):
     """Proximal policy optimisation on whole games."""
 
     iterations: int = Field(60, ge=0, description="rounds of playing and learning; 0 = skip")
@@ -212,7 +202,6 @@ class PPOConfig(Stage):
     slots: int = Field(128, ge=1, description="games that advance together in one batch", json_schema_extra=LOCAL)
     epochs: int = Field(2, ge=1, le=100, description="passes over an iteration's episodes")
     minibatches: int = Field(4, ge=1, description="optimiser steps per pass")
-    learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of the policy")
     value_learning_rate: float = Field(
         1e-3, gt=0, lt=1, description="learning rate of the value head (of the critic fitted apart: constant)"
     )
@@ -251,13 +240,6 @@ class PPOConfig(Stage):
     temperature: float = Field(1.0, gt=0, le=100, description="temperature of sampling, and of the trained policy")
     normalise_advantages: bool = Field(True, description="advantages of an iteration get mean 0 and deviation 1")
     normalise_rewards: bool = Field(False, description="rewards are divided by a running deviation of the return")
-    max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
-    micro_tokens: int = Field(
-        8192, ge=64, description="tokens per forward pass; gradients are accumulated", json_schema_extra=LOCAL
-    )
-    save_every_s: float = Field(
-        60.0, ge=0, description="seconds between two checkpoints; 0 = after every iteration", json_schema_extra=LOCAL
-    )
     bootstrap_at_limit: bool = Field(
         False, description="at the step limit the critic's value of the last state stands for what would have come"
     )

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from grue.config import Config, PPOConfig, SFTConfig
+from grue.config import Config, LearningConfig
 from grue.errors import ConfigError, DataError, GameError, TeacherError
 from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
@@ -308,7 +308,7 @@ def _eval(session: Session) -> dict[str, Any]:
     return {}
 
 
-def _learner(session: Session, cfg: SFTConfig | PPOConfig, **changes: Any) -> Learner:
+def _learner(session: Session, cfg: LearningConfig, **changes: Any) -> Learner:
     return Learner.of(session.model, session.config.model, cfg, processes=session.processes, **changes)
 
 

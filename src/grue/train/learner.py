@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import GradientAccumulationPlugin
 
-from grue.config.stages import DaggerConfig, ModelConfig, PPOConfig, SFTConfig
+from grue.config.stages import LearningConfig, ModelConfig
 from grue.errors import CheckpointError, TrainingError
 from grue.models.checkpointing import training
 from grue.models.load import compute_dtype
@@ -99,9 +99,7 @@ class Learner:
         self.optimizer = self.accelerator.prepare_optimizer(chosen)
 
     @classmethod
-    def of(
-        cls, model: PolicyModel, settings: ModelConfig, cfg: SFTConfig | DaggerConfig | PPOConfig, **changes: Any
-    ) -> Learner:
+    def of(cls, model: PolicyModel, settings: ModelConfig, cfg: LearningConfig, **changes: Any) -> Learner:
         """The learner that a stage's settings ask for; `changes` are keyword arguments of the constructor.
 
         The value head gets no learning rate of its own accord: whether it is learned here is the caller's choice.

@@ -11,7 +11,7 @@ import torch
 
 from grue import heap
 from grue.algos.losses import branch_log_probs, node_entropies, smoothed_nll
-from grue.config import Config, DaggerConfig, SFTConfig
+from grue.config import Config, ImitationConfig
 from grue.errors import TrainingError
 from grue.interrupt import Interrupt
 from grue.models.policy_model import Reading
@@ -26,7 +26,7 @@ TRIM_EVERY = 8  # steps
 
 
 def sft_loss(
-    reading: Reading, batch: Batch, cfg: SFTConfig | DaggerConfig, *, nodes: int
+    reading: Reading, batch: Batch, cfg: ImitationConfig, *, nodes: int
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """A micro-batch's share of the mean loss over the `nodes` branching nodes of the whole batch."""
     log_probs_NC = reading.logits_NC if batch.whole else branch_log_probs(reading.logits_NC, 1.0)
@@ -38,13 +38,13 @@ def sft_loss(
     return loss, {"nll": nll, "accuracy": right, "node_entropy": entropy}
 
 
-def smoothing_of(config: Config, cfg: SFTConfig | DaggerConfig) -> float:
+def smoothing_of(config: Config, cfg: ImitationConfig) -> float:
     """Label smoothing is for choices among valid actions: over a whole vocabulary it would teach random text."""
     return 0.0 if config.policy.kind == "write" else cfg.smoothing
 
 
 def imitation_step(
-    learner: Learner, part: Sequence[Sample], cfg: SFTConfig | DaggerConfig, rate: float, dropout: str
+    learner: Learner, part: Sequence[Sample], cfg: ImitationConfig, rate: float, dropout: str
 ) -> dict[str, float]:
     """One optimiser step on the samples of `part`; `dropout` seeds its dropout."""
     nodes = max(1, sum(len(turn.branches) for item in part for turn in item.turns))
