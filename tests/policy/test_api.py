@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
 import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -22,7 +28,8 @@ import tiny
 from grue import games
 from grue.errors import ConfigError
 from grue.games.play import play
-from grue.policy.api import ApiError, ApiPlayer, ChatClient, Endpoint, parse_reply
+from grue.policy.api import ApiPlayer, parse_reply
+from grue.policy.chat_client import ApiError, ChatClient, Endpoint
 from grue.types import Outcome
 
 Start = Callable[..., tuple[str, Path]]
@@ -175,6 +182,102 @@ def test_a_key_is_never_shown(serve: Start) -> None:
 def test_addresses_are_checked(url: str) -> None:
     with pytest.raises(ConfigError, match="not the address"):
         Endpoint(url, "m")
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Notes what it is asked for, and what comes through a tunnel first; leads everything else to one server."""
+
+    server: ProxyServer
+
+    def do_POST(self) -> None:
+        self.server.asked.append((self.requestline, self.headers.get("Proxy-Authorization")))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        connection = http.client.HTTPConnection(self.server.behind, timeout=30)
+        connection.request("POST", urlsplit(self.path).path, body, {"Content-Type": "application/json"})
+        with closing(connection), connection.getresponse() as answer:
+            data = answer.read()
+            self.send_response(answer.status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    def do_CONNECT(self) -> None:
+        self.server.asked.append((self.requestline, self.headers.get("Proxy-Authorization")))
+        if not self.server.behind:
+            self.send_error(407)
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.server.tunnelled = self.connection.recv(4096)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class ProxyServer(ThreadingHTTPServer):
+    def __init__(self, behind: str) -> None:
+        super().__init__(("127.0.0.1", 0), Proxy)
+        self.behind, self.tunnelled = behind, b""
+        self.asked: list[tuple[str, str | None]] = []
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProxyServer]:
+    """What the environment names as the proxy of every address."""
+    server = ProxyServer("")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, f"http://jo:p%40ss@127.0.0.1:{server.server_port}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+JO = "Basic " + base64.b64encode(b"jo:p@ss").decode()
+
+
+def test_an_endpoint_is_reached_through_the_proxy_of_the_environment(serve: Start, proxy: ProxyServer) -> None:
+    url, log = serve()
+    proxy.behind = urlsplit(url).netloc
+    assert client(url).reply(ASK) == "look"
+    assert proxy.asked == []  # what runs on this machine is asked directly
+    assert client("http://endpoint.invalid:8000/v1?api-version=1").reply(ASK) == "look"
+    asked = "http://endpoint.invalid:8000/v1/chat/completions?api-version=1"
+    assert proxy.asked == [(f"POST {asked} HTTP/1.1", JO)]
+    assert len(requests(log)) == 2
+
+
+def test_a_proxy_leads_on_what_is_encrypted_and_sees_no_key(proxy: ProxyServer) -> None:
+    proxy.behind = "somewhere"
+    with pytest.raises(ApiError, match=r"through the proxy 127\.0\.0\.1"):
+        client("https://endpoint.invalid/v1", key="s3cret", retries=0).reply(ASK)
+    assert [(line.split()[:2], user) for line, user in proxy.asked] == [(["CONNECT", "endpoint.invalid:443"], JO)]
+    assert proxy.tunnelled[:2] == b"\x16\x03"  # the beginning of a TLS handshake
+    assert b"s3cret" not in proxy.tunnelled
+
+
+def test_a_proxy_that_refuses_is_named_and_its_password_is_not(proxy: ProxyServer) -> None:
+    with pytest.raises(ApiError, match=r"407.*through the proxy 127\.0\.0\.1") as caught:
+        client("https://endpoint.invalid/v1", retries=1).reply(ASK)
+    assert len(proxy.asked) == 2
+    assert "p@ss" not in str(caught.value) and "p%40ss" not in str(caught.value)
+
+
+@pytest.mark.parametrize("named", ["socks5://jo:pass@host:1080", "http://", "http://host:port"])
+def test_a_proxy_that_is_not_spoken_is_an_error_before_anything_is_played(
+    named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", named)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with pytest.raises(ConfigError) as caught:
+        client("https://endpoint.invalid/v1")
+    assert "HTTPS_PROXY=http://HOST:PORT" in caught.value.hint and "pass" not in str(caught.value)
+    client("http://127.0.0.1:8000/v1")
+    monkeypatch.setenv("no_proxy", "endpoint.invalid")
+    client("https://endpoint.invalid/v1")
 
 
 def test_a_key_is_not_sent_unencrypted_over_a_network() -> None:

@@ -48,7 +48,7 @@ def evaluate(
                 common.existing_run(folder)
             endpoint = None
             if api is not None:
-                from grue.policy.api import Endpoint
+                from grue.policy.chat_client import Endpoint
 
                 endpoint = Endpoint(
                     url=api,

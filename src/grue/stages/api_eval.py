@@ -21,7 +21,8 @@ from grue.games import Game
 from grue.games.guard import clean_action
 from grue.interrupt import Interrupt
 from grue.parallel import launched
-from grue.policy.api import COUNTS, TOKENS, ApiPlayer, ChatClient, Endpoint, RefusedError
+from grue.policy.api import ApiPlayer
+from grue.policy.chat_client import COUNTS, TOKENS, ChatClient, Endpoint, RefusedError
 from grue.progress import Progress
 from grue.report import html
 from grue.stages.final import final_results

@@ -1,0 +1,281 @@
+"""Asks an OpenAI-compatible endpoint for a chat model's replies: attempts, time-outs, proxies, tokens and cost."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+from unicodedata import normalize
+from urllib.parse import SplitResult, urlsplit
+
+from grue.errors import ConfigError, GrueError
+from grue.policy.connection import LOCAL, connect, proxy_of
+from grue.storage import jsonl
+
+RETRIED = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
+OF_THE_REQUEST = frozenset((400, 413, 422))  # a filter, a conversation that is too long: the next game may be fine
+MAX_REPLY_BYTES = 4_000_000
+MAX_WAIT_S = 120.0
+_THOUGHT = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
+_QUERY = re.compile(r"(api-version=[A-Za-z0-9._-]+)?")  # what Azure asks for; keys have many names
+
+
+class ApiError(GrueError, RuntimeError):
+    """The endpoint has refused, or could not be reached in spite of all attempts."""
+
+
+class RefusedError(ApiError):
+    """The endpoint has refused this very request."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a chat model is, and how it is asked."""
+
+    url: str  # up to /v1; "/chat/completions" is added
+    model: str
+    key: str = field(default="", repr=False)  # sent as a bearer token; never written anywhere
+    timeout_s: float = 60.0
+    retries: int = 6
+    backoff_s: float = 1.0  # before the first retry; doubled each time, with jitter
+    temperature: float = 0.0
+    max_tokens: int = 256
+    prices: tuple[float, float] | None = None  # per million tokens of prompt and completion, in any currency
+
+    def __post_init__(self) -> None:
+        parts = _address(self.url)
+        object.__setattr__(self, "key", self.key.strip())  # files of settings leave line ends behind
+        if not (self.key.isascii() and self.key.isprintable()):
+            raise ConfigError(
+                "the key in the environment holds characters that no key has", hint="is it all of one line?"
+            )
+        if self.key and parts.scheme == "http" and parts.hostname not in LOCAL:
+            raise ConfigError(f"{self.url} would send the key unencrypted", hint="use https://, or unset the key")
+        proxy_of(self.url)
+
+
+def _address(url: str) -> SplitResult:
+    """The parts of an endpoint's address. Messages show it, so ConfigError, without it, where it may hold a secret."""
+    parts = None
+    with suppress(ValueError):  # of brackets, signs or a port that cannot be
+        split = urlsplit(url)
+        if split.scheme in ("http", "https") and split.hostname and split.port != 0:
+            parts = split
+    # of what is no address it is not known where a secret would stand
+    plain = parts is not None and "@" not in parts.netloc and _QUERY.fullmatch(parts.query) and not parts.fragment
+    if not plain and any(sign in normalize("NFKC", url) for sign in "@?#"):
+        raise ConfigError(
+            "the address of an endpoint holds no key and no password: behind its path may stand ?api-version= alone",
+            hint="https://HOST/v1, and the key in the environment: export GRUE_API_KEY=... (or OPENAI_API_KEY)",
+        )
+    if parts is None:
+        raise ConfigError(f"{url!r} is not the address of an endpoint", hint="https://HOST/v1")
+    return parts
+
+
+COUNTS, TOKENS = ("requests", "retries", "empty", "cut"), ("prompt_tokens", "completion_tokens")
+
+
+@dataclass
+class Usage:
+    """What has been asked so far, by all games."""
+
+    requests: int = 0
+    retries: int = 0
+    empty: int = 0  # replies without text
+    cut: int = 0  # replies that came to max_tokens
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    untold: int = 0  # answers that did not say how many tokens they took
+    seconds: float = 0.0  # waited for answers, added up over games that wait at the same time
+
+    def since(self, before: Usage) -> Usage:
+        """What has been asked after `before`."""
+        return Usage(**{one.name: getattr(self, one.name) - getattr(before, one.name) for one in fields(self)})
+
+    def to_dict(self, prices: tuple[float, float] | None) -> dict[str, Any]:
+        """With the cost. None where no prices are known; tokens too where the endpoint does not say them."""
+        tokens: dict[str, int | None] = dict.fromkeys(TOKENS)
+        cost = None
+        if not self.untold:
+            tokens = {name: getattr(self, name) for name in TOKENS}
+            if prices is not None:
+                cost = round((self.prompt_tokens * prices[0] + self.completion_tokens * prices[1]) / 1e6, 12)
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return {**counts, **tokens, "seconds": round(self.seconds, 3), "cost": cost}
+
+
+class ChatClient:
+    """Asks one endpoint; many threads may do so at once. What each answer took is appended to the file `spent`."""
+
+    def __init__(self, endpoint: Endpoint, spent: Path | None = None) -> None:
+        self.endpoint, self.usage = endpoint, Usage()
+        self._spent, self._written = spent, Usage()
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._jitter = random.Random(0)
+        self._open: set[http.client.HTTPConnection] = set()
+
+    def stop(self) -> None:
+        """Wake everybody who waits for an answer, or for another attempt: none is made."""
+        self._stopped.set()
+        with self._lock:
+            for connection in self._open:
+                if connection.sock is not None:
+                    with suppress(OSError):
+                        connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def reply(self, messages: Sequence[dict[str, str]]) -> str:
+        """The model's answer to a conversation. ApiError when the endpoint refuses or all attempts have failed."""
+        for attempt in range(self.endpoint.retries + 1):
+            began = time.monotonic()
+            try:
+                answer = self._post(messages)
+                return self._count(answer, time.monotonic() - began)
+            except _RetryError as problem:
+                if attempt == self.endpoint.retries or self._stopped.is_set():
+                    raise ApiError(
+                        f"{self.endpoint.url} has not answered in {attempt + 1} attempts: {problem}",
+                        hint="the same command, without --again, goes on with the games that are left",
+                    ) from problem
+                with self._lock:
+                    self.usage.retries += 1
+                    self._write()
+                    jitter = 0.5 + self._jitter.random()
+                self._stopped.wait(min(MAX_WAIT_S, problem.wait_s or self.endpoint.backoff_s * 2**attempt * jitter))
+        raise AssertionError("unreachable")
+
+    def _post(self, messages: Sequence[dict[str, str]]) -> dict[str, Any]:
+        end = self.endpoint
+        body = {
+            "model": end.model,
+            "messages": list(messages),
+            "temperature": end.temperature,
+            "max_tokens": end.max_tokens,
+        }
+        parts = urlsplit(end.url)
+        url = parts._replace(path=f"{parts.path.rstrip('/')}/chat/completions").geturl()
+        connection, path, headers = connect(url, end.timeout_s)
+        headers |= {"Content-Type": "application/json", "Accept": "application/json"}
+        if end.key:
+            headers["Authorization"] = f"Bearer {end.key}"
+        until = time.monotonic() + end.timeout_s
+        with self._lock:
+            self._open.add(connection)
+        try:
+            connection.request("POST", path, json.dumps(body).encode(), headers)
+            with connection.getresponse() as response:
+                data = b""
+                # a byte now and then keeps the socket's own time-out from ever coming
+                while len(data) < MAX_REPLY_BYTES and (part := response.read1(65536)):
+                    data += part
+                    if time.monotonic() > until or self._stopped.is_set():
+                        raise TimeoutError(f"no whole answer in {end.timeout_s:g} s")
+        except ssl.SSLCertVerificationError as error:
+            raise ApiError(f"{end.url} has no valid certificate: {error.verify_message}") from error
+        except (OSError, http.client.HTTPException) as error:  # time-outs are OSErrors
+            proxy = proxy_of(end.url)
+            way = f" (through the proxy {proxy.hostname})" if proxy is not None else ""
+            raise _RetryError(f"{type(error).__name__}: {error}{way}") from error
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+            connection.close()
+        return _read(end, response.status, data, response.getheader("Retry-After"))
+
+    def _count(self, answer: dict[str, Any], seconds: float) -> str:
+        try:
+            choice = answer["choices"][0]
+            text = _text(choice["message"]["content"])
+        except (KeyError, IndexError, TypeError) as error:
+            raise ApiError(
+                f"{self.endpoint.url} answers with something else than a chat completion",
+                hint="the address ends in /v1",
+            ) from error
+        prompt, completion = (_told(answer.get("usage"), name) for name in TOKENS)
+        if self.endpoint.key:  # an endpoint that repeats it would have it stand in the run's files
+            text = text.replace(self.endpoint.key, "***")
+        with self._lock:
+            self.usage.requests += 1
+            self.usage.seconds += seconds
+            self.usage.empty += not spoken(text)
+            self.usage.cut += choice.get("finish_reason") == "length"
+            self.usage.untold += prompt is None or completion is None
+            self.usage.prompt_tokens += prompt or 0
+            self.usage.completion_tokens += completion or 0
+            self._write()
+        return text
+
+    def _write(self) -> None:
+        """Append what is new; at once, as who is killed has paid too. With the lock held."""
+        if self._spent is not None:
+            jsonl.append(self._spent, [self.usage.since(self._written).to_dict(self.endpoint.prices)])
+            self._written = replace(self.usage)
+
+
+def spoken(reply: str) -> str:
+    """A reply without the thoughts that some models write before it."""
+    return _THOUGHT.sub("", reply).strip()
+
+
+class _RetryError(Exception):
+    """Worth another attempt, after `wait_s` seconds if the endpoint has said so."""
+
+    def __init__(self, text: str, wait_s: float | None = None) -> None:
+        super().__init__(text)
+        self.wait_s = wait_s
+
+
+def _text(content: Any) -> str:
+    """A reply's text, which some endpoints give in parts; "" where there is none."""
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+    return content if isinstance(content, str) else ""
+
+
+def _told(usage: Any, name: str) -> int | None:
+    """A number of tokens, None where it is none."""
+    count = usage.get(name) if isinstance(usage, dict) else None
+    if not isinstance(count, int | float) or isinstance(count, bool) or not 0 <= count < 2**53:
+        return None
+    return int(count)
+
+
+def _read(endpoint: Endpoint, status: int, data: bytes, retry_after: str | None) -> dict[str, Any]:
+    if status in RETRIED:
+        wait_s = float(retry_after) if retry_after and re.fullmatch(r"\d+(\.\d+)?", retry_after) else None
+        raise _RetryError(f"HTTP {status}", wait_s)
+    if status != 200:
+        raise _refused(endpoint, status, data)
+    try:
+        answer = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _RetryError("an answer that is no JSON") from error
+    if not isinstance(answer, dict):
+        raise _RetryError("an answer that is no object")
+    if answer.get("choices") == []:
+        raise _RetryError("an answer without choices")
+    if "error" in answer and "choices" not in answer:  # some gateways say so with status 200
+        said = answer["error"].get("code") if isinstance(answer["error"], dict) else None
+        if isinstance(said, int) and said in RETRIED:
+            raise _RetryError(f"HTTP 200 with error {said}")
+        raise _refused(endpoint, status, data)
+    return answer
+
+
+def _refused(endpoint: Endpoint, status: int, data: bytes) -> ApiError:
+    said = " ".join(data.decode("utf-8", "replace").split())
+    said = (said.replace(endpoint.key, "***") if endpoint.key else said)[:300]
+    hint = "is the key in the environment the right one?" if status in (401, 403) else "check address and model"
+    kind = RefusedError if status in OF_THE_REQUEST else ApiError
+    return kind(f"{endpoint.url} refuses {endpoint.model!r}: HTTP {status} {said}", hint=hint)
