@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 
-from grue.evaluate.stats import wilson
 from grue.report.metrics import DECODINGS, GROUP_TITLES, Group, Metric, lookup, split_name
 from grue.report.runfiles import StageMetrics
 
@@ -58,13 +57,12 @@ def panels(stage: StageMetrics) -> tuple[dict[Group, list[Panel]], list[Constant
         by_metric.setdefault(metric, {}).setdefault(decoding, {})[bound] = points
     grouped: dict[Group, list[Panel]] = {group: [] for group in GROUP_TITLES}
     constants: list[Constant] = []
-    games = dict(stage.series.get("games") or stage.series.get("episodes") or [])
     for name in sorted(by_metric, key=_rank):
         metric_info, lines = lookup(name), by_metric[name]
         if metric_info.kind == "counter" or all(_is_constant(parts[""]) for parts in lines.values()):
             constants += [Constant(metric_info, decoding, parts[""][-1][1]) for decoding, parts in lines.items()]
             continue
-        grouped[metric_info.group].append(_panel(metric_info, lines, games))
+        grouped[metric_info.group].append(_panel(metric_info, lines))
     return {group: found for group, found in grouped.items() if found}, constants
 
 
@@ -79,28 +77,23 @@ def _is_constant(points: Points) -> bool:
     return len({value for _, value in points}) == 1
 
 
-def _panel(metric: Metric, lines: dict[str, dict[str, Points]], games: dict[float, float]) -> Panel:
+def _panel(metric: Metric, lines: dict[str, dict[str, Points]]) -> Panel:
     series, bands = [], set()
     order = ["", *DECODINGS]
     for decoding in sorted(lines, key=order.index):
-        found, band = _series(metric, decoding, lines[decoding], games)
+        found, band = _series(decoding, lines[decoding])
         series.append(found)
         bands.add(band)
     return Panel(metric, tuple(series), "; ".join(sorted(bands - {""})))
 
 
-def _series(metric: Metric, decoding: str, parts: dict[str, Points], games: dict[float, float]) -> tuple[Series, str]:
+def _series(decoding: str, parts: dict[str, Points]) -> tuple[Series, str]:
     points = parts[""]
     x, y = tuple(point[0] for point in points), tuple(point[1] for point in points)
     low, high = dict(parts.get("lo", ())), dict(parts.get("hi", ()))
     if low and all(step in low and step in high for step in x):
         return Series(decoding, x, y, tuple(low[step] for step in x), tuple(high[step] for step in x)), "95% interval"
     if len(points) < _SMOOTH_FROM:
-        if metric.name == "success" and all(games.get(step, 0) >= 1 for step in x):
-            # a share of a known number of games: the interval follows from them
-            counts = [(round(share * games[step]), int(games[step])) for step, share in points]
-            ends = [wilson(min(max(won, 0), played), played) for won, played in counts]
-            return Series(decoding, x, y, tuple(e.low for e in ends), tuple(e.high for e in ends)), "95% interval"
         return Series(decoding, x, y), ""
     x, y = _thinned(x, y)
     mean, spread = _running(y, max(5, len(y) // 20))
