@@ -1,4 +1,4 @@
-"""The verbs `eval`, `export` and `push`: a policy, or a chat model, measured; a policy for others."""
+"""The verbs `eval`, `compare`, `export` and `push`: policies measured, side by side, and for others."""
 
 from __future__ import annotations
 
@@ -67,6 +67,38 @@ def evaluate(
         from grue import stages
 
         return stages.run_stage("eval", wanted, folder, say=say, again=again)
+
+    common.perform(work, as_json=as_json, quiet=quiet)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run directories that grue eval has measured")],
+    policy: Annotated[
+        Literal["base", "sft", "dagger", "ppo"] | None,
+        typer.Option(help="which policy; default: the furthest that all runs have measured"),
+    ] = None,
+    fold: Annotated[
+        Literal["train", "dev", "test"] | None, typer.Option(help="which games; default: those of the evaluation")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare runs: means over training seeds, and differences between settings.
+
+    Runs that differ in nothing but the seed are trainings of one kind. On the games that all runs finished.
+    """
+
+    def work(say: Progress) -> object:
+        with common.reading_arguments():
+            for run in runs:
+                common.existing_run(run)
+        from grue.cli.compare import show
+        from grue.evaluate.runs import compare_runs
+
+        result = compare_runs(runs, policy, fold)
+        if not as_json:
+            show(result, say)
+        return result
 
     common.perform(work, as_json=as_json, quiet=quiet)
 

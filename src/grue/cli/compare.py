@@ -1,0 +1,80 @@
+"""What `grue compare` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grue.progress import Progress
+
+DECODINGS = ("greedy", "sampled")
+
+
+def show(result: Mapping[str, Any], say: Progress) -> None:
+    """A table of each kind of training, then the differences from the first."""
+    decodings = [d for d in DECODINGS if d in result["games"]]
+    counts = " and ".join(f"{n:,}" for n in sorted(set(result["games"].values())))
+    kinds = result["kinds"]
+    say(f"{result['policy']}, {counts} {result['fold']} games that all of these runs finished", style="bold")
+    if left_out := max(result["left_out"].values()):
+        say.warn(f"{left_out} games that not all of them finished are left out")
+    for number, kind in enumerate(kinds):
+        say("")
+        if len(kinds) > 1:
+            settings = " ".join(f"{name}={value}" for name, value in kind["settings"].items())
+            say(f"{_letter(number)}  {settings}", style="bold")
+        for decoding in decodings:
+            for line in _table(kind, decoding):
+                say(line)
+        if kind["repeated_seeds"]:
+            seeds = ", ".join(map(str, kind["repeated_seeds"]))
+            say.warn(f"seed {seeds} stands there more than once: the same training again tells nothing new")
+    for other in result["differences"]:
+        say("")
+        for d in decodings:
+            found = other[d]
+            low, high = (100 * end for end in found["success_ci95"])
+            words = f"success {100 * found['success']:+.1f} points ({low:+.1f} to {high:+.1f})"
+            low, high = found["score_ci95"]
+            words += f", score {found['score']:+.3f} ({low:+.3f} to {high:+.3f})"
+            say(f"{_letter(other['a'])} - {_letter(other['b'])}  {d}: {words}")
+    say("")
+    sizes = [len(kind["runs"]) for kind in kinds]
+    if max(sizes) > 1:
+        say("95 % intervals over training seeds and games.")
+    if min(sizes) == 1:
+        say.warn("what rests on one training has an interval over games alone, and says nothing of another seed")
+
+
+def _table(kind: Mapping[str, Any], decoding: str) -> list[str]:
+    lines = [(decoding, "seed", "success", "", "score", "")]
+    for run in kind["runs"]:
+        # the interval of a kind with one run is that run's
+        found = (kind if len(kind["runs"]) == 1 else run)[decoding]
+        lines.append((run["run"], str(run["seed"]), *_cells(found)))
+    if len(kind["runs"]) > 1:
+        lines.append((f"mean of {len(kind['runs'])}", "", *_cells(kind[decoding])))
+    return _aligned(lines)
+
+
+def _cells(found: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    success, score = ("", "")
+    if "success_ci95" in found:
+        success = "{:.1f} to {:.1f}".format(*(100 * end for end in found["success_ci95"]))
+        score = "{:.3f} to {:.3f}".format(*found["score_ci95"])
+    return f"{100 * found['success']:.1f}%", success, f"{found['score']:.3f}", score
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width; the first to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def _letter(number: int) -> str:
+    return chr(ord("A") + number) if number < 26 else f"#{number + 1}"

@@ -1,0 +1,184 @@
+"""Several runs side by side: means over the seeds of one setting, and differences between settings.
+
+Runs whose settings differ in the seed alone are trainings of one kind. All are compared on the games that each of them
+finished. An interval over seeds needs two trainings of a kind; where there is one it is over games alone, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grue.config import Config, flat
+from grue.errors import DataError
+from grue.evaluate.seeds import difference_over_seeds, mean_over_seeds
+from grue.evaluate.stats import FloatArray, alike_interval, bootstrap_mean, paired_difference, wilson
+from grue.games.spread import problem
+from grue.storage import episodes
+from grue.storage.run import episodes as file_of
+from grue.storage.run import read_run_config, read_stages
+from grue.types import Outcome, Task
+
+POLICIES = ("ppo", "dagger", "sft", "base")  # the furthest first
+DECODINGS = ("greedy", "sampled")
+# sections of the settings that say nothing about a policy: those of later stages, and how it was measured
+_BESIDE = {"ppo": ("eval",), "dagger": ("ppo", "eval"), "sft": ("dagger", "ppo", "eval")}
+_BESIDE["base"] = ("demos", *_BESIDE["sft"], "sft")
+
+Played = dict[Task, tuple[float, float]]  # game -> (won, final score)
+
+
+@dataclass(frozen=True)
+class _Run:
+    out: Path
+    config: Config
+    played: dict[str, Played]  # by decoding
+
+
+def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | None = None) -> dict[str, Any]:
+    """What `grue compare` prints: kinds of training with their runs and means, and the later kinds less the first.
+
+    `policy` is by default the furthest that all runs have measured, `fold` that of the first run's evaluation.
+    DataError where runs were not evaluated, or share no game.
+    """
+    if len(set(map(Path.resolve, outs))) < len(outs):
+        raise DataError("a run is named twice", hint="each training counts once")
+    configs = {out: read_run_config(out) for out in outs}
+    for out in outs:
+        if read_stages(out).get("eval", {}).get("state") != "done":
+            raise DataError(f"{out} has not been evaluated to its end", hint=f"grue eval {out}")
+    fold = fold or configs[outs[0]].eval.fold
+    asked = [policy] if policy else POLICIES
+    measured = {out: [p for p in asked if _decodings(out, p, fold)] for out in outs}
+    found = next((p for p in asked if all(p in here for here in measured.values())), None)
+    if found is None:
+        words = "; ".join(f"{out}: {', '.join(here) or 'none'}" for out, here in measured.items())
+        raise DataError(
+            f"not all runs hold {fold} games of {policy or 'the same policy'} ({words})",
+            hint="--policy and --fold choose",
+        )
+    decodings = [d for d in DECODINGS if all(d in _decodings(out, found, fold) for out in outs)]
+    if not decodings:
+        raise DataError(f"the runs measured {found} with different decodings", hint="eval.decodings, then grue eval")
+    runs = [_Run(out, config, {d: _read(out, found, fold, d) for d in decodings}) for out, config in configs.items()]
+    games = {d: _common([run.played[d] for run in runs]) for d in decodings}
+    kinds = _kinds(runs, found)
+    names = _differing([settings for settings, _ in kinds])
+    return {
+        "policy": found,
+        "fold": fold,
+        "games": {d: len(common) for d, common in games.items()},
+        "left_out": {d: len({t for run in runs for t in run.played[d]}) - len(games[d]) for d in decodings},
+        "kinds": [
+            {
+                "settings": {name: settings[name] for name in names},
+                "runs": [_row(run, games) for run in members],
+                "repeated_seeds": sorted(s for s, n in Counter(r.config.seed for r in members).items() if n > 1),
+                **{d: _mean([run.played[d] for run in members], games[d]) for d in decodings},
+            }
+            for settings, members in kinds
+        ],
+        "differences": [
+            {"a": number, "b": 0, **_difference(members, kinds[0][1], games)}
+            for number, (_, members) in enumerate(kinds)
+            if number
+        ],
+    }
+
+
+def _file(out: Path, policy: str, fold: str, decoding: str) -> Path:
+    return file_of(out, f"eval-{policy}-{fold}-{decoding}")
+
+
+def _decodings(out: Path, policy: str, fold: str) -> list[str]:
+    return [decoding for decoding in DECODINGS if _file(out, policy, fold, decoding).exists()]
+
+
+def _read(out: Path, policy: str, fold: str, decoding: str) -> Played:
+    played = episodes.read(_file(out, policy, fold, decoding))
+    return {e.task: (float(e.won), e.score) for e in played if e.outcome is not Outcome.FAILED}
+
+
+def _common(played: Sequence[Played]) -> list[Task]:
+    common = [task for task in played[0] if all(task in other for other in played)]
+    if len(common) < 2:
+        raise DataError(
+            f"the runs have {len(common)} finished games in common",
+            hint="the same game, parameters, step limit, fold and eval.games",
+        )
+    return common
+
+
+def _kinds(runs: Sequence[_Run], policy: str) -> list[tuple[dict[str, Any], list[_Run]]]:
+    """(settings, runs) of each kind of training, in the order in which they were named."""
+    kinds: dict[str, tuple[dict[str, Any], list[_Run]]] = {}
+    for run in runs:
+        settings = {
+            name: value
+            for name, value in flat(run.config, local=False).items()
+            if name not in ("preset", "seed") and name.split(".")[0] not in _BESIDE[policy]
+        }
+        kinds.setdefault(json.dumps(settings, sort_keys=True), (settings, []))[1].append(run)
+    return list(kinds.values())
+
+
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [name for name in settings[0] if any(other[name] != settings[0][name] for other in settings)]
+
+
+def _row(run: _Run, games: Mapping[str, Sequence[Task]]) -> dict[str, Any]:
+    rates = {d: np.array([run.played[d][task] for task in common]).mean(axis=0) for d, common in games.items()}
+    found = {d: {"success": round(float(won), 6), "score": round(float(score), 6)} for d, (won, score) in rates.items()}
+    return {"run": str(run.out), "seed": run.config.seed, **found}
+
+
+def _table(played: Sequence[Played], games: Sequence[Task], which: int) -> FloatArray:
+    """[runs, problems] wins (0) or scores (1): games that pose one problem are one, with their mean."""
+    places: dict[Any, list[int]] = {}
+    for place, task in enumerate(games):
+        places.setdefault(problem(task), []).append(place)
+    values_RG = np.array([[one[task][which] for task in games] for one in played])
+    return np.stack([values_RG[:, together].mean(axis=1) for together in places.values()], axis=1)
+
+
+def _mean(played: Sequence[Played], games: Sequence[Task]) -> dict[str, Any]:
+    won_RG, score_RG = (_table(played, games, which) for which in (0, 1))
+    over_seeds = len(played) > 1
+    found: dict[str, Any] = {}
+    for name, x_RG in (("success", won_RG), ("score", score_RG)):
+        between = mean_over_seeds(x_RG)[1:3] if over_seeds else bootstrap_mean(x_RG[0])
+        found |= {name: round(float(x_RG.mean()), 6), f"{name}_ci95": _rounded(between)}
+    if np.isin(won_RG, (0, 1)).all() and (not over_seeds or np.ptp(won_RG) == 0):  # as in the table of one run
+        found["success_ci95"] = _rounded(wilson(int(won_RG[0].sum()), won_RG.shape[1]))
+    found["success_ci95"] = [min(1.0, max(0.0, end)) for end in found["success_ci95"]]
+    return {**found, "over_seeds": over_seeds}
+
+
+def _difference(a: Sequence[_Run], b: Sequence[_Run], games: Mapping[str, Sequence[Task]]) -> dict[str, Any]:
+    """By decoding, the mean of the runs a less that of the runs b, of success and of score."""
+    differences = {}
+    over_seeds = min(len(a), len(b)) > 1
+    for decoding, common in games.items():
+        found: dict[str, Any] = {"over_seeds": over_seeds}
+        for which, name in enumerate(("success", "score")):
+            a_RG, b_SG = (_table([run.played[decoding] for run in runs], common, which) for runs in (a, b))
+            if over_seeds:
+                between = difference_over_seeds(a_RG, b_SG)
+            else:
+                between = paired_difference(a_RG.mean(axis=0), b_SG.mean(axis=0))
+            ends: Sequence[float] = between[1:3]
+            if name == "success" and ends[0] == ends[1]:  # resampling what is all alike would claim certainty
+                ends = alike_interval(between.value, a_RG.shape[1])
+            found |= {name: round(between.value, 6), f"{name}_ci95": _rounded(ends)}
+        differences[decoding] = found
+    return differences
+
+
+def _rounded(ends: Sequence[float]) -> list[float]:
+    return [round(float(end), 6) for end in ends]

@@ -1,0 +1,191 @@
+"""Runs side by side: the statistics of several trainings, and what `grue compare` makes of run directories."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from grue.cli.main import app
+from grue.config import Config, dump_config, load_config
+from grue.errors import ConfigError, DataError
+from grue.evaluate.runs import compare_runs
+from grue.evaluate.seeds import difference_over_seeds, mean_over_seeds, t_quantile
+from grue.storage import episodes
+from grue.types import Episode, Observation, Outcome, Task
+
+# Statistics
+
+
+@pytest.mark.parametrize("degrees", [1, 1.7, 2, 3.3, 10, 200])
+@pytest.mark.parametrize("level", [0.5, 0.95, 0.99])
+def test_quantiles_of_t_equal_scipys(level: float, degrees: float) -> None:
+    assert t_quantile(level, degrees) == pytest.approx(scipy_stats.t.ppf((1 + level) / 2, degrees), rel=1e-4)
+
+
+def test_the_mean_over_seeds_by_hand() -> None:
+    # trainings' means 0.25 and 0.75: variance 1/8 of one, 1/16 of their mean, 1 degree of freedom
+    # games' means 1/2, 1/2, 1, 0: variance 1/6 of one, 1/24 of their mean, 3 degrees
+    found = mean_over_seeds(np.array([[0.0, 0, 1, 0], [1.0, 1, 1, 0]]))
+    assert found.value == 0.5
+    assert found.standard_error == pytest.approx((1 / 16 + 1 / 24) ** 0.5)
+    degrees = (1 / 16 + 1 / 24) ** 2 / ((1 / 16) ** 2 / 1 + (1 / 24) ** 2 / 3)
+    assert found.high - 0.5 == pytest.approx(scipy_stats.t.ppf(0.975, degrees) * found.standard_error, rel=1e-4)
+    assert 0.5 - found.low == pytest.approx(found.high - 0.5)
+
+
+def drawn(rng: np.random.Generator, hard_G: np.ndarray, trainings: int, skill: float) -> np.ndarray:
+    """Wins of trainings that differ in skill, on games that differ in hardness."""
+    skill_R = skill + rng.normal(0, 0.6, size=trainings)
+    return (rng.random((trainings, len(hard_G))) < 1 / (1 + np.exp(hard_G[None] - skill_R[:, None]))).astype(float)
+
+
+def test_intervals_cover_what_other_seeds_and_games_would_give() -> None:
+    rng = np.random.default_rng(0)
+    many = rng.normal(0, 1.5, size=4000)
+    truth = [float(drawn(rng, many, 400, skill).mean()) for skill in (1.0, 1.5)]
+    mean, apart, games_alone = [], [], []
+    for _ in range(400):
+        hard_G = rng.normal(0, 1.5, size=120)
+        a, b = drawn(rng, hard_G, 3, 1.0), drawn(rng, hard_G, 3, 1.5)
+        found = mean_over_seeds(a)
+        mean.append(found.low <= truth[0] <= found.high)
+        found = difference_over_seeds(b, a)
+        apart.append(found.low <= truth[1] - truth[0] <= found.high)
+        half = 1.96 * a.mean(axis=0).std(ddof=1) / 120**0.5
+        games_alone.append(abs(a.mean() - truth[0]) <= half)
+    assert 0.93 < np.mean(mean) <= 1
+    assert 0.93 < np.mean(apart) <= 1
+    assert np.mean(games_alone) < 0.85  # who leaves the seeds out claims too much
+
+
+def test_what_is_known_of_one_training_is_not_an_interval_over_seeds() -> None:
+    with pytest.raises(DataError, match="1 trainings"):
+        mean_over_seeds(np.zeros((1, 5)))
+    with pytest.raises(DataError, match="1 games"):
+        mean_over_seeds(np.zeros((2, 1)))
+    with pytest.raises(DataError, match="the same games"):
+        difference_over_seeds(np.zeros((2, 4)), np.zeros((2, 5)))
+
+
+# Run directories
+
+
+def run(
+    out: Path,
+    seed: int,
+    won: Sequence[bool],
+    *settings: str,
+    policy: str = "ppo",
+    sampled: bool = False,
+    state: str = "done",
+) -> Path:
+    """A run directory with what an evaluation leaves: how each game ended."""
+    config: Config = load_config("toy", overrides=settings, seed=seed)
+    (out / "episodes").mkdir(parents=True)
+    (out / "config.yaml").write_text(dump_config(config))
+    (out / "stages.json").write_text(json.dumps({"eval": {"state": state, "seconds": 1.0}}))
+    for decoding in ("greedy", "sampled")[: 1 + sampled]:
+        played = [episode(config, number, Outcome.WON if w else Outcome.LIMIT) for number, w in enumerate(won)]
+        episodes.append(out / "episodes" / f"eval-{policy}-test-{decoding}.jsonl", played)
+    return out
+
+
+def episode(config: Config, number: int, outcome: Outcome) -> Episode:
+    score = 1.0 if outcome is Outcome.WON else 0.5
+    task = Task(config.game.name, "", "test", 20000 + number, config.game.limit)
+    return Episode(task, "ppo", (), outcome, Observation("", "", "", None, score))
+
+
+def test_runs_that_differ_in_the_seed_alone_are_trainings_of_one_kind(tmp_path: Path) -> None:
+    outs = [
+        run(tmp_path / "a0", 0, [True, True, False, False], sampled=True),
+        run(tmp_path / "a1", 1, [True, True, True, False]),
+        run(tmp_path / "b0", 0, [True, True, True, True], "ppo.kl_coef=0.5", "eval.side_games=7"),
+        run(tmp_path / "b1", 1, [True, True, True, False], "ppo.kl_coef=0.5", "threads=1"),
+    ]
+    found = compare_runs(outs)
+    assert (found["policy"], found["fold"], found["games"]) == ("ppo", "test", {"greedy": 4})
+    a, b = found["kinds"]
+    assert (list(a["settings"]), b["settings"]) == (["ppo.kl_coef"], {"ppo.kl_coef": 0.5})
+    assert [row["greedy"]["success"] for row in a["runs"] + b["runs"]] == [0.5, 0.75, 1.0, 0.75]
+    assert [row["seed"] for row in b["runs"]] == [0, 1]
+    assert (a["greedy"]["success"], a["greedy"]["score"]) == (0.625, 0.8125)
+    assert mean_over_seeds(np.array([[1.0, 1, 0, 0], [1.0, 1, 1, 0]])).low < 0
+    assert a["greedy"]["success_ci95"] == pytest.approx([0, 1], abs=1e-6)
+    (apart,) = found["differences"]
+    assert (apart["a"], apart["b"], apart["greedy"]["success"]) == (1, 0, 0.25)
+    expected = difference_over_seeds(np.array([[1.0, 1, 1, 1], [1, 1, 1, 0]]), np.array([[1.0, 1, 0, 0], [1, 1, 1, 0]]))
+    assert apart["greedy"]["success_ci95"] == pytest.approx([expected.low, expected.high], abs=1e-6)
+    assert apart["greedy"]["over_seeds"]
+
+
+def test_only_games_that_all_finished_count(tmp_path: Path) -> None:
+    one, other = run(tmp_path / "0", 0, [True, False, True]), run(tmp_path / "1", 1, [True, False])
+    crashed = episode(load_config("toy"), 2, Outcome.FAILED)
+    episodes.append(other / "episodes" / "eval-ppo-test-greedy.jsonl", [crashed])
+    found = compare_runs([one, other])
+    assert (found["games"], found["left_out"]) == ({"greedy": 2}, {"greedy": 1})
+    assert found["kinds"][0]["greedy"]["success"] == 0.5
+
+
+def test_one_training_has_the_interval_of_its_own_table(tmp_path: Path) -> None:
+    (kind,) = compare_runs([run(tmp_path / "0", 0, [True] * 9 + [False])])["kinds"]
+    assert kind["greedy"]["success_ci95"] == pytest.approx([0.595850, 0.982124], abs=1e-6)  # Wilson's of 9 in 10
+    assert kind["greedy"]["over_seeds"] is False
+
+
+def test_all_won_is_no_certainty(tmp_path: Path) -> None:
+    outs = [run(tmp_path / f"{n}", n % 2, [True] * 10, f"ppo.iterations={5 + n // 2}") for n in range(4)]
+    found = compare_runs(outs)
+    assert found["kinds"][0]["greedy"]["success_ci95"] == pytest.approx([0.722467, 1.0], abs=1e-6)  # of 10 in 10
+    low, high = found["differences"][0]["greedy"]["success_ci95"]
+    assert low < 0 < high
+
+
+def test_settings_of_later_stages_do_not_divide_sft(tmp_path: Path) -> None:
+    outs = [run(tmp_path / f"{n}", n, [True, False], f"ppo.kl_coef=0.{n + 1}", policy="sft") for n in range(2)]
+    found = compare_runs(outs)
+    assert (found["policy"], len(found["kinds"])) == ("sft", 1)
+    assert compare_runs(outs, "sft") == found
+
+
+def test_what_cannot_be_compared_is_one_error(tmp_path: Path) -> None:
+    good = run(tmp_path / "good", 0, [True, False])
+    with pytest.raises(DataError, match="named twice"):
+        compare_runs([good, tmp_path / "x" / ".." / "good"])
+    with pytest.raises(DataError, match="has not been evaluated") as caught:
+        compare_runs([good, run(tmp_path / "begun", 1, [True], state="begun")])
+    assert caught.value.hint.startswith("grue eval")
+    with pytest.raises(DataError, match=r"test games of the same policy \(.*good: ppo; .*other: sft\)"):
+        compare_runs([good, run(tmp_path / "other", 1, [True, False], policy="sft")])
+    with pytest.raises(DataError, match=r"dev games of ppo \(.*good: none\)"):
+        compare_runs([good], "ppo", "dev")
+    with pytest.raises(DataError, match="0 finished games in common") as caught:
+        compare_runs([good, run(tmp_path / "long", 1, [True, False], "game.limit=99")])
+    assert "step limit" in caught.value.hint
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="not a run directory"):
+        compare_runs([good, tmp_path / "empty"])
+
+
+def test_grue_compare_prints_tables_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outs = [run(tmp_path / f"{n}", n // 2, [True, True, n > 1, n > 2], f"ppo.kl_coef=0.{1 + n % 2}") for n in range(4)]
+    outs.append(run(tmp_path / "alone", 0, [True, False, True, False], "ppo.kl_coef=0.3"))
+    with pytest.raises(SystemExit) as left:
+        app(["compare", *map(str, outs)])
+    assert left.value.code == 0
+    shown = capsys.readouterr()
+    assert "ppo, 4 test games" in shown.out
+    lines = [line.split() for line in shown.out.splitlines()]
+    assert ["A", "ppo.kl_coef=0.1"] in lines and ["C", "ppo.kl_coef=0.3"] in lines
+    assert ["mean", "of", "2", "62.5%", "0.0", "to", "100.0", "0.812"] in [line[:8] for line in lines]
+    assert "B - A  greedy: success +12.5 points" in shown.out
+    assert "one training" in shown.out
+    with pytest.raises(SystemExit):
+        app(["compare", "--json", *map(str, outs)])
+    assert json.loads(capsys.readouterr().out) == compare_runs(outs)
