@@ -46,6 +46,7 @@ _episodes = st.builds(
     final=st.none() | _observations,
     segments=st.lists(st.builds(Segment, _ids), max_size=2).map(tuple),
     error=_texts,
+    last_value=_numbers,
 )
 
 START = Observation("A kitchen.", "Cook.", "Nothing.", ("look around", "open fridge"), 0.0)

@@ -50,6 +50,8 @@ def to_dict(episode: Episode) -> dict[str, Any]:
         data["segments"] = [list(segment.ids) for segment in episode.segments]
     if episode.error:
         data["error"] = episode.error
+    if episode.last_value:
+        data["last_value"] = _finite(episode.last_value, "last value")
     return data
 
 
@@ -66,6 +68,7 @@ def from_dict(data: dict[str, Any], *, where: str = "episode") -> Episode:
             final=_observation(final, goal) if final is not None else None,
             segments=tuple(Segment(_ids(ids)) for ids in data.get("segments", ())),
             error=_text(data.get("error", "")),
+            last_value=_number(data.get("last_value", 0.0), float),
         )
     except KeyError as error:
         raise DataError(f"{where}: an episode without {error}", hint="was this file written by grue?") from error
