@@ -283,3 +283,11 @@ def test_a_game_of_textworld_runs_as_a_plain_story(tmp_path: Path, monkeypatch: 
 def test_wrong_files_are_refused(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         games.make(name).reset(first(name))
+
+
+def test_a_file_that_was_cut_short_is_refused(cave: str, tmp_path: Path) -> None:
+    whole = Path(cave.partition(":")[2]).read_bytes()
+    cut = tmp_path / "cut.z3"
+    cut.write_bytes(whole[:1000])
+    with pytest.raises(ConfigError, match=r"cut\.z3 is cut short.* has 1000 bytes, \d+ by its header"):
+        games.make(f"jericho:{cut}").reset(first(f"jericho:{cut}"))

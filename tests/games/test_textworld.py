@@ -8,6 +8,8 @@ import random
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from grue.games.check import check_game
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.games.textworld import tidy
-from grue.games.textworld_make import cache_folder, game_file
+from grue.games.textworld_make import cache_folder, coin_map, game_file
 from grue.games.worker import WorkerPlanGame
 from grue.games.worker_process import shutdown
 from grue.types import Observation, Outcome, Task
@@ -78,6 +80,14 @@ def test_other_families_can_be_won(name: str, params: str) -> None:
     for task in games.tasks(name, params, "dev", 100, count=3):
         assert play(game, task, teacher("gold", game)).won
     game.close()
+
+
+def test_a_game_that_does_not_understand_its_own_words_is_made_anew() -> None:
+    """In the first that the generator draws here, a key lies in the "locker" beside a "type 0 locker"."""
+    task = first("textworld", "")
+    assert task.seed == 0
+    with closing(opened("textworld", "")) as game:
+        assert play(game, task, teacher("gold", game)).won
 
 
 def test_the_expert_finds_the_way_from_any_state() -> None:
@@ -156,6 +166,36 @@ def test_folds_differ_in_seed_and_in_what_may_be_cooked() -> None:
     assert lists == {"train": "train", "dev": "valid", "test": "test"}
 
 
+def titles(task: Task) -> list[tuple[str, tuple[str, ...] | None]]:
+    """(the room that one is in, what one can do there) along the engine's solution of a coin collector."""
+    with closing(opened(task.game, task.params)) as game:
+        seen = [game.reset(task), *(game.step(action)[0] for action in game.gold()[:-1])]
+    return [(observation.text.partition("\n")[0].strip("-= ").lower(), observation.actions) for observation in seen]
+
+
+def test_the_map_of_a_coin_collector_is_that_of_the_game_that_is_played() -> None:
+    task = first("textworld-coin", COIN)
+    seen = [room for room, _ in titles(task)]
+    drawn = coin_map(task)
+    assert {"at", "P", seen[0]} in map(set, drawn) and {"at", "coin", seen[-1]} in map(set, drawn)
+    assert {name for fact in drawn if fact[0] == "free" for name in fact[1:]} == set(seen)
+    assert len(set(seen)) == 3
+
+
+@pytest.mark.slow
+def test_no_fold_of_a_small_coin_collector_repeats_a_map_of_a_later_one() -> None:
+    params = "level=2"
+    later = {coin_map(task): task for fold in ("dev", "test") for task in games.tasks("textworld-coin", params, fold)}
+    kept = games.tasks("textworld-coin", params, "train")
+    assert 600 < len(kept) < 700
+    assert not [task for task in kept if coin_map(task) in later]
+    left = min(set(games.FOLDS["train"]) - {task.seed for task in kept})
+    one = Task("textworld-coin", params, "train", left, 20)
+    assert titles(one) == titles(replace(later[coin_map(one)], limit=20))
+    with pytest.raises(ConfigError, match="every game of dev is also one of test"):
+        games.tasks("textworld-coin", "level=1", "dev")
+
+
 def test_a_game_is_generated_once() -> None:
     task = first("textworld-coin", COIN)
     story = game_file(task)
@@ -206,6 +246,12 @@ def test_a_game_file_of_ones_own(tmp_path: Path) -> None:
     alone.write_bytes(story.read_bytes())
     with pytest.raises(GameError, match="jericho:"):
         games.make(f"textworld:{alone}").reset(first(f"textworld:{alone}", ""))
+    alone.with_suffix(".json").write_text("{")
+    with pytest.raises(GameError, match=r"alone\.json is damaged"):
+        games.make(f"textworld:{alone}")
+    alone.write_bytes(story.read_bytes()[:5000])
+    with pytest.raises(ConfigError, match="cut short"):
+        games.make(f"textworld:{alone}")
     alone.rename(tmp_path / "old.ulx")
     with pytest.raises(ConfigError, match=r"\.z8"):
         games.make(f"textworld:{tmp_path / 'old.ulx'}").reset(first(f"textworld:{tmp_path / 'old.ulx'}", ""))

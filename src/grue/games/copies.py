@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from grue.games.base import fold_range
 from grue.games.jvm import JvmSettings
-from grue.games.native import values
+from grue.games.native import coin_rooms, values
 from grue.games.params import FAMILIES, parse
 from grue.types import Task
 
@@ -19,6 +19,7 @@ from grue.types import Task
 # of the other small levels there were none, and there is far more to draw in the large ones.
 _SMALL_LEVELS = (0, 2, 7)
 _MANY_ROOMS = 10  # of coin: with as many no game was found twice, with 8 five, with 5 more than a hundred
+_MANY_TEXTWORLD_ROOMS = 4  # of textworld-coin: with as many no map was found twice, with 3 some, with 2 hundreds
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,11 @@ class Reader:
 
 
 def has_copies(game: str, params: str) -> bool:
-    """Whether folds of this game are searched for copies. TextWorld's games take seconds each to make: they are not."""
+    """Whether folds of this game are searched for copies."""
     if game == "coin":
         return parse(params).get("numLocations", FAMILIES["coin"]["numLocations"][0]) < _MANY_ROOMS
+    if game == "textworld-coin":
+        return coin_rooms(values(game, params)["level"]) < _MANY_TEXTWORLD_ROOMS
     return game == "toy" or (game == "babyai" and values(game, params)["level"] in _SMALL_LEVELS)
 
 
@@ -47,6 +50,10 @@ def open_reader(game: str, params: str, settings: JvmSettings) -> Reader:
         from grue.games.babyai import world
 
         return Reader(world, world)
+    if game == "textworld-coin":
+        from grue.games.textworld_make import coin_map
+
+        return Reader(coin_map, coin_map)
     from grue.games.twx import TwxGame
 
     opened = TwxGame("coin", params, settings=settings)

@@ -26,7 +26,7 @@ from grue.games.guard import refusal
 from grue.games.jericho_actions import Trial, Words, valid_actions, words
 from grue.games.jericho_memory import Layout, layout, points_and_moves, world
 from grue.games.native import values
-from grue.games.textworld import tidy
+from grue.games.textworld import check_story, tidy
 from grue.types import Task
 
 _FIRST_SEED = 1000  # below this the interpreter's dice count up instead of being random; 0 means the clock
@@ -234,7 +234,5 @@ def _load(file: Path, seed: int) -> Any:
 
     if not file.is_file():
         raise ConfigError(f"there is no file {str(file)!r}", hint="the path stands behind the colon")
-    version = file.read_bytes()[:1]
-    if version not in (bytes([number]) for number in (1, 2, 3, 4, 5, 6, 7, 8)):
-        raise ConfigError(f"{file.name} is no Z-machine story file", hint="such files end in .z3, .z5 or .z8")
+    check_story(file)
     return jericho.FrotzEnv(str(file), seed=seed)

@@ -22,7 +22,7 @@ from grue.hardware import physical_cores
 # name -> parameter -> (default, lowest, highest). A file or folder is named after the colon: "jericho:zork1.z3".
 NATIVE: dict[str, dict[str, tuple[int, int, int]]] = {
     "textworld": {"rooms": (5, 1, 50), "objects": (10, 3, 100), "questLength": (5, 1, 20), "questBreadth": (1, 1, 5)},
-    "textworld-coin": {"level": (1, 1, 300)},
+    "textworld-coin": {"level": (5, 1, 300)},  # level 1 has no game that is new: see copies
     "textworld-treasure": {"level": (1, 1, 30)},
     "textworld-cooking": {
         "recipe": (1, 1, 5),
@@ -92,9 +92,14 @@ def _check_together(name: str, full: dict[str, int]) -> None:
     if name == "textworld-cooking" and full["go"] not in (1, 6, 9, 12):
         raise ConfigError(f"{name}: there is no house of go={full['go']} rooms", hint="go is 1, 6, 9 or 12")
     if name == "textworld-coin":
-        rooms = ((full["level"] - 1) // 100 + 1) * ((full["level"] - 1) % 100 + 1)
+        rooms = coin_rooms(full["level"])
         if rooms > 100:
             raise ConfigError(f"{name}: level={full['level']} needs {rooms} rooms", hint="100 rooms are possible")
+
+
+def coin_rooms(level: int) -> int:
+    """How many rooms a game of textworld-coin has: the way to the coin, from level 101 on one or two beside each."""
+    return ((level - 1) // 100 + 1) * ((level - 1) % 100 + 1)
 
 
 def is_one_game(game: str) -> bool:

@@ -16,7 +16,7 @@ import orjson
 
 from grue.errors import ConfigError, GameError
 from grue.games.engine_game import EngineGame, State, normalised
-from grue.games.textworld_make import game_file
+from grue.games.textworld_make import game_file, walkthrough
 from grue.types import Task
 
 # The status line of the interpreter's screen, with the prompt before it: ">    -= Kitchen =-3/7", and in the oldest
@@ -26,6 +26,9 @@ _STATUS_LINE = re.compile(
     re.MULTILINE,
 )
 _PROMPT = re.compile(r"^>[ \t]*$", re.MULTILINE)
+_HEADER = 64  # bytes of a story
+# By version, the bytes for which a one stands in the length that the header of a story tells.
+_UNITS = {1: 2, 2: 2, 3: 2, 4: 4, 5: 4, 6: 8, 7: 8, 8: 8}
 _BLANK_LINES = re.compile(r"\n{3,}")
 
 
@@ -44,7 +47,7 @@ class TextWorldGame(EngineGame):
         Where its expert knows none (cooking games with drop=1), the walkthrough that the generator wrote down.
         """
         self._running(over=True)
-        path = self._solution([]) or _walkthrough(self._file)
+        path = self._solution([]) or walkthrough(self._file)
         if not path:
             raise GameError(f"TextWorld knows no solution of {self._file.name}")
         return path
@@ -136,11 +139,6 @@ def tidy(text: str) -> str:
     return _BLANK_LINES.sub("\n\n", text).strip()
 
 
-def _walkthrough(file: Path) -> list[str]:
-    made = orjson.loads(file.with_suffix(".json").read_bytes())
-    return [str(action) for action in made.get("metadata", {}).get("walkthrough") or ()]
-
-
 def check_file(file: Path) -> None:
     """ConfigError or GameError for a file that TextWorld did not make."""
     if not file.is_file():
@@ -151,4 +149,24 @@ def check_file(file: Path) -> None:
         raise GameError(
             f"{file.name} has no {file.with_suffix('.json').name} beside it, so it is no game that TextWorld made",
             hint=f"any other Z-machine file is played as game.name=jericho:{file}",
+        )
+    check_story(file)
+    try:
+        orjson.loads(file.with_suffix(".json").read_bytes())
+    except ValueError as error:
+        raise GameError(
+            f"{file.with_suffix('.json')} is damaged: {error}", hint="get or make the game again"
+        ) from error
+
+
+def check_story(file: Path) -> None:
+    """ConfigError for a file that the interpreter would only die of: no Z-machine story, or not the whole of it."""
+    story = file.read_bytes()
+    if len(story) < _HEADER or story[0] not in _UNITS:
+        raise ConfigError(f"{file.name} is no Z-machine story file", hint="such files end in .z3, .z5 or .z8")
+    length = int.from_bytes(story[26:28], "big") * _UNITS[story[0]]
+    if length > len(story):
+        raise ConfigError(
+            f"{file.name} is cut short, or no Z-machine story file: it has {len(story)} bytes, {length} by its header",
+            hint="get the file again",
         )

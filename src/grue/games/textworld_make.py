@@ -12,8 +12,12 @@ import tempfile
 import time
 import warnings
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+import orjson
 
 from grue.errors import GameError
 from grue.games.native import values
@@ -61,6 +65,40 @@ def game_file(task: Task) -> Path:
     return story
 
 
+def coin_map(task: Task) -> frozenset[tuple[str, ...]]:
+    """What the seed of a textworld-coin task draws: the rooms by name, their ways, where one begins, where the coin is.
+
+    To write its goal the generator compiles the game and plays it through, and it reads its own rules anew each time.
+    That takes seconds and draws nothing. It is left out here, and some ten milliseconds remain.
+    """
+    from textworld.generator import GameMaker
+    from textworld.generator.data import KnowledgeBase
+
+    rules = _coin_rules()
+    with patch.object(GameMaker, "set_walkthrough"), patch.object(KnowledgeBase, "load", return_value=rules):
+        made = _make(task, _options(task.seed))
+    names = {key: info.name or key for key, info in made.infos.items()}
+    return frozenset((fact.name, *(names[of.name] for of in fact.arguments)) for fact in made.world.facts)
+
+
+@cache
+def _coin_rules() -> Any:
+    from textworld.challenges.tw_coin_collector.coin_collector import KB_PATH
+    from textworld.generator.data import KnowledgeBase
+
+    return KnowledgeBase.load(KB_PATH)
+
+
+def _options(seed: int) -> Any:
+    """What the generator is given: the seed, also for the draws that it makes outside its options."""
+    import textworld
+
+    textworld.g_rng.set_seed(seed)
+    options = textworld.GameOptions()
+    options.seeds = seed
+    return options
+
+
 def _sweep(folder: Path) -> None:
     """Remove what processes that were killed while they made a game have left."""
     for left in folder.glob(".making-*"):
@@ -71,27 +109,49 @@ def _sweep(folder: Path) -> None:
 
 def _generate(task: Task, folder: Path) -> Path:
     """A game made in `folder`: the path of its story file."""
-    import textworld
     from textworld.generator import compile_game
 
     problems = []
     for attempt in range(ATTEMPTS):
-        seed = task.seed + attempt * _ANOTHER
-        textworld.g_rng.set_seed(seed)  # for draws that the generator makes outside its options
-        options = textworld.GameOptions()
-        options.seeds = seed
+        options = _options(task.seed + attempt * _ANOTHER)
         options.path = str(folder / f"{attempt}.z8")
         options.force_recompile = True
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of its libraries, about each other
-                return Path(compile_game(_make(task, options), options))
+                story = Path(compile_game(_make(task, options), options))
+                if _understands(story):
+                    return story
+            problems.append("its solution is not understood by the game")
         except Exception as error:  # the generator raises many kinds for a seed that does not work out
             problems.append(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
     raise GameError(
         f"TextWorld made no {task.game} with {task.params or 'its defaults'} for seed {task.seed}: {problems[-1]}",
         hint="more rooms and objects make room for longer quests",
     )
+
+
+def walkthrough(story: Path) -> list[str]:
+    """The solution that the generator wrote down."""
+    made = orjson.loads(story.with_suffix(".json").read_bytes())
+    return [str(action) for action in made.get("metadata", {}).get("walkthrough") or ()]
+
+
+def _understands(story: Path) -> bool:
+    """Whether a game can be won with the words that it lists.
+
+    Beside a "type 0 locker" a "locker" has no words of its own: "take key from locker" is only asked back.
+    """
+    import textworld
+
+    env = textworld.start(str(story), textworld.EnvInfos(won=True, policy_commands=True))
+    try:
+        state = env.reset()
+        for action in state["policy_commands"] or walkthrough(story):
+            state, _, _ = env.step(action)
+        return bool(state["won"])
+    finally:
+        env.close()
 
 
 def _make(task: Task, options: Any) -> Any:
