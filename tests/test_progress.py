@@ -153,11 +153,26 @@ def test_of_several_processes_one_says_that_it_stops(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for rank in ("1", "0"):
-        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("LOCAL_RANK", rank)
         with Interrupt() as stop:
             os.kill(os.getpid(), signal.SIGTERM)
             assert stop.requested
         assert capfd.readouterr().err.count("stopping at the next safe point") == (rank == "0")
+
+
+def test_who_stops_for_another_process_is_not_ended_by_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher sends SIGTERM to all of its machine when the first of them leaves, whoever was asked to stop."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    try:
+        with Interrupt() as stop:
+            stop.adopt(signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # the last words are still to be said
+        assert stop.number == signal.SIGINT
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
 
 
 STUBBORN = """

@@ -284,7 +284,7 @@ def test_folders_that_are_no_run_directories_are_left_alone(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="holds other files"):
         Run(tmp_path, load_config("toy"))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-    with pytest.raises(ConfigError, match="cannot open the run directory"):
+    with pytest.raises(ConfigError, match=r"cannot open the run directory"):
         Run(tmp_path / "thesis.tex", load_config("toy"))
     with pytest.raises(ConfigError, match="not a run directory"):
         read_run_config(tmp_path)
@@ -297,6 +297,23 @@ def test_names_do_not_lead_out_of_the_run(name: str, tmp_path: Path) -> None:
         run.episodes(name)
     with pytest.raises(ValueError, match="name of a file"):
         run.checkpoints(name)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="locks are POSIX ones")
+def test_a_drive_without_locks_is_not_taken_for_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+    import fcntl
+    import os
+
+    def refuse(*_: object) -> None:  # as a network drive does whose server knows no locks
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    with pytest.raises(ConfigError, match=r"cannot open the run directory .*: No locks available") as caught:
+        Run(tmp_path / "run", load_config("toy"))
+    assert "gives no locks" in caught.value.hint
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="locks are POSIX ones")

@@ -50,7 +50,7 @@ class Interrupt:
     def adopt(self, number: int | None) -> None:
         """Stop as if `number` had been caught here: another process of the run has got it."""
         if number is not None and self._number is None:
-            self._number = number
+            self._number, self._since = number, time.monotonic()
 
     def check(self) -> None:
         """Raise Interrupted if somebody has asked to stop. Call it where everything is saved or can be saved."""
@@ -66,8 +66,9 @@ class Interrupt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        if not (self.requested and "WORLD_SIZE" in os.environ):  # else a launcher ends who has not said its last yet
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
         self._before.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -78,7 +79,7 @@ class Interrupt:
             _write("\x1b[?25h\n" if sys.stderr.isatty() else "\n")  # the cursor, which a progress bar hides
             os._exit(128 + number)
         self._number, self._since = number, time.monotonic()
-        if os.environ.get("RANK", "0") == "0":  # of several processes one says it
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes of a machine one says it
             _write("\nstopping at the next safe point; once more to stop at once\n")
 
 

@@ -1,4 +1,4 @@
-"""Several processes that work on one run, as `accelerate launch` or `torchrun` starts them.
+"""Several processes that work on one run, as `accelerate launch` or `torchrun` starts them on one machine or several.
 
 Every process runs the same program with the same random draws. Lists of work (games to play, micro-batches to read) are
 dealt out like cards and results are put back in order, so each process goes on with all of them, and the sum of the
@@ -8,53 +8,39 @@ gradients is that of one process. Only the leader writes files and talks to the 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from grue.errors import GrueError, TrainingError
 from grue.interrupt import Interrupt
+from grue.launch import ask_for_life, choose_interface, here, launched, machines
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 T = TypeVar("T")
 R = TypeVar("R")
+LISTED = 8  # of the facts that differ
 BUCKET = 2**24  # numbers that are summed in one message
+SAMPLED = 64  # numbers of a tensor by which it is told from another
 # a process may wait as long as another one plays; one that has died is noticed at once
 PATIENCE = timedelta(hours=6)
+MEETING = timedelta(minutes=5)  # for all to come, once the launchers have found each other
 
 
 class ProcessLostError(TrainingError):
     """Another process of the run has ended."""
 
 
-def launched() -> int:
-    """How many processes the launcher has started; 1 without one. Imports nothing."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def this_command(but: str = "") -> str:
-    """The command line that was given, ready to be pasted: without the program's folder, with the launcher.
-
-    `but` is an option to leave out.
-    """
-    launcher = ["accelerate", "launch", "--multi_gpu", "--num_processes", str(launched()), "-m", "grue"]
-    return shlex.join(
-        [*(launcher if launched() > 1 else [Path(sys.argv[0]).name]), *(part for part in sys.argv[1:] if part != but)]
-    )
-
-
-def is_follower() -> bool:
-    """Is this a process that only helps the leader?"""
-    return launched() > 1 and int(os.environ.get("RANK", "0")) > 0
+class SharedError(GrueError):
+    """What one process has to say, raised in all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +93,66 @@ class Processes:
         """What the first process with a problem has to say; "" if none has one."""
         return problem if self.count == 1 else next((said for said in self._each(problem) if said), "")
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """An error inside, in whichever process, ends all of them with the same message. All have to come here."""
+        error = None
+        try:
+            yield
+        except GrueError as caught:
+            if self.count == 1 or isinstance(caught, ProcessLostError):
+                raise
+            error = caught
+        self.raise_together(error)
+
+    def raise_together(self, error: GrueError | None) -> None:
+        """SharedError in all processes if one has an `error`: the first one's."""
+        if self.count == 1:
+            return
+        said = self._each(None if error is None else (here(), error.message, error.hint))
+        found = [problem for problem in said if problem is not None]
+        if found:
+            who, message, hint = found[0]
+            raise SharedError(message if said[0] is not None else f"in {who}: {message}", hint=hint) from error
+
+    def same_everywhere(self, facts: Mapping[str, object]) -> None:
+        """SharedError where a process has other facts than the leader."""
+        if self.count == 1:
+            return
+        (_, first), *others = self._each((here(), dict(facts)))
+        for who, theirs in others:
+            odd = [f"{key} ({theirs[key]}, not {value})" for key, value in first.items() if theirs[key] != value]
+            if odd:
+                more = f" and {len(odd) - LISTED} more" if len(odd) > LISTED else ""
+                raise SharedError(
+                    f"{who} differs from the first: {', '.join(odd[:LISTED])}{more}",
+                    hint="start the same command, with the same versions and files, on every machine",
+                )
+
+    def check_read(self, what: str, tensors: Iterable[Tensor]) -> None:
+        """SharedError where processes have read other weights than the leader."""
+        if self.count > 1 and len(set(self._each(_mark_of(tensors)))) > 1:
+            raise SharedError(
+                f"the processes have read different weights: {what}",
+                hint="a network drive may still have shown an older state: then the same command goes on. Else every "
+                "machine needs the same files; model.revision names one state of a model of the hub",
+            )
+
     def any(self, flag: bool) -> bool:
         """Is it so in any process?"""
         return flag if self.count == 1 else any(self._each(flag))
 
-    def share_interrupt(self, interrupt: Interrupt) -> None:
-        """A signal that one process has got counts for all, so that they stop at the same place."""
+    def check_interrupt(self, interrupt: Interrupt) -> None:
+        """Raise Interrupted in all processes if one has been asked to stop. Call it where the leader has saved.
+
+        Who leaves has its launcher end the others of its machine, so none may leave before.
+        """
         if self.count > 1:
-            interrupt.adopt(max(self._each(interrupt.number or 0)) or None)
+            number = max(self._each(interrupt.number or 0))
+            if not number:  # what comes from here on is for the next time, as not all know of it
+                return
+            interrupt.adopt(number)
+        interrupt.check()
 
     def wait(self) -> None:
         """Until all have come here."""
@@ -155,26 +193,33 @@ class Processes:
 ALONE = Processes()
 
 
-def join() -> Processes:
-    """This process and the others that a launcher has started with it. Call it once, before models are loaded."""
+def join(error: GrueError | None = None) -> Processes:
+    """This process and the others that a launcher has started with it. Call it once, before models are loaded.
+
+    With an `error` it only comes to tell it, so that nobody waits for this process.
+    """
     if launched() == 1:
         return ALONE
     import torch
     from accelerate import PartialState
+    from torch.distributed import distributed_c10d
 
     _end_with_parent()
+    choose_interface()
     cpu = not torch.cuda.is_available()
     if not cpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    with _lost_explained():
-        state = PartialState(cpu=cpu, timeout=PATIENCE)
+    with _unmet_explained():
+        state = PartialState(cpu=cpu, timeout=MEETING)
     if state.num_processes != launched():
         raise GrueError(
             f"the launcher has started {launched()} processes, and {state.num_processes} of them found each other",
             hint="accelerate launch --multi_gpu --num_processes 2 -m grue run ...",
         )
     processes = Processes(state.process_index, state.num_processes)
-    processes.wait()  # one that fails at once must not look like a broken network to the others
+    processes.raise_together(error)  # by this, one that fails at once does not look like a broken network to the others
+    ask_for_life()
+    distributed_c10d._set_pg_timeout(PATIENCE)
     return processes
 
 
@@ -188,15 +233,35 @@ def leave() -> None:
 
 
 @contextmanager
+def _unmet_explained() -> Iterator[None]:
+    """What a backend says when its processes do not find each other, as one error with a hint."""
+    try:
+        yield
+    except RuntimeError as error:
+        several = "--main_process_ip has to be an address of the first machine that all others reach, no firewall may "
+        several += "stand between them, and GLOO_SOCKET_IFNAME (with GPUs NCCL_SOCKET_IFNAME) names the interface"
+        raise GrueError(
+            f"{here()} has not found the others ({_last_line(error)})",
+            hint=several if machines() > 1 else "the reason stands in their messages",
+        ) from error
+
+
+def _last_line(error: RuntimeError) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1][:120] if lines else repr(error)
+
+
+@contextmanager
 def _lost_explained() -> Iterator[None]:
     """What a backend says when a peer has gone, as one error with a hint."""
     try:
         yield
     except RuntimeError as error:
-        lines = str(error).strip().splitlines()
+        where = ", on whichever machine" if machines() > 1 else ""
         raise ProcessLostError(
-            f"another process of this run has ended ({lines[-1][:120] if lines else error!r})",
-            hint="the reason stands in its messages; the same command, without --again, goes on from a checkpoint",
+            f"another process of this run has ended ({_last_line(error)})",
+            hint=f"the reason stands in its messages{where}; the same command, without --again, goes on from a "
+            "checkpoint",
         ) from error
 
 
@@ -212,6 +277,18 @@ def peers_explained() -> Iterator[None]:
             raise
         with _lost_explained():
             raise
+
+
+def _mark_of(tensors: Iterable[Tensor]) -> str:
+    """A hash of some numbers of each tensor: other weights differ everywhere, so not all have to be read."""
+    import torch
+
+    found = hashlib.sha256()
+    for tensor in tensors:
+        flat = tensor.detach().reshape(-1)
+        some = flat[:: max(1, len(flat) // SAMPLED)].cpu().contiguous()
+        found.update(f"{tuple(tensor.shape)}{some.dtype}".encode() + some.view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

@@ -16,8 +16,9 @@ import torch
 
 import tiny
 from grue.config import Config, dump_config
-from grue.interrupt import Interrupt
-from grue.parallel import ALONE, Processes, this_command
+from grue.interrupt import Interrupt, Interrupted
+from grue.launch import this_command
+from grue.parallel import ALONE, Processes
 from grue.storage import checkpoint, episodes
 from grue.storage.run import read_metrics, read_results
 
@@ -175,7 +176,7 @@ def test_a_killed_worker_ends_the_run_with_a_message_and_no_orphan(config: Confi
     code, said = finish(process)
     assert code != 0
     assert "error: another process of this run has ended" in said
-    assert "hint: the reason stands in its own messages; the same command goes on" in said
+    assert "hint: the reason stands in its messages; the same command, without --again, goes on" in said
     assert said.count("error: another process") == 1
     assert not psutil.wait_procs(every, timeout=30)[1]
 
@@ -220,8 +221,10 @@ def test_one_process_alone_changes_nothing() -> None:
     assert not ALONE.any(False)
     assert ALONE.all_of([5, 6], lambda part, places: [a * b for a, b in zip(part, places, strict=True)]) == [0, 6]
     with Interrupt() as interrupt:
-        ALONE.share_interrupt(interrupt)
-        assert interrupt.number is None
+        ALONE.check_interrupt(interrupt)
+        interrupt.adopt(signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            ALONE.check_interrupt(interrupt)
 
 
 def _process(rank: int, count: int, port: int, results: object) -> None:
@@ -248,7 +251,9 @@ def _process(rank: int, count: int, port: int, results: object) -> None:
     with Interrupt() as interrupt:
         if rank == 1:
             interrupt.adopt(signal.SIGTERM)
-        processes.share_interrupt(interrupt)
+        processes.check_interrupt(Interrupt())  # nobody has been asked to stop
+        with pytest.raises(Interrupted):
+            processes.check_interrupt(interrupt)
         number = interrupt.number
     found = {
         "gradients": [first.grad.tolist(), second.grad.tolist() if second.grad is not None else None, unused.grad],

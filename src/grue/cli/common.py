@@ -16,7 +16,8 @@ import typer
 
 from grue.errors import ConfigError, GrueError
 from grue.interrupt import Interrupted
-from grue.parallel import ProcessLostError, is_follower, leave, this_command
+from grue.launch import here, is_follower, machines, speaks_here, this_command
+from grue.parallel import ProcessLostError, SharedError, join, leave
 from grue.progress import Progress, clean
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def perform(work: Callable[[Progress], Any], *, as_json: bool = False, quiet: bo
         except GrueError as error:
             _fail(error, 1, as_json)
         except Interrupted as stop:
-            if is_follower():
+            if not speaks_here():
                 raise typer.Exit(stop.exit_code) from None
             print(f"{stop}; everything is saved. To go on:\n  {this_command(but='--again')}", file=sys.stderr)
             raise typer.Exit(stop.exit_code) from None
@@ -242,19 +243,26 @@ _MEMORY_HINT = (
 
 def _fail(error: GrueError, code: int, as_json: bool) -> None:
     """Print message and hint and leave; with GRUE_DEBUG=1 the traceback comes first."""
-    if is_follower() and (code == 2 or isinstance(error, ProcessLostError)):
-        raise typer.Exit(code)  # the leader says it
+    for_all = code == 2 or isinstance(error, ProcessLostError | SharedError)
+    if speaks_here() or not for_all:  # what all of a machine would say, its first says
+        _say(error, code, as_json, alone=not for_all)
+    if code == 2 and machines() > 1:  # it may be so on this machine only: the others would wait
+        with suppress(GrueError):
+            join(error)
+    raise typer.Exit(code)
+
+
+def _say(error: GrueError, code: int, as_json: bool, *, alone: bool) -> None:
     if os.environ.get("GRUE_DEBUG"):
         import traceback
 
         traceback.print_exception(error)
-    who = f" in process {os.environ['RANK']}" if is_follower() else ""
+    who = f" in {here()}" if alone and is_follower() else ""
     print(f"error{who}: {clean(error.message)}", file=sys.stderr)
     if error.hint:
         print(f"hint: {clean(error.hint)}", file=sys.stderr)
     if as_json:
         print_json({"error": error.message, "hint": error.hint, "exit_code": code})
-    raise typer.Exit(code)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from grue.evaluate.summary import summarise
 from grue.games import Game
 from grue.games.guard import clean_action
 from grue.interrupt import Interrupt
-from grue.parallel import launched
+from grue.launch import launched
 from grue.policy.api import ApiPlayer
 from grue.policy.chat_client import COUNTS, TOKENS, ChatClient, Endpoint, RefusedError
 from grue.progress import Progress

@@ -79,8 +79,7 @@ def measure(session: Session) -> None:
     loaded = ""
     with session.say.bar("evaluation", sum(row.games for row in missing), unit="games") as bar:
         for row in missing:
-            session.processes.share_interrupt(session.interrupt)
-            session.interrupt.check()
+            session.processes.check_interrupt(session.interrupt)
             if row.policy in TRAINED and row.policy != loaded:
                 session.load(row.policy)
                 loaded = row.policy
@@ -173,8 +172,7 @@ def _tales(session: Session, row: Row, first: Sequence[Episode]) -> float:
     def attempt(tasks: Sequence[Task], number: int) -> Sequence[Episode]:
         if number == 0 or row.decoding == "greedy" or row.policy == "gold":
             return [plays[task.seed] for task in tasks]
-        session.processes.share_interrupt(session.interrupt)
-        session.interrupt.check()
+        session.processes.check_interrupt(session.interrupt)
         return _play(session, row, tasks, None, number)
 
     scores = tales_scores(attempt, [episode.task for episode in first], session.config.game.limit)

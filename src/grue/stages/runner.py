@@ -15,17 +15,19 @@ from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
 from grue.games.teachers import teacher
 from grue.games.training import check_training
+from grue.launch import this_command
 from grue.models.out_of_memory import explained_memory
 from grue.models.sharding import check_sharding
 from grue.models.skeleton import check_attention, check_model
 from grue.models.sources import EMBEDDED
-from grue.parallel import Processes, join, this_command
+from grue.parallel import Processes, join
 from grue.progress import Progress
 from grue.report import html
 from grue.rollout.pack import Sample
 from grue.stages.dagger import check_adviser, dagger
 from grue.stages.final import FOLDS, final_results, measure, side_games
 from grue.stages.lessons import check_demonstrations, lessons
+from grue.stages.opening import open_run
 from grue.stages.session import Session, open_session
 from grue.stages.show import keep_shown
 from grue.stages.trained import check_trained, check_weights
@@ -43,12 +45,13 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     """Every stage that is not done yet, then the report. Returns the results."""
     start = time.monotonic()
     processes = join()
-    _check(config, processes)
-    # the default has nothing that could be refused, and begins at once
-    plain = config.model.name == EMBEDDED and config.model.adapter == "none" and config.policy.template == "plain"
-    if not plain and not (out / "stages.json").exists():
-        check_model(config.model, config.policy)
-    run = _open(out, config, "demos" if again else "", processes)
+    with processes.together():
+        _check(config, processes)
+        # the default has nothing that could be refused, and begins at once
+        plain = config.model.name == EMBEDDED and config.model.adapter == "none" and config.policy.template == "plain"
+        if not plain and not (out / "stages.json").exists():
+            check_model(config.model, config.policy)
+    run = open_run(out, config, "demos" if again else "", processes)
     say(plan(config, out))
     wanted = [name for name in STAGES if name != "dagger" or config.dagger.rounds]
     missing = [name for name in wanted if not run.is_done(name)]
@@ -76,15 +79,16 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
 def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, again: bool = False) -> dict[str, Any]:
     """One stage on a run directory. A finished stage is only repeated with `again`."""
     processes = join()
-    if name == "ppo":
-        _check(config, processes)
-    elif name in ("sft", "dagger"):
-        _check_learning(config, processes)
-    if name == "dagger" and not config.dagger.rounds:
-        raise ConfigError("dagger.rounds is 0", hint=f"for example: grue dagger {out} dagger.rounds=5")
-    if name == "eval":  # before games are played
-        check_trained(out, config)
-    run = _open(out, config, name if again else "", processes)
+    with processes.together():
+        if name == "ppo":
+            _check(config, processes)
+        elif name in ("sft", "dagger"):
+            _check_learning(config, processes)
+        if name == "dagger" and not config.dagger.rounds:
+            raise ConfigError("dagger.rounds is 0", hint=f"for example: grue dagger {out} dagger.rounds=5")
+        if name == "eval":  # before games are played
+            check_trained(out, config)
+    run = open_run(out, config, name if again else "", processes, name)
     if name == "eval":
         _warn_unfinished(run, say)
     missing = not run.is_done(name) or (name == "demos" and _lost_demos(run))  # what is lost is recorded again
@@ -124,15 +128,6 @@ def _check_learning(config: Config, processes: Processes) -> None:
     """ConfigError where the model cannot learn with these settings."""
     check_sharding(config.model, processes)
     check_attention(config.model.attention, config.policy.kind)
-
-
-def _open(out: Path, config: Config, again: str, processes: Processes) -> Run:
-    """The run directory: the leader makes it what the others then read."""
-    run = Run(out, config, again=again) if processes.leads else None
-    processes.wait()
-    run = run or Run(out, config, again=again, leads=False)
-    processes.wait()
-    return run
 
 
 def _lost_demos(run: Run) -> bool:

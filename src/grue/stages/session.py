@@ -18,6 +18,7 @@ from grue.games import Game, make, tasks
 from grue.games.spread import spread
 from grue.hardware import physical_cores
 from grue.interrupt import Interrupt
+from grue.launch import processes_here
 from grue.models.load import EMBEDDED, compute_dtype, default_device, load_model
 from grue.models.memory import estimate
 from grue.models.out_of_memory import hints
@@ -79,6 +80,7 @@ class Session:
         # what is spread over devices need not fit on one of them
         lm, tokenizer = load_model(settings, device="cpu" if sharded else None)
         model = PolicyModel(lm, value_shares_trunk=self.config.ppo.value_shares_trunk)
+        self.processes.check_read(f"{settings.name}, {settings.revision or 'newest'}", model.parameters())
         if settings.name != EMBEDDED and not sharded:  # ... nor be read by one
             check_drivable(model)
         if sharded:
@@ -111,7 +113,10 @@ class Session:
         if policy == "base":
             load_weights(self.model, self._base_weights)
             return
-        load_weights(self.model, self.run.load(check_weights(self.run.out, policy)).tensors["model"])
+        path = check_weights(self.run.out, policy)
+        weights = self.run.load(path).tensors["model"]
+        self.processes.check_read(str(path), weights.values())
+        load_weights(self.model, weights)
         self._check_base(policy)
 
     def _check_base(self, policy: str) -> None:
@@ -131,7 +136,7 @@ def _threads(processes: Processes) -> int:
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked) and processes.count == 1:  # a launcher sets it to 1 for several
         return int(asked)
-    return max(1, physical_cores() // processes.count)
+    return max(1, physical_cores() // min(processes.count, processes_here()))
 
 
 @contextmanager

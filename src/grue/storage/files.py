@@ -20,6 +20,8 @@ _HINTS = {
     errno.EROFS: "the disk is read-only: choose another folder (--out), or copy the run to one",
     errno.ENOTDIR: "a file stands where a folder is needed: choose another --out",
     errno.EEXIST: "a file stands where a folder is needed: choose another --out",
+    errno.ENOLCK: "the drive of this folder gives no locks: mount it with them, or choose another folder (--out)",
+    errno.EOPNOTSUPP: "the drive of this folder gives no locks: mount it with them, or choose another folder (--out)",
     errno.ENOENT: "has the folder been moved or deleted?",
 }
 

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -382,6 +383,8 @@ def _lock(out: Path) -> None:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
+        if error.errno not in (errno.EACCES, errno.EAGAIN):  # a network drive without locks, or a server that is away
+            raise
         raise ConfigError(
             f"another process is working on {out}", hint="wait for it, or choose another folder with --out"
         ) from error

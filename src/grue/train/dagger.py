@@ -88,9 +88,8 @@ def train_dagger(
                 selection.watch(number + 1, policy)
             bar.advance(note=f"success {metrics['success']:.2f} corrected {metrics['corrected']:.2f}")
             _save(run, learner, progress)
-            processes.share_interrupt(interrupt)
             if number + 1 < cfg.rounds:
-                interrupt.check()
+                processes.check_interrupt(interrupt)
     selection.end()
     return {name: progress[name] for name in ("env_steps", "best_merit", "best_round")}
 
@@ -178,12 +177,11 @@ def _learn(
                 sums[key] = (total + value, count + 1)
         if learner.step_count % TRIM_EVERY == 0:
             heap.trim()
-        processes.share_interrupt(interrupt)
         late = time.monotonic() - saved >= cfg.save_every_s
         if learner.step_count < end and processes.any(interrupt.requested or late):
             _save(run, learner, progress)
             saved = time.monotonic()
-            interrupt.check()
+            processes.check_interrupt(interrupt)
     progress["sums"] = {}
     return {name: total / count for name, (total, count) in sums.items()} | {"update_s": time.monotonic() - start}
 

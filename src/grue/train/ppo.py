@@ -100,7 +100,6 @@ def train_ppo(
             reached = f"success {metrics['success']:.2f}" if metrics["success"] else f"score {metrics['score']:.3f}"
             bar.advance(note=f"{reached} entropy {metrics['entropy']:.2f}")
             last = iteration + 1 == cfg.iterations
-            processes.share_interrupt(interrupt)
             if cfg.dev_every and ((iteration + 1) % cfg.dev_every == 0 or last):
                 actor.sync()
                 selection.watch(iteration + 1, policy)
@@ -108,7 +107,7 @@ def train_ppo(
                 _save(run, learner, updater, progress)
                 saved = time.monotonic()
                 if not last:
-                    interrupt.check()
+                    processes.check_interrupt(interrupt)
     if not cfg.iterations:
         _save(run, learner, updater, progress)
     selection.end()

@@ -44,7 +44,8 @@ class Selection:
         path, place = checkpoint.latest_valid(folder), checkpoint.best_valid(folder)
         stored = None if path is None else self.run.load(path)
         best = None if place is None else self.run.load(place)
-        self.learner.processes.wait()  # nobody writes before all have read
+        # nobody writes before all have read
+        self.learner.processes.check_read(str(folder), stored.tensors["model"].values() if stored else ())
         if stored is None:
             self.run.rewind(self.stage, 0)
             self.run.rewind(self.rows, -1)  # the first measurement is number 0
@@ -81,8 +82,10 @@ class Selection:
         """Give the learner the best weights."""
         self.learner.processes.wait()  # the leader writes, and all read the same
         best = checkpoint.best_valid(self.run.checkpoints(self.stage))
-        if best is not None:
-            load_weights(self.learner.policy_model, self.run.load(best).tensors["model"])
+        weights = {} if best is None else self.run.load(best).tensors["model"]
+        self.learner.processes.check_read(str(best), weights.values())
+        if weights:
+            load_weights(self.learner.policy_model, weights)
 
     def _best(self, merit: float, number: int) -> dict[str, Any]:
         return {"best_merit": merit, f"best_{self.unit}": number}

@@ -72,10 +72,11 @@ def train_sft(
     per_epoch = max(1, len(items) // cfg.episodes_per_batch)
     total = per_epoch * cfg.epochs
     resume = checkpoint.latest_valid(folder)
-    if resume is not None:
-        stored = run.load(resume)
+    stored = None if resume is None else run.load(resume)
+    # nobody writes before all have read
+    learner.processes.check_read(str(folder), stored.tensors["model"].values() if stored else ())
+    if stored is not None:
         learner.load_state(stored.tensors, stored.state)
-    learner.processes.wait()  # nobody writes before all have read
     run.rewind("sft", learner.step_count)
     saved = time.monotonic()
     with say.bar("SFT", total, done=learner.step_count, unit="steps") as bar:
@@ -93,10 +94,9 @@ def train_sft(
                 if learner.step_count % TRIM_EVERY == 0:
                     heap.trim()
                 bar.advance(note=f"loss {metrics['loss']:.3f} accuracy {metrics['accuracy']:.3f}")
-                learner.processes.share_interrupt(interrupt)
                 if learner.processes.any(interrupt.requested or time.monotonic() - saved >= cfg.save_every_s):
                     run.save("sft", learner.step_count, *learner.state())
                     saved = time.monotonic()
-                    interrupt.check()
+                    learner.processes.check_interrupt(interrupt)
     run.save("sft", learner.step_count, *learner.state(), keep=1)
     return len(items)
