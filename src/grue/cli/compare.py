@@ -7,12 +7,10 @@ from typing import Any
 
 from grue.progress import Progress
 
-DECODINGS = ("greedy", "sampled")
-
 
 def show(result: Mapping[str, Any], say: Progress) -> None:
     """A table of each kind of training, then the differences from the first."""
-    decodings = [d for d in DECODINGS if d in result["games"]]
+    decodings = list(result["games"])
     counts = " and ".join(f"{n:,}" for n in sorted(set(result["games"].values())))
     kinds = result["kinds"]
     say(f"{result['policy']}, {counts} {result['fold']} games that all of these runs finished", style="bold")

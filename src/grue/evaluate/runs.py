@@ -19,26 +19,28 @@ from grue.config import Config, flat
 from grue.errors import DataError
 from grue.evaluate.seeds import difference_over_seeds, mean_over_seeds
 from grue.evaluate.stats import FloatArray, alike_interval, bootstrap_mean, paired_difference, wilson
+from grue.evaluate.summary import Played, by_game
 from grue.games.spread import problem
 from grue.storage import episodes
 from grue.storage.run import episodes as file_of
-from grue.storage.run import read_run_config, read_stages
-from grue.types import Outcome, Task
+from grue.storage.run import evaluation_name, read_run_config, read_stages
+from grue.types import Task
 
+MEASURES = {"success": "won", "score": "score"}  # what is said -> the attribute of `Played`
 POLICIES = ("ppo", "dagger", "sft", "base")  # the furthest first
 DECODINGS = ("greedy", "sampled")
 # sections of the settings that say nothing about a policy: those of later stages, and how it was measured
 _BESIDE = {"ppo": ("eval",), "dagger": ("ppo", "eval"), "sft": ("dagger", "ppo", "eval")}
 _BESIDE["base"] = ("demos", *_BESIDE["sft"], "sft")
 
-Played = dict[Task, tuple[float, float]]  # game -> (won, final score)
+Games = Mapping[Task, Played]
 
 
 @dataclass(frozen=True)
 class _Run:
     out: Path
     config: Config
-    played: dict[str, Played]  # by decoding
+    played: dict[str, Games]  # by decoding
 
 
 def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | None = None) -> dict[str, Any]:
@@ -66,7 +68,10 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
     decodings = [d for d in DECODINGS if all(d in _decodings(out, found, fold) for out in outs)]
     if not decodings:
         raise DataError(f"the runs measured {found} with different decodings", hint="eval.decodings, then grue eval")
-    runs = [_Run(out, config, {d: _read(out, found, fold, d) for d in decodings}) for out, config in configs.items()]
+    runs = [
+        _Run(out, config, {d: by_game(episodes.read(_file(out, found, fold, d))) for d in decodings})
+        for out, config in configs.items()
+    ]
     games = {d: _common([run.played[d] for run in runs]) for d in decodings}
     kinds = _kinds(runs, found)
     names = _differing([settings for settings, _ in kinds])
@@ -93,19 +98,14 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
 
 
 def _file(out: Path, policy: str, fold: str, decoding: str) -> Path:
-    return file_of(out, f"eval-{policy}-{fold}-{decoding}")
+    return file_of(out, evaluation_name(policy, fold, decoding))
 
 
 def _decodings(out: Path, policy: str, fold: str) -> list[str]:
     return [decoding for decoding in DECODINGS if _file(out, policy, fold, decoding).exists()]
 
 
-def _read(out: Path, policy: str, fold: str, decoding: str) -> Played:
-    played = episodes.read(_file(out, policy, fold, decoding))
-    return {e.task: (float(e.won), e.score) for e in played if e.outcome is not Outcome.FAILED}
-
-
-def _common(played: Sequence[Played]) -> list[Task]:
+def _common(played: Sequence[Games]) -> list[Task]:
     common = [task for task in played[0] if all(task in other for other in played)]
     if len(common) < 2:
         raise DataError(
@@ -133,27 +133,30 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _row(run: _Run, games: Mapping[str, Sequence[Task]]) -> dict[str, Any]:
-    rates = {d: np.array([run.played[d][task] for task in common]).mean(axis=0) for d, common in games.items()}
-    found = {d: {"success": round(float(won), 6), "score": round(float(score), 6)} for d, (won, score) in rates.items()}
-    return {"run": str(run.out), "seed": run.config.seed, **found}
+    found: dict[str, Any] = {"run": str(run.out), "seed": run.config.seed}
+    for decoding, common in games.items():
+        rates = {name: _table([run.played[decoding]], common, which).mean() for name, which in MEASURES.items()}
+        found[decoding] = {name: round(float(rate), 6) for name, rate in rates.items()}
+    return found
 
 
-def _table(played: Sequence[Played], games: Sequence[Task], which: int) -> FloatArray:
-    """[runs, problems] wins (0) or scores (1): games that pose one problem are one, with their mean."""
+def _table(played: Sequence[Games], games: Sequence[Task], which: str) -> FloatArray:
+    """[runs, problems] wins or scores: games that pose one problem are one, with their mean."""
     places: dict[Any, list[int]] = {}
     for place, task in enumerate(games):
         places.setdefault(problem(task), []).append(place)
-    values_RG = np.array([[one[task][which] for task in games] for one in played])
+    values_RG = np.array([[getattr(one[task], which) for task in games] for one in played])
     return np.stack([values_RG[:, together].mean(axis=1) for together in places.values()], axis=1)
 
 
-def _mean(played: Sequence[Played], games: Sequence[Task]) -> dict[str, Any]:
-    won_RG, score_RG = (_table(played, games, which) for which in (0, 1))
+def _mean(played: Sequence[Games], games: Sequence[Task]) -> dict[str, Any]:
     over_seeds = len(played) > 1
     found: dict[str, Any] = {}
-    for name, x_RG in (("success", won_RG), ("score", score_RG)):
+    for name, which in MEASURES.items():
+        x_RG = _table(played, games, which)
         between = mean_over_seeds(x_RG)[1:3] if over_seeds else bootstrap_mean(x_RG[0])
         found |= {name: round(float(x_RG.mean()), 6), f"{name}_ci95": _rounded(between)}
+    won_RG = _table(played, games, "won")
     if np.isin(won_RG, (0, 1)).all() and (not over_seeds or np.ptp(won_RG) == 0):  # as in the table of one run
         found["success_ci95"] = _rounded(wilson(int(won_RG[0].sum()), won_RG.shape[1]))
     found["success_ci95"] = [min(1.0, max(0.0, end)) for end in found["success_ci95"]]
@@ -166,14 +169,14 @@ def _difference(a: Sequence[_Run], b: Sequence[_Run], games: Mapping[str, Sequen
     over_seeds = min(len(a), len(b)) > 1
     for decoding, common in games.items():
         found: dict[str, Any] = {"over_seeds": over_seeds}
-        for which, name in enumerate(("success", "score")):
+        for name, which in MEASURES.items():
             a_RG, b_SG = (_table([run.played[decoding] for run in runs], common, which) for runs in (a, b))
             if over_seeds:
                 between = difference_over_seeds(a_RG, b_SG)
             else:
                 between = paired_difference(a_RG.mean(axis=0), b_SG.mean(axis=0))
             ends: Sequence[float] = between[1:3]
-            if name == "success" and ends[0] == ends[1]:  # resampling what is all alike would claim certainty
+            if name == "success" and ends[1] - ends[0] < 1e-9:  # resampling what is all alike would claim certainty
                 ends = alike_interval(between.value, a_RG.shape[1])
             found |= {name: round(between.value, 6), f"{name}_ci95": _rounded(ends)}
         differences[decoding] = found

@@ -7,7 +7,7 @@ mean and is counted beside it. Who prefers the pessimist's number finds it under
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NotRequired, TypedDict
 
 import numpy as np
@@ -114,7 +114,7 @@ def compare(
     The interval of scores has no width where all differences are equal: no range is known for them, as it is for wins.
     Raises DataError when they share no finished game.
     """
-    a_by_game, b_by_game = _by_game(a_episodes), _by_game(b_episodes)
+    a_by_game, b_by_game = by_game(a_episodes), by_game(b_episodes)
     shared = [game for game in a_by_game if game in b_by_game]
     if not shared:
         raise DataError(
@@ -143,7 +143,7 @@ def best_score(episode: Episode) -> float:
     return max([0.0, episode.score, *(turn.observation.score for turn in episode.turns)])
 
 
-class _Played:
+class Played:
     """Sums over the plays of one game."""
 
     def __init__(self) -> None:
@@ -161,11 +161,12 @@ class _Played:
         return self.scores / self.plays
 
 
-def _by_game(episodes: Sequence[Episode]) -> dict[Task, _Played]:
-    played: dict[Task, _Played] = {}
+def by_game(episodes: Iterable[Episode]) -> dict[Task, Played]:
+    """The finished games, each with all of its plays."""
+    played: dict[Task, Played] = {}
     for episode in episodes:
         if episode.outcome is not Outcome.FAILED:
-            played.setdefault(episode.task, _Played()).add(episode)
+            played.setdefault(episode.task, Played()).add(episode)
     return played
 
 

@@ -19,7 +19,7 @@ from grue.games.teachers import HasGold, teacher
 from grue.hardware import hardware, versions
 from grue.policy.choose import Decoding
 from grue.storage import episodes, jsonl
-from grue.storage.run import STAGES, Run, read_evaluation, read_metrics
+from grue.storage.run import STAGES, Run, evaluation_name, read_evaluation, read_metrics
 from grue.types import Episode, Observation, Outcome, Task
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"eval-{self.policy}-{self.fold}-{self.decoding}"
+        return evaluation_name(self.policy, self.fold, self.decoding)
 
 
 def policies(session: Session) -> tuple[str, ...]:

@@ -293,6 +293,11 @@ def episodes(out: Path, name: str) -> Path:
     return out / "episodes" / f"{_plain(name)}.jsonl"
 
 
+def evaluation_name(policy: str, fold: str, decoding: str) -> str:
+    """What the games and the row of one measurement are called."""
+    return f"eval-{policy}-{fold}-{decoding}"
+
+
 def read_run_config(out: Path) -> Config:
     """The configuration of an existing run."""
     file = out / "config.yaml"

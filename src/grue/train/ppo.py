@@ -6,6 +6,7 @@ import gc
 import random
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from grue import heap
 from grue.config import Config
@@ -59,6 +60,15 @@ def train_ppo(
     if cfg.dev_every and done == 0:
         selection.watch(0, policy)
     starts: Starts | None = {} if cfg.hidden_state else None
+    processes = learner.processes
+    play = partial(
+        collect,
+        decoding=Decoding(temperature=cfg.temperature, top_p=config.policy.top_p),
+        columns=config.model.context,
+        player=config.policy.kind,
+        processes=processes,
+        values_limit=cfg.bootstrap_at_limit,
+    )
     # what is loaded by now stays: collections during play need not walk over it
     gc.collect()
     gc.freeze()
@@ -70,21 +80,8 @@ def train_ppo(
             tasks = draw_tasks(
                 train_tasks, cfg.episodes_per_iteration, cfg.plays_per_game, f"{config.seed}/ppo/{iteration}/tasks"
             )
-            seed = f"{config.seed}/ppo/{iteration}/play"
-            decoding = Decoding(temperature=cfg.temperature, top_p=config.policy.top_p)
             seats = training_games(games[: cfg.slots], cfg.rename, f"{config.seed}/ppo/{iteration}/names", starts)
-            columns, kind, processes = config.model.context, config.policy.kind, learner.processes
-            episodes = collect(
-                policy,
-                seats,
-                tasks,
-                decoding,
-                seed=seed,
-                columns=columns,
-                player=kind,
-                processes=processes,
-                values_limit=cfg.bootstrap_at_limit,
-            )
+            episodes = play(policy, seats, tasks, seed=f"{config.seed}/ppo/{iteration}/play")
             played = time.monotonic()
             metrics = rollout_metrics(episodes, played - start, cfg, updater.divisor)
             progress["env_steps"] += sum(episode.steps for episode in episodes)
