@@ -21,6 +21,7 @@ LAYERS = (
     {"config", "progress", "interrupt", "hardware", "heap", "launch"},
     {"parallel"},
     {"storage"},
+    {"tracking"},
     {"games"},
     {"retrieval"},
     {"prompts"},

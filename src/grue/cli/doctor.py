@@ -34,6 +34,9 @@ EXTRAS = {
     "sb3": ("sb3_contrib", "Stable-Baselines3 on the games (grue.wrappers.sb3)"),
     "trl": ("trl", "TRL's GRPOTrainer on the games (grue.wrappers.trl)"),
     "retrieval": ("bm25s", "a memory of earlier episodes in the prompt (grue.retrieval)"),
+    "tensorboard": ("tensorboard", "what a run measures, in TensorBoard (track=tensorboard)"),
+    "trackio": ("trackio", "the same in Trackio, on this machine or a server (track=trackio)"),
+    "wandb": ("wandb", "the same in Weights & Biases (track=wandb)"),
     "notebooks": ("jupytext", "the tutorial as a notebook (tutorials/)"),
     "dev": ("pytest", "tests and checks of this package"),
 }

@@ -145,6 +145,7 @@ _add_stage_verb(
 _add_stage_verb("ppo", "Let the fine-tuned policy play, and learn from its own games.")
 app.command("eval")(model_verbs.evaluate)
 app.command("compare")(model_verbs.compare)
+app.command("track")(model_verbs.track)
 app.command("export")(model_verbs.export)
 app.command("push")(model_verbs.push)
 

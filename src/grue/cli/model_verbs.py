@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +12,7 @@ import typer
 
 from grue.cli import common
 from grue.cli.common import Again, ConfigFile, Json, Out, PresetName, Quiet, RunAndSettings, Seed
+from grue.errors import needs
 from grue.progress import Progress
 
 
@@ -103,6 +106,31 @@ def compare(
     common.perform(work, as_json=as_json, quiet=quiet)
 
 
+def track(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
+    tracker: Annotated[Literal["tensorboard", "trackio", "wandb"], typer.Argument(help="what shows it")],
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Send what a run has measured to an experiment tracker, as far as that has not been sent.
+
+    A run that begins with track=TRACKER does so as it goes.
+    """
+
+    def work(say: Progress) -> object:
+        with common.reading_arguments():
+            run_dir = common.existing_run(folder)
+            needs(tracker, feature="this")
+        from grue.tracking.follow import send_rest
+
+        with redirect_stdout(sys.stderr):  # where some trackers talk
+            count = send_rest(run_dir, tracker)
+        say(f"{count} rows sent to {tracker}")
+        return {"tracker": tracker, "rows": count}
+
+    common.perform(work, as_json=as_json, quiet=quiet)
+
+
 def export(
     folder: common.RunFolder = None,
     what: Annotated[
@@ -142,7 +170,8 @@ def push(
 ) -> None:
     """Upload an exported policy to the Hugging Face hub.
 
-    Nothing is sent anywhere by other verbs, but for `eval --api`, which sends games to the endpoint that it names.
+    Nothing is sent anywhere by other verbs, but for `eval --api`, which sends games to the endpoint that it names, and
+    trackers that `track` names.
     """
 
     def work(say: Progress) -> object:

@@ -320,6 +320,11 @@ class Config(Stage):
     threads: int = Field(
         0, ge=0, le=4096, description="CPU threads; 0 = OMP_NUM_THREADS, or all physical cores", json_schema_extra=LOCAL
     )
+    track: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = Field(
+        (),
+        description="trackers that are sent what metrics.jsonl holds: tensorboard, trackio, wandb",
+        json_schema_extra=LOCAL,
+    )
     game: GameConfig = GameConfig()
     model: ModelConfig = ModelConfig()
     policy: PolicyConfig = PolicyConfig()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grue.config import Config, LearningConfig
-from grue.errors import ConfigError, DataError, GameError, TeacherError
+from grue.errors import ConfigError, DataError, GameError, TeacherError, needs
 from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
 from grue.games.teachers import teacher
@@ -33,6 +33,7 @@ from grue.stages.show import keep_shown
 from grue.stages.trained import check_trained, check_weights
 from grue.storage import episodes, jsonl
 from grue.storage.run import TRAINING, Run, read_results
+from grue.tracking.beside import show_finished
 from grue.train.learner import Learner
 from grue.train.ppo import train_ppo
 from grue.train.sft import train_sft
@@ -71,6 +72,8 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
             results = final_results(session, wall_s=wall_s, command=this_command()) if processes.leads else {}
     if not processes.leads:
         return results
+    if not missing:
+        show_finished(config.track, out, say)
     page = html.render(out)
     say(f"report: {page}")
     return results
@@ -93,6 +96,8 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
         _warn_unfinished(run, say)
     missing = not run.is_done(name) or (name == "demos" and _lost_demos(run))  # what is lost is recorded again
     if not missing and (name != "eval" or read_results(out) is not None):
+        if processes.leads:
+            show_finished(config.track, out, say)
         say(f"{name} is done in {out}; --again repeats it, and deletes what later stages left")
         return run.facts(name)
     with open_session(run, config, say, processes) as session:
@@ -119,6 +124,8 @@ def _warn_unfinished(run: Run, say: Progress) -> None:
 
 def _check(config: Config, processes: Processes) -> None:
     """Refuse what would only come to light after hours."""
+    for tracker in config.track:
+        needs(tracker, feature=f"track={tracker}")
     _check_learning(config, processes)
     if config.ppo.iterations:
         check_training(config.game.name, config.ppo.rename, config.ppo.hidden_state)
@@ -166,6 +173,7 @@ def _do(session: Session, name: str) -> None:
     elif name in TRAINING and session.run.is_done("eval"):
         session.say(f"{name} goes on, so what it has learnt is evaluated again afterwards")
     session.run.begin(name)
+    session.trackers.start()  # not before: what has been sent of a stage that starts over is forgotten now
     session.processes.wait()  # what begins anew is empty now, for all of them
     try:
         with explained_memory(session.config, name):

@@ -33,6 +33,7 @@ from grue.progress import Progress
 from grue.prompts.tokens import Encoder
 from grue.stages.trained import check_weights, read_probe
 from grue.storage.run import Run
+from grue.tracking.beside import Trackers
 from grue.train.learner import load_weights
 from grue.types import Task
 
@@ -48,7 +49,8 @@ class Session:
     config: Config
     say: Progress
     interrupt: Interrupt
-    processes: Processes = ALONE
+    processes: Processes
+    trackers: Trackers
     _games: list[Game] = field(default_factory=list)
 
     def games(self, count: int) -> list[Game]:
@@ -145,10 +147,14 @@ def open_session(run: Run, config: Config, say: Progress, processes: Processes =
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     heap.keep_few_kernels()
     torch.set_num_threads(config.threads or _threads(processes))
-    with Interrupt() as interrupt, heap.seldom_collected():
-        session = Session(run, config, say, interrupt, processes)
-        try:
-            yield session
-        finally:
-            for game in session._games:
-                game.close()
+    trackers = Trackers(config.track if run.leads else (), run.out, say)
+    try:
+        with Interrupt() as interrupt, heap.seldom_collected():
+            session = Session(run, config, say, interrupt, processes, trackers)
+            try:
+                yield session
+            finally:
+                for game in session._games:
+                    game.close()
+    finally:
+        trackers.finish()

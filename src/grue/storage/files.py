@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from grue.errors import DataError, GrueError
+from grue.errors import ConfigError, DataError, GrueError
 
 _HINTS = {
     errno.ENOSPC: "the disk is full: free some space, then the same command goes on (without --again)",
@@ -24,6 +24,8 @@ _HINTS = {
     errno.EOPNOTSUPP: "the drive of this folder gives no locks: mount it with them, or choose another folder (--out)",
     errno.ENOENT: "has the folder been moved or deleted?",
 }
+
+_locks: dict[Path, int] = {}  # file -> its descriptor, held until this process ends
 
 
 @contextmanager
@@ -67,3 +69,26 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def lock(file: Path, busy: str, hint: str) -> None:
+    """Hold `file` until this process ends: ConfigError where another one does. Nothing on Windows.
+
+    The system frees the lock however the process ends.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return
+    path = file.resolve()
+    if path in _locks:
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno not in (errno.EACCES, errno.EAGAIN):  # a network drive without locks, or a server that is away
+            raise
+        raise ConfigError(busy, hint=hint) from error
+    _locks[path] = descriptor

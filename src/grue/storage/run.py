@@ -10,8 +10,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import shutil
 import time
@@ -25,7 +23,7 @@ import orjson
 from grue.config import PRESETS, Config, differences, dump_config, read_config
 from grue.errors import ConfigError, DataError
 from grue.storage import forms, jsonl
-from grue.storage.files import explained, write_atomic
+from grue.storage.files import explained, lock, write_atomic
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +39,6 @@ _ALSO_LEFT = {
 }
 _LISTED = 8  # of the settings that differ
 _DEV_ROWS = {"dagger": "dagger_dev", "ppo": "dev"}  # what a stage measures on the dev fold
-_locks: dict[Path, int] = {}  # run directory -> descriptor of its lock, held until this process ends
 
 
 def default_out(config: Config) -> Path:
@@ -87,7 +84,11 @@ class Run:
                     f"{out} holds other files, and no run", hint="choose a new or empty folder with --out"
                 )
             out.mkdir(parents=True, exist_ok=True)
-            _lock(out)
+            lock(
+                out / ".lock",
+                f"another process is working on {out}",
+                "wait for it, or choose another folder with --out",
+            )
         stored = read_stages(out)
         self._stages = self._kept(stored)
         self.lost = tuple(name for name in self._over if name in stored)
@@ -234,6 +235,8 @@ class Run:
                 for pattern in (*patterns, *_ALSO_LEFT.get(name, ())):
                     for file in self.out.glob(pattern):
                         file.unlink()
+            for file in self.out.glob("tracking/*.json"):  # other steps of the same number are to follow
+                file.unlink()
         # last: a stage that is forgotten while its files stand would go on from them
         self._write(self._stages_file, _pretty(self._stages))
 
@@ -296,6 +299,11 @@ def episodes(out: Path, name: str) -> Path:
 def evaluation_name(policy: str, fold: str, decoding: str) -> str:
     """What the games and the row of one measurement are called."""
     return f"eval-{policy}-{fold}-{decoding}"
+
+
+def tracking_file(out: Path, tracker: str) -> Path:
+    """What a tracker has been sent of the run in `out`; what it said lies beside it."""
+    return out / "tracking" / f"{_plain(tracker)}.json"
 
 
 def read_run_config(out: Path) -> Config:
@@ -372,25 +380,3 @@ def _plain(name: str) -> str:
 def _of_ours(path: Path) -> bool:
     """Is this what a run leaves that was killed before it wrote its first file?"""
     return path.name == ".lock" or fnmatch(path.name, ".*.tmp")
-
-
-def _lock(out: Path) -> None:
-    """Refuse a directory that another process is writing to. The system frees the lock when the process ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    path = out.resolve()
-    if path in _locks:
-        return
-    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if error.errno not in (errno.EACCES, errno.EAGAIN):  # a network drive without locks, or a server that is away
-            raise
-        raise ConfigError(
-            f"another process is working on {out}", hint="wait for it, or choose another folder with --out"
-        ) from error
-    _locks[path] = descriptor

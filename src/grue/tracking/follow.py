@@ -1,0 +1,127 @@
+"""Sends what a run has measured to a tracker, once.
+
+The run's files are the source: rows that a tracker has already are skipped, those of before it was asked for are sent
+too. A stage that goes on from a checkpoint does some steps again, with the same numbers; they are not sent twice. A
+stage that starts over (`--again`) forgets what was sent, and the tracker gets a new run.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from grue.config import flat
+from grue.errors import DataError, GrueError, first_line
+from grue.storage.files import lock, write_atomic
+from grue.storage.run import read_evaluation, read_metrics, read_run_config, tracking_file
+from grue.tracking.trackers import TRACKERS, Tracker
+
+EVALUATED = ("success", "score", "steps_mean", "limit", "lost", "invalid", "failed")  # of a row of the final table
+
+
+class Sender:
+    """One tracker's run for one run directory. No other process may send the same to it meanwhile."""
+
+    def __init__(self, out: Path, name: str) -> None:
+        self._out, self._name, self._file = out, name, tracking_file(out, name)
+        self._file.parent.mkdir(exist_ok=True)
+        lock(self._file.with_suffix(".lock"), f"another process sends {out} to {name}", "it ends with the run")
+        self._sent = _read(self._file)
+        self._tracker: Tracker | None = None
+        if not self._sent["steps"]:  # what refuses does so at once, and not after an hour of demonstrations
+            self.open()
+
+    def open(self) -> Tracker:
+        """The tracker's run: a new one, or the one that was sent to before."""
+        if self._tracker is None:
+            name = f"{self._out.resolve().name}-{self._sent['id']}"
+            self._tracker = TRACKERS[self._name](self._out, name, flat(read_run_config(self._out)))
+            self._keep()
+        return self._tracker
+
+    def send(self) -> int:
+        """Send what is new. Returns the number of rows."""
+        count = 0
+        for row in read_metrics(self._out):
+            stage, step = row["stage"], row["step"]
+            if step > self._sent["steps"].get(stage, -1):
+                values = _numbers({key: value for key, value in row.items() if key not in ("stage", "step")})
+                self.open().log(stage, step, values)
+                self._sent["steps"][stage] = step
+                count += 1
+        for row in read_evaluation(self._out):
+            name, values = (
+                row["row"].removeprefix("eval-"),
+                _numbers({key: row["result"].get(key) for key in EVALUATED}),
+            )
+            if self._sent["results"].get(name) != values:
+                self.open().log("eval", 0, {f"{name}/{key}": value for key, value in values.items()})
+                self._sent["results"][name] = values
+                count += 1
+        if count:
+            self._keep()
+        return count
+
+    def close(self) -> None:
+        """Wait until all that was sent has arrived."""
+        if self._tracker is not None:
+            self._tracker.close()
+
+    def _keep(self) -> None:
+        write_atomic(self._file, orjson.dumps(self._sent, option=orjson.OPT_INDENT_2))
+
+
+def follow(out: Path, name: str, over: Callable[[], bool]) -> None:
+    """Send rows as they are written, until `over` says that no more will come; it decides how long to wait.
+
+    DataError where the tracker fails, in whatever way its library does.
+    """
+    with _explained(name):
+        sender = Sender(out, name)
+        while not over():
+            sender.send()
+        sender.send()
+        sender.close()
+
+
+def send_rest(out: Path, name: str) -> int:
+    """Send what a tracker has not been sent yet. Returns the number of rows. Raises what `follow` does."""
+    with _explained(name):
+        sender = Sender(out, name)
+        count = sender.send()
+        sender.close()
+    return count
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except GrueError:
+        raise
+    except Exception as error:  # trackers raise anything without a network, an account or a disk
+        raise DataError(f"{name}: {type(error).__name__}: {first_line(error)}") from error
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    return {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Which run of the tracker this is, and what it has: the last step of each stage, rows of the final table."""
+    try:
+        sent: dict[str, Any] = orjson.loads(file.read_bytes())
+        if isinstance(sent["id"], str) and isinstance(sent["steps"], dict) and isinstance(sent["results"], dict):
+            return sent
+    except FileNotFoundError:
+        pass
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{file} cannot be read: {first_line(error)}", hint="delete it: all is sent anew then"
+        ) from error
+    return {"id": uuid.uuid4().hex[:8], "steps": {}, "results": {}}
