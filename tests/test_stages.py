@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from grue.progress import Progress
 from grue.stages.export import export_run
 from grue.stages.final import side_games
 from grue.stages.session import open_session
+from grue.stages.trained import load_trained, read_probe
 from grue.storage import checkpoint, episodes
 from grue.storage.run import Run, read_metrics, read_run_config, read_stages
 from grue.types import Outcome
@@ -199,6 +201,23 @@ def test_with_an_adapter_only_the_adapter_learns(tiny_folder: Path, config: Conf
                 assert torch.equal(value, base[name]), name
         frozen = {name.replace(".base_layer", ""): value for name, value in base.items() if "lora_" not in name}
         assert all(torch.equal(value, frozen[name]) for name, value in plain.state_dict().items())
+
+
+def test_a_policy_that_is_sure_of_every_action_can_be_compared_with_its_copies(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """It weighs one action at each turn, which would be right whatever the weights."""
+    sure = ["model.adapter=lora", "policy.kind=aligned", "policy.min_p=0.99999", "ppo.iterations=1"]
+    config = tiny.config(tiny_folder, *sure)
+    for stage in ("demos", "sft", "ppo"):
+        stages.run_stage(stage, config, tmp_path / "run", say=QUIET)  # type: ignore[arg-type]
+    (probe,) = read_probe(tmp_path / "run", "ppo")
+    assert all(turn.branches for turn in probe.turns)
+    trained = load_trained(tmp_path / "run")
+    gap = trained.check([probe], "it")
+    assert gap.turns == probe.steps and gap.largest < 1e-3
+    undecided = replace(probe, turns=tuple(replace(turn, branches=(), log_prob=0.0) for turn in probe.turns))
+    assert trained.check([undecided], "it") == (0, 0.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("kind", ["aligned", "score"])

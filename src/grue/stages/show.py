@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.probe import PROBE_TEMPERATURE
 from grue.policy.choose import Decoding
-from grue.policy.policy import Policy
+from grue.policy.policy import Policy, make_policy
+from grue.prompts.tokens import Encoder
 from grue.prompts.transcript import render_task, tidy
 from grue.report.shown import ShownEpisode, append_shown, from_episode
 from grue.stages.trained import keep_probe
@@ -83,6 +84,15 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
     say(f"--- {shown.outcome}, score {shown.score:.2f}, {len(shown.turns)} steps", style="bold")
 
 
+def _played_in_full(session: Session, player: Policy, task: Task) -> Episode:
+    """The same greedy game, every valid action weighed: one that is sure of itself weighs one, which says nothing."""
+    prompt = session.config.policy.model_copy(update={"min_p": 0.0})
+    policy = make_policy(player.model, Encoder(session.encoder.tokenizer, prompt))
+    decoding = Decoding(True, PROBE_TEMPERATURE, prompt.top_p)
+    (episode,) = evaluate(policy, session.games(1), [task], decoding, columns=session.config.model.context)
+    return episode
+
+
 def keep_shown(session: Session, policy: str, title: str) -> None:
     """Play one dev game, print it, and keep it for the report."""
     if not (session.run.leads or session.model.playing):
@@ -90,8 +100,9 @@ def keep_shown(session: Session, policy: str, title: str) -> None:
     player = session.player()  # where weights are in shards all put them together, and one plays
     if not session.run.leads:
         return
-    shown, played = play_and_show(session, player, policy, title, session.tasks("dev", 1)[0])
-    keep_probe(session.run.out, policy, played)
+    (task,) = session.tasks("dev", 1)
+    shown, _ = play_and_show(session, player, policy, title, task)
+    keep_probe(session.run.out, policy, _played_in_full(session, player, task))
     file = session.run.episodes("shown")
     jsonl.keep(file, lambda row: row.get("title") != title)  # what a stage that began over has shown before
     append_shown(file, shown)
