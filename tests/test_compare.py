@@ -154,6 +154,19 @@ def test_settings_of_later_stages_do_not_divide_sft(tmp_path: Path) -> None:
     assert compare_runs(outs, "sft") == found
 
 
+def test_sampled_play_at_another_temperature_is_of_another_kind(tmp_path: Path) -> None:
+    hot = ("ppo.temperature=2.0", "ppo.temperature=1.0")
+    greedy, sampled = (
+        [run(tmp_path / f"{s}{n}", n, [True, False], hot[n], policy="sft", sampled=s) for n in range(2)]
+        for s in (False, True)
+    )
+    assert len(compare_runs(greedy)["kinds"]) == 1
+    assert [kind["settings"] for kind in compare_runs(sampled)["kinds"]] == [
+        {"eval.temperature": 2.0},
+        {"eval.temperature": 1.0},
+    ]
+
+
 def test_what_cannot_be_compared_is_one_error(tmp_path: Path) -> None:
     good = run(tmp_path / "good", 0, [True, False])
     with pytest.raises(DataError, match="named twice"):

@@ -178,6 +178,19 @@ def test_a_damaged_stage_is_named(entry: str, words: str, tmp_path: Path) -> Non
             read()
 
 
+def test_what_a_chat_model_was_paid_for_is_kept_unless_other_games_are_played(tmp_path: Path) -> None:
+    config = load_config("toy")
+    run = Run(tmp_path, config)
+    run.begin("eval")
+    jsonl.append(run.evaluation_file, [{"row": "eval-sft-test-greedy", "result": RESULT}])
+    jsonl.append(run.evaluation_file, [{"row": "api-m-test-greedy", "result": RESULT, "api": API}])
+    for stage in ("eval", "sft"):
+        Run(tmp_path, config, again=stage).begin(stage)  # type: ignore[arg-type]
+        assert [row["row"] for row in read_evaluation(tmp_path)] == ["api-m-test-greedy"]
+    Run(tmp_path, config, again="demos").begin("demos")
+    assert read_evaluation(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("row", "words"),
     [

@@ -111,6 +111,7 @@ def test_a_reply_that_is_no_action_costs_its_step_and_is_counted(serve: Start) -
         ("Action: take key", "take key"),
         ("<think>look? no, take key</think>\ntake key", "take key"),
         ("<think>look\nlook", ""),
+        ("they are:\nlook\ntake key\n</think>\n\ntake key", "take key"),  # the prompt has opened the thought
         ("The key is useful.\ntake key", "take key"),
         ("take the key", "take the key"),
         ("", ""),
@@ -121,7 +122,7 @@ def test_replies_by_hand(reply: str, action: str) -> None:
     assert parse_reply(reply, ("look", "take key")) == action
 
 
-@pytest.mark.parametrize("fault", [429, 500, 503, "drop", "garbage"])
+@pytest.mark.parametrize("fault", [429, 500, 503, 524, "drop", "garbage"])
 def test_faults_that_pass_are_retried(fault: int | str, serve: Start) -> None:
     url, log = serve("take key", [fault, fault])
     asked = client(url)
@@ -155,7 +156,7 @@ def test_waits_grow_from_attempt_to_attempt(serve: Start) -> None:
 
 def test_an_endpoint_that_stays_broken_ends_in_one_error(serve: Start) -> None:
     url, log = serve("take key", [503] * 50)
-    with pytest.raises(ApiError, match="has not answered in 3 attempts: HTTP 503"):
+    with pytest.raises(ApiError, match=r"has not answered in 3 attempts: HTTP 503 .*told to"):
         client(url, retries=2).reply(ASK)
     assert len(requests(log)) == 3
 
@@ -445,13 +446,42 @@ def test_what_an_endpoint_does_not_say_is_unknown(
 
 
 @pytest.mark.parametrize(
-    "answer", [{"choices": []}, {"error": {"code": 429}}, "[" * 100_000], ids=lambda a: str(a)[:20]
+    "answer",
+    [
+        {"choices": []},
+        {"error": {"code": 429}},
+        {"error": {"code": "429"}},
+        {"choices": [{"finish_reason": "error", "error": {"code": 502}, "message": {"content": ""}}]},
+        "[" * 100_000,
+    ],
+    ids=lambda a: str(a)[:30],
 )
 def test_odd_answers_are_asked_for_again(answer: Any, serve: Start) -> None:
     url, _ = serve("look", [answer])
     asked = client(url)
     assert asked.reply(ASK) == "look"
     assert asked.usage.retries == 1
+
+
+def test_a_model_that_calls_the_limit_by_its_newer_name_is_asked_by_that(serve: Start) -> None:
+    message = (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    )
+    url, log = serve("look", [{"status": 400, "error": {"message": message}}])
+    asked = client(url, max_tokens=77)
+    assert asked.reply(ASK) == asked.reply(ASK) == "look"
+    assert [entry["body"].get("max_tokens") for entry in requests(log)] == [77, None, None]
+    assert [entry["body"].get("max_completion_tokens") for entry in requests(log)] == [None, 77, 77]
+
+
+def test_a_temperature_that_is_refused_is_hinted_at(serve: Start) -> None:
+    message = (
+        "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is supported."
+    )
+    url, _ = serve("look", [{"status": 400, "error": {"message": message}}])
+    with pytest.raises(ApiError, match="HTTP 400") as caught:
+        client(url).reply(ASK)
+    assert "--api-temperature 1" in caught.value.hint
 
 
 def test_an_error_that_comes_as_an_answer_is_said(serve: Start) -> None:

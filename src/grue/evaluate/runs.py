@@ -124,6 +124,8 @@ def _kinds(runs: Sequence[_Run], policy: str) -> list[tuple[dict[str, Any], list
             for name, value in flat(run.config, local=False).items()
             if name not in ("preset", "seed") and name.split(".")[0] not in _BESIDE[policy]
         }
+        if "sampled" in run.played:  # how it was measured, but that is what was played
+            settings["eval.temperature"] = run.config.sampling_temperature
         kinds.setdefault(json.dumps(settings, sort_keys=True), (settings, []))[1].append(run)
     return list(kinds.values())
 

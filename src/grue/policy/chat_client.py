@@ -22,7 +22,7 @@ from grue.errors import ConfigError, GrueError
 from grue.policy.connection import LOCAL, connect, proxy_of
 from grue.storage import jsonl
 
-RETRIED = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
+RETRIED = frozenset((408, 409, 425, 429, *range(500, 600))) - {501, 505}  # gateways have numbers of their own
 OF_THE_REQUEST = frozenset((400, 413, 422))  # a filter, a conversation that is too long: the next game may be fine
 MAX_REPLY_BYTES = 4_000_000
 MAX_WAIT_S = 120.0
@@ -125,6 +125,7 @@ class ChatClient:
         self._stopped = threading.Event()
         self._jitter = random.Random(0)
         self._open: set[http.client.HTTPConnection] = set()
+        self._limit = "max_tokens"
 
     def stop(self) -> None:
         """Wake everybody who waits for an answer, or for another attempt: none is made."""
@@ -161,7 +162,7 @@ class ChatClient:
             "model": end.model,
             "messages": list(messages),
             "temperature": end.temperature,
-            "max_tokens": end.max_tokens,
+            self._limit: end.max_tokens,
         }
         parts = urlsplit(end.url)
         url = parts._replace(path=f"{parts.path.rstrip('/')}/chat/completions").geturl()
@@ -191,6 +192,9 @@ class ChatClient:
             with self._lock:
                 self._open.discard(connection)
             connection.close()
+        if response.status == 400 and self._limit == "max_tokens" and b"max_completion_tokens" in data:
+            self._limit = "max_completion_tokens"  # what newer models of OpenAI call it, and refuse the other
+            return self._post(messages)
         return _read(end, response.status, data, response.getheader("Retry-After"))
 
     def _count(self, answer: dict[str, Any], seconds: float) -> str:
@@ -225,7 +229,8 @@ class ChatClient:
 
 def spoken(reply: str) -> str:
     """A reply without the thoughts that some models write before it."""
-    return _THOUGHT.sub("", reply).strip()
+    # where the prompt has opened the thought, a reply holds its end alone
+    return _THOUGHT.sub("", reply).rpartition("</think>")[2].strip()
 
 
 class _RetryError(Exception):
@@ -254,7 +259,7 @@ def _told(usage: Any, name: str) -> int | None:
 def _read(endpoint: Endpoint, status: int, data: bytes, retry_after: str | None) -> dict[str, Any]:
     if status in RETRIED:
         wait_s = float(retry_after) if retry_after and re.fullmatch(r"\d+(\.\d+)?", retry_after) else None
-        raise _RetryError(f"HTTP {status}", wait_s)
+        raise _RetryError(f"HTTP {status} {_said(endpoint, data)}".strip(), wait_s)
     if status != 200:
         raise _refused(endpoint, status, data)
     try:
@@ -263,19 +268,30 @@ def _read(endpoint: Endpoint, status: int, data: bytes, retry_after: str | None)
         raise _RetryError("an answer that is no JSON") from error
     if not isinstance(answer, dict):
         raise _RetryError("an answer that is no object")
-    if answer.get("choices") == []:
+    choices = answer.get("choices")
+    if choices == []:
         raise _RetryError("an answer without choices")
-    if "error" in answer and "choices" not in answer:  # some gateways say so with status 200
+    # some gateways say with status 200 that there was an error: instead of an answer, or in the midst of one
+    if "error" in answer and choices is None:
         said = answer["error"].get("code") if isinstance(answer["error"], dict) else None
-        if isinstance(said, int) and said in RETRIED:
+        if str(said) in map(str, RETRIED):
             raise _RetryError(f"HTTP 200 with error {said}")
         raise _refused(endpoint, status, data)
+    if isinstance(choices, list) and isinstance(choices[0], dict) and choices[0].get("finish_reason") == "error":
+        raise _RetryError(f"an answer that was broken off: {_said(endpoint, data)}")
     return answer
 
 
 def _refused(endpoint: Endpoint, status: int, data: bytes) -> ApiError:
-    said = " ".join(data.decode("utf-8", "replace").split())
-    said = (said.replace(endpoint.key, "***") if endpoint.key else said)[:300]
+    said = _said(endpoint, data)
     hint = "is the key in the environment the right one?" if status in (401, 403) else "check address and model"
+    if status == 400 and "temperature" in said:
+        hint = "models that think may have one temperature only: --api-temperature 1"
     kind = RefusedError if status in OF_THE_REQUEST else ApiError
     return kind(f"{endpoint.url} refuses {endpoint.model!r}: HTTP {status} {said}", hint=hint)
+
+
+def _said(endpoint: Endpoint, data: bytes) -> str:
+    """The beginning of what an endpoint has answered, without the key."""
+    said = " ".join(data.decode("utf-8", "replace").split())
+    return (said.replace(endpoint.key, "***") if endpoint.key else said)[:300]

@@ -35,7 +35,7 @@ TRAINING = ("sft", "dagger", "ppo")  # those that change weights
 _ALSO_LEFT = {
     "demos": ("episodes/replays.jsonl",),
     "sft": ("episodes/shown.jsonl", "prompt.json"),
-    "eval": ("evaluation.jsonl", "results.json", "report.html"),
+    "eval": ("results.json", "report.html"),
 }
 _LISTED = 8  # of the settings that differ
 _DEV_ROWS = {"dagger": "dagger_dev", "ppo": "dev"}  # what a stage measures on the dev fold
@@ -226,6 +226,7 @@ class Run:
         # first what has to be read, and may be found damaged
         rows = {*over, *(_DEV_ROWS[name] for name in over if name in _DEV_ROWS)}
         keep_metrics(self.out, lambda row: row["stage"] not in rows)
+        keep_evaluation(self.out, lambda row: "api" in row and "demos" not in over)  # answers of chat models were paid
         jsonl.keep(self.episodes("shown"), lambda row: row.get("policy") not in over)
         with explained(f"delete what stages have left in {self.out}"):
             for name in over:
@@ -235,8 +236,9 @@ class Run:
                 for pattern in (*patterns, *_ALSO_LEFT.get(name, ())):
                     for file in self.out.glob(pattern):
                         file.unlink()
-            for file in self.out.glob("tracking/*.json"):  # other steps of the same number are to follow
-                file.unlink()
+            if {*over} & {*TRAINING}:  # other steps of the same numbers are to follow, in another run of a tracker
+                for file in self.out.glob("tracking/*.json"):
+                    file.unlink()
         # last: a stage that is forgotten while its files stand would go on from them
         self._write(self._stages_file, _pretty(self._stages))
 
