@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -155,8 +156,6 @@ def test_the_policy_has_changed_in_training_so_the_check_means_something(runs: d
 
 def test_a_damaged_copy_is_refused_and_leaves_nothing(runs: dict[str, Path], tmp_path: Path) -> None:
     """A recorded game whose log-probabilities are not those of the weights stands for whatever goes wrong."""
-    from dataclasses import replace
-
     run = tmp_path / "run"
     shutil.copytree(runs["lora"], run)
     episode = game_of(run)
@@ -203,6 +202,9 @@ def test_two_lines_give_a_policy_that_plays_as_in_the_run(runs: dict[str, Path],
         policy.reset()
         observation = game.reset(expected.task)
         assert policy.act(observation) == expected.turns[0].action
+        policy.start(expected.task, observation)
+        listed = replace(observation, actions=list(observation.actions or ()))  # type: ignore[arg-type]
+        assert policy.act(listed) == expected.turns[0].action  # who builds observations by hand may take a list
 
 
 def test_a_policy_may_sample_and_then_depends_on_its_seed(runs: dict[str, Path]) -> None:

@@ -392,7 +392,7 @@ def test_damaged_weights_are_one_error(folders: dict[str, Path], tmp_path: Path)
     ("targets", "said"),
     [
         ("q_porj", "did you mean q_proj"),
-        ("q_proj,lm_head", "the output layer cannot have an adapter"),
+        ("q_proj,lm_head", "the output layer, or what shares its weights, cannot have an adapter"),
         ("self_attn", "it may have down_proj, gate_proj, k_proj"),
     ],
 )
@@ -407,7 +407,7 @@ def test_what_cannot_have_an_adapter_is_refused(targets: str, said: str, folders
     ("given", "said"),
     [
         (("model.adapter=lora", "model.lora_targets=q_porj"), "did you mean q_proj"),
-        (("model.adapter=lora", "model.lora_targets=lm_head"), "the output layer cannot have an adapter"),
+        (("model.adapter=lora", "model.lora_targets=lm_head"), "shares its weights, cannot have an adapter"),
         (("policy.template=chat",), "has no chat template"),
         (("model.context=4096",), "knows 512 positions"),
         (("model.attention=flash_attention_2", "policy.kind=score"), "set model.attention=sdpa"),

@@ -276,3 +276,12 @@ def test_draws_are_fixed_by_the_place_in_the_list() -> None:
         tasks = tiny.tasks(3)
         random.Random(0).shuffle(tasks)
         assert [e.segments for e in play(prompt, tasks)] == [e.segments for e in play(prompt, tasks)]
+
+
+def test_an_action_that_the_policy_may_not_write_does_not_grow_out_of_the_context() -> None:
+    """A teacher's action can be longer than `policy.reply_tokens`."""
+    player = tiny.player(MODEL, kind="write", reply_tokens=1)
+    for columns in range(100, 160, 3):
+        for original in tiny.scripted("gold")[:3]:
+            found = tokenise(original, player, columns)
+            assert max(len(segment.ids) for segment in found.segments) <= columns

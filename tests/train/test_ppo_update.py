@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from grue.storage import checkpoint
 from grue.train.credit import RunningScale, credit
 from grue.train.critic import Critic
 from grue.train.learner import Learner
-from grue.train.ppo_update import Updater, ppo_loss, rollout_metrics
+from grue.train.ppo_update import Updater, _mean, ppo_loss, rollout_metrics
 from grue.train.reference import Reference
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
@@ -188,6 +189,18 @@ def test_while_the_critic_warms_up_the_policy_stands_still(apart: bool) -> None:
     assert metrics["value_loss"] > 0
 
 
+def test_what_only_a_critic_learns_from_is_read_once() -> None:
+    changes = ("ppo.warmup_iterations=1", "ppo.epochs=3")
+    assert update(played(), *changes)[0]["passes"] == 1
+    assert update(played(), *changes, apart=False)[0]["passes"] == 3
+    assert update(played(), *changes, iteration=1)[0]["passes"] == 3
+
+
+def test_a_step_that_float16_leaves_out_does_not_hide_the_gradients_of_the_others() -> None:
+    assert _mean([1.0, math.nan, 3.0]) == 2.0
+    assert math.isnan(_mean([math.nan]))
+
+
 def test_the_critics_warm_up_takes_at_most_half_of_the_iterations() -> None:
     start, changes = body(tiny.policy_model()), ("ppo.warmup_iterations=3", "ppo.iterations=3")
     assert same(start, body(update(played(), *changes, iteration=0)[1]))
@@ -275,7 +288,7 @@ def test_the_target_kl_does_not_stop_the_critics_warm_up() -> None:
     changes = ("ppo.warmup_iterations=1", "ppo.epochs=2", "ppo.target_kl=0.001")
     assert update(far, *changes, apart=False)[0]["updates"] == 4
     metrics, _ = update(far, *changes)
-    assert (metrics["updates"], metrics["passes"]) == (0, 2)
+    assert (metrics["updates"], metrics["passes"]) == (0, 1)  # the whole of the one pass that its critic needs
 
 
 def test_the_policys_rate_rises_over_its_first_steps() -> None:

@@ -81,6 +81,12 @@ def _head(model: nn.Module) -> object:
     return find_head() if find_head is not None else None
 
 
+def _weight(module: object) -> object:
+    """A module's weight; the module itself where it has none, which is then nobody else's."""
+    weight = getattr(module, "weight", None)
+    return module if weight is None else weight
+
+
 def _known(model: nn.Module) -> list[str]:
     """The names that `model.lora_targets` may take."""
     return sorted({name.rpartition(".")[2] for name in matrices(model)})
@@ -101,9 +107,12 @@ def _targets(model: nn.Module, text: str) -> str | list[str]:
         return _all_linear(model)
     wanted = [name.strip() for name in text.split(",") if name.strip()]
     head, known = _head(model), _known(model)
-    if any(module is head and {name, name.rpartition(".")[2]} & set(wanted) for name, module in model.named_modules()):
+    if any(
+        _weight(module) is _weight(head) and {name, name.rpartition(".")[2]} & set(wanted)
+        for name, module in model.named_modules()
+    ):
         raise ConfigError(
-            f"model.lora_targets={text}: the output layer cannot have an adapter",
+            f"model.lora_targets={text}: the output layer, or what shares its weights, cannot have an adapter",
             hint=f"it may have {', '.join(known)}",
         )
     # a quantised layer need not look like a linear one, so any module of that name will do

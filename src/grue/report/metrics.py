@@ -56,7 +56,8 @@ _ALL = (
     Metric("entropy_coef", "Weight of the entropy", "Weight of the entropy bonus in the loss.", "policy"),
     Metric("loss", "Loss", "The total loss that was minimised.", "policy"),
     # critic
-    Metric("value_loss", "Value loss", "Squared error of the critic's estimate of the return.", "critic"),
+    Metric("value_loss", "Value loss", "Squared error of the critic's estimate of the return; with "
+           "ppo.value_passes=0 half of it, clipped.", "critic"),
     Metric("explained_variance", "Explained variance", "Share of the variation of returns that the critic predicts; "
            "1 is perfect, 0 no better than the mean.", "critic"),
     Metric("baseline_explained_variance", "Explained variance, knowing the game", "The same for the baseline of the "

@@ -133,7 +133,9 @@ def tokenise(episode: Episode, policy: Policy, columns: int | None = None, *, ad
     turns = []
     for turn in episode.turns:
         actions = turn.observation.actions or ()
-        history.show(turn.observation, policy.room(actions) if columns is not None else 0)
+        # what was done may be longer than what the policy may write
+        room = max(policy.room(actions), len(policy.encoder.unlearnt(turn.action))) if columns is not None else 0
+        history.show(turn.observation, room)
         state = len(history.ids) - 1
         if turn.valid and (actions or not policy.needs_actions):
             lesson = policy.lesson(actions, turn.action, state)

@@ -45,7 +45,7 @@ class PolicyPlayer:
         """The action for what is seen now. ModelError where the game lists no actions and the policy needs them."""
         if self._history is None:
             self.start(Task("", "", "", 0, self._limit), observation)
-        history, actions = self._history, observation.actions or ()
+        history, actions = self._history, tuple(observation.actions or ())
         assert history is not None
         if self.policy.needs_actions and not actions:
             raise ModelError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -59,6 +60,12 @@ def with_reference(items: Sequence[Sample], logits: Sequence[torch.Tensor], temp
         replace(item, reference=branch_log_probs(found, temperature).cpu())
         for item, found in zip(items, logits, strict=True)
     ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Over the steps that were taken: one that float16 left out has no gradient's length. NaN where none was."""
+    finite = [value for value in values if math.isfinite(value)]
+    return float(np.mean(finite)) if finite else math.nan
 
 
 class Passes(NamedTuple):
@@ -119,7 +126,7 @@ class Updater:
         self.learner.policy_model.value_shares_trunk = policy and cfg.value_shares_trunk
         rng = random.Random(f"{self.config.seed}/ppo/{iteration}/order")
         rows, passes, kl_old, seen = self._passes(items, rate, policy, rng)
-        mean = {name: float(np.mean([row[name] for row in rows if name in row])) for name in rows[-1]}
+        mean = {name: _mean([row[name] for row in rows if name in row]) for name in rows[-1]}
         # before the first step of an iteration the trained weights are those that played
         mean["engine_gap"] = rows[0]["engine_gap"]
         if self.critic is not None:
@@ -164,7 +171,8 @@ class Updater:
         rows: list[dict[str, float]] = []
         seen: list[tuple[torch.Tensor, torch.Tensor]] = []
         kl_old, stopped = 0.0, False
-        for epoch in range(cfg.epochs):
+        # a critic fitted apart needs what one pass reads; without a policy that learns another reads the same
+        for epoch in range(cfg.epochs if policy or self.critic is None else 1):
             for part in minibatches(items, cfg.minibatches, rng):
                 if stopped:  # what is left of the first pass is read for the critic's sake only
                     kl_old = self._step(part, rate, False, seen)["kl_old"]
