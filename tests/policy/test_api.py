@@ -474,6 +474,15 @@ def test_a_model_that_calls_the_limit_by_its_newer_name_is_asked_by_that(serve: 
     assert [entry["body"].get("max_completion_tokens") for entry in requests(log)] == [None, 77, 77]
 
 
+def test_requests_that_were_under_way_learn_the_newer_name_too(serve: Start) -> None:
+    refused = {"status": 400, "error": {"message": "Use 'max_completion_tokens' instead."}}
+    url, log = serve("look", [refused, refused], delay=0.5)
+    asked = client(url)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(asked.reply, [ASK, ASK])) == ["look", "look"]
+    assert ["max_tokens" in entry["body"] for entry in requests(log)] == [True, True, False, False]
+
+
 def test_a_temperature_that_is_refused_is_hinted_at(serve: Start) -> None:
     message = (
         "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is supported."

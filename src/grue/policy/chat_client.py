@@ -157,12 +157,12 @@ class ChatClient:
         raise AssertionError("unreachable")
 
     def _post(self, messages: Sequence[dict[str, str]]) -> dict[str, Any]:
-        end = self.endpoint
+        end, limit = self.endpoint, self._limit
         body = {
             "model": end.model,
             "messages": list(messages),
             "temperature": end.temperature,
-            self._limit: end.max_tokens,
+            limit: end.max_tokens,
         }
         parts = urlsplit(end.url)
         url = parts._replace(path=f"{parts.path.rstrip('/')}/chat/completions").geturl()
@@ -192,7 +192,7 @@ class ChatClient:
             with self._lock:
                 self._open.discard(connection)
             connection.close()
-        if response.status == 400 and self._limit == "max_tokens" and b"max_completion_tokens" in data:
+        if response.status == 400 and limit == "max_tokens" and b"max_completion_tokens" in data:
             self._limit = "max_completion_tokens"  # what newer models of OpenAI call it, and refuse the other
             return self._post(messages)
         return _read(end, response.status, data, response.getheader("Retry-After"))

@@ -47,6 +47,7 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     start = time.monotonic()
     processes = join()
     with processes.together():
+        _check_trackers(config)
         _check(config, processes)
         # the default has nothing that could be refused, and begins at once
         plain = config.model.name == EMBEDDED and config.model.adapter == "none" and config.policy.template == "plain"
@@ -83,6 +84,7 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
     """One stage on a run directory. A finished stage is only repeated with `again`."""
     processes = join()
     with processes.together():
+        _check_trackers(config)
         if name == "ppo":
             _check(config, processes)
         elif name in ("sft", "dagger"):
@@ -124,11 +126,14 @@ def _warn_unfinished(run: Run, say: Progress) -> None:
 
 def _check(config: Config, processes: Processes) -> None:
     """Refuse what would only come to light after hours."""
-    for tracker in config.track:
-        needs(tracker, feature=f"track={tracker}")
     _check_learning(config, processes)
     if config.ppo.iterations:
         check_training(config.game.name, config.ppo.rename, config.ppo.hidden_state)
+
+
+def _check_trackers(config: Config) -> None:
+    for tracker in config.track:
+        needs(tracker, feature=f"track={tracker}")
 
 
 def _check_learning(config: Config, processes: Processes) -> None:

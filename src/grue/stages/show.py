@@ -84,12 +84,12 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
     say(f"--- {shown.outcome}, score {shown.score:.2f}, {len(shown.turns)} steps", style="bold")
 
 
-def _played_in_full(session: Session, player: Policy, task: Task) -> Episode:
-    """The same greedy game, every valid action weighed: one that is sure of itself weighs one, which says nothing."""
+def _played_in_full(session: Session, player: Policy, policy: str, task: Task) -> Episode:
+    """The same greedy game without min-p: who is sure leaves all actions but one out, and then decides nothing."""
     prompt = session.config.policy.model_copy(update={"min_p": 0.0})
-    policy = make_policy(player.model, Encoder(session.encoder.tokenizer, prompt))
-    decoding = Decoding(True, PROBE_TEMPERATURE, prompt.top_p)
-    (episode,) = evaluate(policy, session.games(1), [task], decoding, columns=session.config.model.context)
+    weighs_all = make_policy(player.model, Encoder(session.encoder.tokenizer, prompt))
+    decoding, columns = Decoding(True, PROBE_TEMPERATURE, prompt.top_p), session.config.model.context
+    (episode,) = evaluate(weighs_all, session.games(1), [task], decoding, columns=columns, player=policy)
     return episode
 
 
@@ -101,8 +101,10 @@ def keep_shown(session: Session, policy: str, title: str) -> None:
     if not session.run.leads:
         return
     (task,) = session.tasks("dev", 1)
-    shown, _ = play_and_show(session, player, policy, title, task)
-    keep_probe(session.run.out, policy, _played_in_full(session, player, task))
+    shown, played = play_and_show(session, player, policy, title, task)
+    if session.config.policy.kind == "aligned":  # what is compared with copies later has to hold decisions
+        played = _played_in_full(session, player, policy, task)
+    keep_probe(session.run.out, policy, played)
     file = session.run.episodes("shown")
     jsonl.keep(file, lambda row: row.get("title") != title)  # what a stage that began over has shown before
     append_shown(file, shown)

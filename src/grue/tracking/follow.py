@@ -55,10 +55,8 @@ class Sender:
                 self._sent["steps"][stage] = step
                 count += 1
         for row in read_evaluation(self._out):
-            name, values = (
-                row["row"].removeprefix("eval-"),
-                _numbers({key: row["result"].get(key) for key in EVALUATED}),
-            )
+            name = row["row"].removeprefix("eval-")
+            values = _numbers({key: row["result"].get(key) for key in EVALUATED})
             if self._sent["results"].get(name) != values:
                 self.open().log("eval", 0, {f"{name}/{key}": value for key, value in values.items()})
                 self._sent["results"][name] = values
