@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from grue.errors import ConfigError
 from grue.games.recipes import can_occur, is_shared, read_recipe
 from grue.games.spread import PROBLEMS, problem, spread
 from grue.games.twx import TwxGame
-from grue.types import Task
+from grue.types import Observation, Task
 
 CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"
 COOKBOOK = """Gather all following ingredients and follow the directions to prepare this tasty meal.
@@ -56,7 +57,7 @@ def test_the_test_fold_is_never_thinned_and_the_others_a_little() -> None:
     assert seeds == sorted(set(seeds))
 
 
-Walk = list[tuple[str, object]]  # (action, what was seen after it)
+Walk = list[tuple[str, Observation]]  # (action, what was seen after it)
 
 
 def walk(game: games.Game, task: Task, number: int) -> Walk:
@@ -70,10 +71,24 @@ def walk(game: games.Game, task: Task, number: int) -> Walk:
 
 
 def shows_the_same(game: games.Game, task: Task, seen: Walk) -> bool:
-    return game.reset(task) == seen[0][1] and all(game.step(action)[0] == after for action, after in seen[1:])
+    return alike(game.reset(task), seen[0][1]) and all(alike(game.step(action)[0], after) for action, after in seen[1:])
 
 
-@pytest.mark.parametrize(("name", "params"), [("coin", "numLocations=5"), ("toy", "rooms=2"), ("babyai", "level=2")])
+def alike(one: Observation, other: Observation) -> bool:
+    """Whether both show the same, whichever line comes first: a map of mapreader begins with any room."""
+    texts = [sorted(observation.text.splitlines()) for observation in (one, other)]
+    return texts[0] == texts[1] and replace(one, text=other.text) == other
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("coin", "numLocations=5"),
+        ("mapreader", "numLocations=2,maxDistanceApart=1,maxDistractorItemsPerLocation=0"),
+        ("toy", "rooms=2"),
+        ("babyai", "level=2"),
+    ],
+)
 def test_no_fold_repeats_a_game_of_a_later_one(name: str, params: str) -> None:
     if name == "babyai":
         pytest.importorskip("minigrid")

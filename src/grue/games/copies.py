@@ -19,6 +19,7 @@ from grue.types import Task
 # of the other small levels there were none, and there is far more to draw in the large ones.
 _SMALL_LEVELS = (0, 2, 7)
 _MANY_ROOMS = 10  # of coin: with as many no game was found twice, with 8 five, with 5 more than a hundred
+_MANY_MAP_ROOMS = 4  # of mapreader: with as many no game was found twice, with 3 three, with 2 hundreds
 _MANY_TEXTWORLD_ROOMS = 4  # of textworld-coin: with as many no map was found twice, with 3 some, with 2 hundreds
 
 
@@ -33,8 +34,9 @@ class Reader:
 
 def has_copies(game: str, params: str) -> bool:
     """Whether folds of this game are searched for copies."""
-    if game == "coin":
-        return parse(params).get("numLocations", FAMILIES["coin"]["numLocations"][0]) < _MANY_ROOMS
+    if game in ("coin", "mapreader"):
+        rooms = parse(params).get("numLocations", FAMILIES[game]["numLocations"][0])
+        return rooms < (_MANY_ROOMS if game == "coin" else _MANY_MAP_ROOMS)
     if game == "textworld-coin":
         return coin_rooms(values(game, params)["level"]) < _MANY_TEXTWORLD_ROOMS
     return game == "toy" or (game == "babyai" and values(game, params)["level"] in _SMALL_LEVELS)
@@ -56,7 +58,7 @@ def open_reader(game: str, params: str, settings: JvmSettings) -> Reader:
         return Reader(coin_map, coin_map)
     from grue.games.twx import TwxGame
 
-    opened = TwxGame("coin", params, settings=settings)
+    opened = TwxGame(game, params, settings=settings)
     return Reader(opened.first_text, opened.rooms, opened.close)
 
 

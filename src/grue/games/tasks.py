@@ -33,10 +33,9 @@ def tasks(
     count=None means all that are left. The rule that keeps the folds apart: layout seeds are disjoint by
     definition; recipes of cookingworld are not quite (about ten exist in more than one fold, all of them
     made of spices that need no preparation), so tasks of train and pretrain whose recipe could occur in dev
-    or test are skipped, and tasks of dev whose recipe could occur in test. So are tasks of train and dev of
-    coin, toy and BabyAI's small levels that are the same game as one of a later fold (`copies`). The test fold
-    is never thinned: it is always all of its 1000 games. Raises ConfigError when fewer than `count` tasks are
-    left, or none.
+    or test are skipped, and tasks of dev whose recipe could occur in test. So are tasks of train and dev that
+    are the same game as one of a later fold, where that happens (`copies`). The test fold is never thinned: it
+    is always all of its 1000 games. Raises ConfigError when fewer than `count` tasks are left, or none.
     """
     seeds = fold_range(fold)
     if start < 0 or (count is not None and count < 0):

@@ -136,7 +136,7 @@ class TwxGame:
         return self._read_aside(task)
 
     def rooms(self, task: Task) -> tuple[str, ...]:
-        """What a task shows first, then what each room of a coin task shows, sorted (2 ms)."""
+        """What a task shows first, then what each room of a coin or mapreader task shows, sorted (2 ms)."""
         return (self._read_aside(task), *sorted(self._side_seat().ask(read_rooms)))
 
     def _side_seat(self) -> Seat:

@@ -63,7 +63,10 @@ def train_sft_arm(
 
 
 def arm_config(ours: PPOConfig, size: Settings, arm: Arm) -> PPOConfig:
-    """The run's own PPO settings at the sizes of the experiment, with the critic fitted apart and no other baseline."""
+    """The run's own PPO settings at the sizes of the experiment, with the critic fitted apart and no other baseline.
+
+    What steers a run besides (an entropy target, an end of the iteration at a KL) is off: arms differ in one thing.
+    """
     changed: dict[str, Any] = {
         "iterations": size.iterations,
         "episodes_per_iteration": size.episodes,
@@ -77,6 +80,8 @@ def arm_config(ours: PPOConfig, size: Settings, arm: Arm) -> PPOConfig:
         "hidden_state": False,
         "normalise_rewards": False,
         "bootstrap_at_limit": False,
+        "entropy_target": 0.0,
+        "target_kl": 0.0,
         "kl_coef": size.kl_coef if arm.kl != "none" else 0.0,
         "value_passes": ours.value_passes or 8,
         "warmup_iterations": min(ours.warmup_iterations, size.iterations // 4),
@@ -162,7 +167,11 @@ class PPOArm:
 
         for part in minibatches(items, cfg.minibatches, random.Random(f"{self.seed}/{iteration}/order")):
             share = partial(loss_of, turns=_turns(part))
-            rows.append(learner.measure(part, share) if warm else learner.step(part, share, rate))
+            if warm:
+                rows.append(learner.measure(part, share))
+            else:
+                rising = min(1.0, (learner.step_count + 1) / max(1, cfg.rate_warmup))  # as in Updater
+                rows.append(learner.step(part, share, rate * rising))
         critic.remember(torch.cat(states), torch.cat(returns))
         fitted = critic.fit()
         return {

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grue.errors import DataError
+from grue.evaluate.seeds import mean_over_seeds
 from grue.evaluate.stats import Interval, alike_interval, paired_wins
 from grue.evaluate.summary import success_interval
 from grue.experiments.eval_gap.cells import Cell
@@ -35,7 +36,7 @@ class Contrast(TypedDict):
     kind: str
     group: str  # "evaluation": needs an existing run only; "training": trains
     question: str
-    points: float
+    points: float  # of kind "chance": half the width of ci95
     ci95: list[float]
     pairing: str
     seeds: int
@@ -109,15 +110,15 @@ def unpaired(
 def crossed(
     name: str, question: str, repaired: Sequence[Cell], defect: Sequence[Cell], *, resamples: int, **details: Any
 ) -> Contrast:
-    """Several trainings of each arm, paired by seed, on the same games: trainings and games are both resampled."""
-    if len(repaired) != len(defect) or not repaired:
+    """Several trainings of each arm, paired by seed, on the same games; the interval is over trainings and games."""
+    if len(repaired) != len(defect):
         raise DataError(f"{name}: {len(repaired)} and {len(defect)} trainings cannot be paired")
     games = sorted(set.intersection(*(set(cell.won) for cell in (*repaired, *defect))))
     if not games:
         raise DataError(f"{name}: the trainings share no game", hint="delete their cells")
     difference_SG = np.stack([a.wins(games) - b.wins(games) for a, b in zip(repaired, defect, strict=True)])
     problems = repaired[0].problems(games)
-    low, high = crossed_interval(difference_SG, resamples, problems)
+    low, high = crossed_interval(difference_SG, problems)
     details["by_seed"] = [round(100 * float(row.mean()), 2) for row in difference_SG]
     return _contrast(
         name,
@@ -133,26 +134,19 @@ def crossed(
     )
 
 
-def crossed_interval(
-    difference_SG: FloatArray, resamples: int, problems: Sequence[Hashable] | None = None
-) -> tuple[float, float]:
-    """95 % bootstrap interval of the mean over trainings S and games G, both drawn with replacement.
+def crossed_interval(difference_SG: FloatArray, problems: Sequence[Hashable] | None = None) -> tuple[float, float]:
+    """95 % interval of the mean over trainings S and games G: `mean_over_seeds` of the differences of each pair.
 
-    Games that pose the same one of `problems` [G] are drawn together. With three trainings it is a rough interval, and
-    still far wider than one over games alone, which would be about these three trainings and no others.
+    The two trainings of a pair draw the same games and the same chances, so a pair counts once; three of them leave two
+    degrees of freedom. Games that pose the same one of `problems` [G] are averaged first.
     """
-    trainings, games = difference_SG.shape
-    groups = grouped(problems or range(games))
-    if np.ptp(difference_SG) == 0:  # resampling what is all alike would claim certainty
+    groups = grouped(problems or range(difference_SG.shape[1]))
+    if np.ptp(difference_SG) == 0:  # no spread to be seen would claim certainty
         return alike_interval(float(difference_SG[0, 0]), len(groups))
-    rng = np.random.default_rng(0)
-    means = []
-    for _ in range(resamples):
-        rows = rng.integers(0, trainings, trainings)
-        columns = redrawn(groups, rng)
-        means.append(difference_SG[rows][:, columns].mean())
-    low, high = np.percentile(np.array(means), [2.5, 97.5])
-    return float(low), float(high)
+    found = mean_over_seeds(np.stack([difference_SG[:, places].mean(axis=1) for places in groups], axis=1))
+    # around the mean over games, which that over problems differs from where some problems have a game more
+    half, mean = found.high - found.value, float(difference_SG.mean())
+    return mean - half, mean + half
 
 
 def few_games(cell: Cell, count: int, *, resamples: int) -> Contrast:
@@ -170,14 +164,14 @@ def few_games(cell: Cell, count: int, *, resamples: int) -> Contrast:
     )
     small = np.array([wins_n[places].mean() for places in draws])
     low, high = np.percentile(small, [2.5, 97.5])
-    half = float(high - low) / 2
+    whole, half = float(wins_n.mean()), float(high - low) / 2
     first = Cell("first", {seed: cell.won[seed] for seed in seeds[:count]}, {}, {}, game=cell.game)
     return _contrast(
         "few-games",
         f"{count} games instead of {len(seeds)}: what 95 of 100 small evaluations lie within",
         [cell],
         [first],
-        (half, half, half),
+        (half, float(low) - whole, float(high) - whole),
         kind="chance",
         group="evaluation",
         pairing=f"draws of {count} out of {_counted(seeds, problems)}",
@@ -185,7 +179,7 @@ def few_games(cell: Cell, count: int, *, resamples: int) -> Contrast:
         details={
             "standard_deviation_points": round(100 * float(small.std()), 2),
             "range_points": [round(100 * float(low), 2), round(100 * float(high), 2)],
-            "share_ten_points_off": round(float(np.mean(np.abs(small - wins_n.mean()) >= 0.1)), 4),
+            "share_ten_points_off": round(float(np.mean(np.abs(small - whole) >= 0.1)), 4),
         },
     )
 

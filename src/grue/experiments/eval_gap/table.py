@@ -19,7 +19,7 @@ def markdown(contrasts: Sequence[Contrast], heading: str) -> str:
         f"# {heading}",
         "",
         "Points are percentage points of success. A cost is the repaired pipeline less the same with one defect, so",
-        "that a negative cost flatters; `±` is what chance alone does to one measurement. Intervals are 95 %.",
+        "that a negative cost flatters; `±` is half the range of 95 of 100 draws. Intervals are 95 %.",
         "",
         "| what | repaired | with it | points | 95 % interval | how it was compared |",
         "|---|---:|---:|---:|---|---|",
@@ -39,7 +39,7 @@ def markdown(contrasts: Sequence[Contrast], heading: str) -> str:
 def _row(contrast: Contrast) -> str:
     low, high = contrast["ci95"]
     points = f"± {contrast['points']:.1f}" if contrast["kind"] == "chance" else f"{contrast['points']:+.1f}"
-    interval = "" if contrast["kind"] == "chance" else f"{low:+.1f} to {high:+.1f}"
+    interval = f"{low:+.1f} to {high:+.1f}"
     significant = "**" if contrast["kind"] == "cost" and (low > 0 or high < 0) else ""
     return " | ".join(
         [
