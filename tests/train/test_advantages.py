@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from grue.algos.advantages import discounted_returns, normalise, turn_gae
 from grue.config import PPOConfig
-from grue.train.credit import RunningScale, against_group, credit, telling_plays, turn_rewards
+from grue.train.credit import RunningScale, against_group, credit, telling_plays, turn_returns, turn_rewards
 from grue.train.ppo_update import explained_variance
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
@@ -90,6 +90,21 @@ def test_a_game_that_was_cut_off_is_followed_by_the_value_of_what_it_showed_last
         ((advantages,), (targets,)) = credit([replace(played, last_value=last)], settings(), RunningScale())
         assert advantages == pytest.approx(expected)
         assert targets == pytest.approx(advantages + VALUES)
+
+
+def test_returns_of_a_game_that_was_cut_off_hold_what_would_have_come() -> None:
+    """Two plays of one game, cut off after rewards of 0; what one showed last is worth 0.6 of the divided reward 2."""
+    plays = [episode((0.0, 0.0), VALUES[:2], Outcome.LIMIT, seed=1) for _ in range(2)]
+    plays[1] = replace(plays[1], last_value=0.6)
+    assert turn_returns(plays[1], settings(gamma=0.5), 2.0).tolist() == [0.3, 0.6]
+    assert [a.tolist() for a in against_group(plays, settings(gamma=0.5), 2.0)] == [[-0.15] * 2, [0.15] * 2]
+    assert telling_plays(plays, settings(gamma=0.5, plays_per_game=2, plays_kept=1), 2.0) == [1]
+    foreseen = [replace(plays[0], turns=tuple(replace(turn, value=0.0) for turn in plays[0].turns))]
+    foreseen += [replace(plays[1], turns=tuple(map(lambda t, v: replace(t, value=v), plays[1].turns, (0.15, 0.3))))]
+    assert explained_variance(foreseen, settings(gamma=0.5), divisor=2.0) == pytest.approx(1)
+    scale = RunningScale()
+    credit(plays, settings(gamma=0.5, normalise_rewards=True), scale)
+    assert scale.deviation == pytest.approx(0.075)  # of 0 and 0.5 * 0.5 * 0.6: nothing has divided rewards yet
 
 
 def test_losing_costs_its_penalty_on_the_turn_that_lost() -> None:

@@ -25,9 +25,9 @@ def turn_gae(rewards_T: Array, values_T: Array, last_value: float, gamma: float,
     return advantages_T, advantages_T + values_T
 
 
-def discounted_returns(rewards_T: Array, gamma: float) -> Array:
-    """G_t = r_t + gamma G_t+1 for one episode."""
-    returns_T, running = np.zeros_like(rewards_T), 0.0
+def discounted_returns(rewards_T: Array, gamma: float, last_value: float = 0.0) -> Array:
+    """G_t = r_t + gamma G_t+1 for one episode; `last_value` stands for G after the last turn, as in `turn_gae`."""
+    returns_T, running = np.zeros_like(rewards_T), last_value
     for t in range(len(rewards_T) - 1, -1, -1):
         running = rewards_T[t] + gamma * running
         returns_T[t] = running

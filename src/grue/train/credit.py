@@ -47,8 +47,8 @@ def credit(
     the group knows the game, and a game's recipe and layout explain most of the spread of returns.
     """
     if cfg.normalise_rewards:
-        for episode in episodes:
-            scale.add(discounted_returns(turn_rewards(episode, cfg), cfg.gamma)[:1])
+        before = scale.deviation  # what the critic's values at play are in
+        scale.add(np.array([discounted_return(episode, cfg, before) for episode in episodes if episode.turns]))
     divisor = scale.deviation if cfg.normalise_rewards else 1.0
     advantages, targets = [], []
     for episode, values_T in zip(episodes, values or critic_values(episodes), strict=True):
@@ -57,7 +57,7 @@ def credit(
         advantages.append(advantage)
         targets.append(target)
     if cfg.group_weight > 0:
-        weight, mine, group = cfg.group_weight, scaled(advantages), scaled(against_group(episodes, cfg))
+        weight, mine, group = cfg.group_weight, scaled(advantages), scaled(against_group(episodes, cfg, divisor))
         advantages = [(1 - weight) * a + weight * b for a, b in zip(mine, group, strict=True)]
     if cfg.normalise_advantages:
         advantages = scaled(advantages, centre=True)
@@ -69,9 +69,9 @@ def critic_values(episodes: Sequence[Episode]) -> list[Array]:
     return [np.array([turn.value for turn in episode.turns], dtype=np.float64) for episode in episodes]
 
 
-def against_group(episodes: Sequence[Episode], cfg: PPOConfig) -> list[Array]:
+def against_group(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 1.0) -> list[Array]:
     """Discounted return of a play less the mean over the plays of the same game, the same for every turn."""
-    returns = [discounted_return(episode, cfg) for episode in episodes]
+    returns = [discounted_return(episode, cfg, divisor) for episode in episodes]
     means = {seed: float(np.mean([returns[i] for i in plays])) for seed, plays in _plays_by_game(episodes).items()}
     return [
         np.full(episode.steps, total - means[episode.task.seed])
@@ -79,7 +79,7 @@ def against_group(episodes: Sequence[Episode], cfg: PPOConfig) -> list[Array]:
     ]
 
 
-def telling_plays(episodes: Sequence[Episode], cfg: PPOConfig) -> list[int]:
+def telling_plays(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 1.0) -> list[int]:
     """Indices of the plays to learn from: all, or of each game the `plays_kept` with the most extreme returns.
 
     Play is cheaper than learning, and plays near the mean of their game hardly move the policy: keeping the best and
@@ -88,10 +88,11 @@ def telling_plays(episodes: Sequence[Episode], cfg: PPOConfig) -> list[int]:
     """
     if cfg.plays_kept == 0:
         return list(range(len(episodes)))
+    returns = [discounted_return(episode, cfg, divisor) for episode in episodes]
     kept: list[int] = []
     for plays in _plays_by_game(episodes).values():
-        ranked = sorted(plays, key=lambda i: discounted_return(episodes[i], cfg))
-        if discounted_return(episodes[ranked[-1]], cfg) - discounted_return(episodes[ranked[0]], cfg) > 1e-9:
+        ranked = sorted(plays, key=lambda i: returns[i])
+        if returns[ranked[-1]] - returns[ranked[0]] > 1e-9:
             low = cfg.plays_kept // 2
             kept += ranked[:low] + ranked[-(cfg.plays_kept - low) :]
     return sorted(set(kept)) or list(range(len(episodes)))
@@ -114,9 +115,17 @@ def turn_rewards(episode: Episode, cfg: PPOConfig) -> Array:
     return rewards_T
 
 
-def discounted_return(episode: Episode, cfg: PPOConfig) -> float:
-    """From the first turn on; 0 for an episode without turns."""
-    return float(discounted_returns(turn_rewards(episode, cfg), cfg.gamma)[0]) if episode.turns else 0.0
+def turn_returns(episode: Episode, cfg: PPOConfig, divisor: float = 1.0) -> Array:
+    """Discounted returns of the undivided rewards, from each turn on.
+
+    After a game that was only cut off comes `Episode.last_value`, which is of rewards over `divisor`.
+    """
+    return discounted_returns(turn_rewards(episode, cfg), cfg.gamma, episode.last_value * divisor)
+
+
+def discounted_return(episode: Episode, cfg: PPOConfig, divisor: float = 1.0) -> float:
+    """`turn_returns` from the first turn on; 0 for an episode without turns."""
+    return float(turn_returns(episode, cfg, divisor)[0]) if episode.turns else 0.0
 
 
 def scaled(per_turn: Sequence[Array], *, centre: bool = False) -> list[Array]:

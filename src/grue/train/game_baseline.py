@@ -70,13 +70,16 @@ class GameBaseline:
         """Values of each episode's turns."""
         return [self.head(self._features(episode)).double().numpy() for episode in episodes]
 
-    def learn(self, episodes: Sequence[Episode], targets: Sequence[Array]) -> dict[str, float]:
-        """Fit to `targets` per turn, then remember how the games went; call it after `values` of the same episodes."""
+    def learn(self, episodes: Sequence[Episode], targets: Sequence[Array], divisor: float = 1.0) -> dict[str, float]:
+        """Fit to `targets` per turn, then remember how the games went; call it after `values` of the same episodes.
+
+        `targets` and the critic's values are of rewards over `divisor`.
+        """
         self.critic.remember(
             torch.cat([self._features(episode) for episode in episodes]), torch.from_numpy(np.concatenate(targets))
         )
         error = self.critic.fit()["value_loss"]
-        returns = [discounted_return(episode, self._cfg) for episode in episodes]
+        returns = [discounted_return(episode, self._cfg, divisor) for episode in episodes]
         middle = float(np.mean(returns))
         for episode, value in zip(episodes, returns, strict=True):
             count, mean = self.plays.get(episode.task.seed, (0, 0.0))

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from grue.algos.advantages import discounted_returns
 from grue.algos.losses import branch_log_probs, clipped_surrogate, clipped_value_loss, node_entropies, node_kl
 from grue.config import Config, PPOConfig
 from grue.errors import TrainingError
 from grue.models.policy_model import Reading
 from grue.rollout.pack import Batch, Sample, minibatches, samples
-from grue.train.credit import RunningScale, credit, critic_values, telling_plays, turn_rewards
+from grue.train.credit import RunningScale, credit, critic_values, telling_plays, turn_returns
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
@@ -111,7 +110,7 @@ class Updater:
             )
         values = None if self.baseline is None else self.baseline.values(usable)
         advantages, returns = credit(usable, cfg, self.scale, values)
-        kept = telling_plays(usable, cfg)
+        kept = telling_plays(usable, cfg, self.divisor)
         items, left_out = (
             samples([usable[i] for i in part], [advantages[i] for i in part], [returns[i] for i in part])
             for part in (kept, sorted({*range(len(usable))} - {*kept}))
@@ -136,7 +135,7 @@ class Updater:
             mean |= self.critic.fit()
         if self.baseline is not None:
             mean["baseline_explained_variance"] = explained_variance(usable, cfg, values, self.divisor)
-            mean |= self.baseline.learn(usable, returns)
+            mean |= self.baseline.learn(usable, returns, self.divisor)
         if policy:
             self._steer_entropy(mean["entropy"])
         updates = len(rows) if policy or self.critic is None else 0
@@ -233,7 +232,7 @@ def explained_variance(
     kept = [(e, v) for e, v in zip(episodes, found, strict=True) if e.turns and e.outcome is not Outcome.FAILED]
     if not kept:
         return float("nan")
-    returns = np.concatenate([discounted_returns(turn_rewards(e, cfg), cfg.gamma) for e, _ in kept]) / divisor
+    returns = np.concatenate([turn_returns(e, cfg, divisor) for e, _ in kept]) / divisor
     return float(1 - np.var(returns - np.concatenate([v for _, v in kept])) / (np.var(returns) + 1e-12))
 
 
