@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import architectures
 import tiny
 from grue import games, load_policy, stages
 from grue.algos.losses import branch_log_probs
@@ -44,6 +45,7 @@ KINDS = {
     "dora": ("model.adapter=lora", "model.lora_dora=true", "model.lora_targets=q_proj,down_proj"),
     "nf4": ("model.quantize=nf4", "model.lora_rank=4"),
     "int8": ("model.quantize=int8", "model.lora_rank=4"),
+    "gpt2": ("model.quantize=nf4", "model.lora_rank=4"),  # whose matrices lie the other way round until then
 }
 
 
@@ -68,7 +70,8 @@ def runs(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         def __missing__(self, kind: str) -> Path:
             if "quantize" in str(KINDS[kind]):
                 pytest.importorskip("bitsandbytes")
-            self[kind] = trained(tiny.config(tiny_folder, *FAST, *KINDS[kind]), root / kind)
+            model = architectures.save(root / "model", kind) if kind in architectures.ALL else tiny_folder
+            self[kind] = trained(tiny.config(model, *FAST, *KINDS[kind]), root / kind)
             return self[kind]
 
     return Runs()
@@ -97,7 +100,7 @@ def test_a_policy_samples_at_the_temperature_that_it_was_trained_at(tiny_folder:
             assert found.tolist() == pytest.approx([turn.log_prob for turn in episode.turns], abs=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["full", "lora", "dora", "nf4"])
+@pytest.mark.parametrize("kind", ["full", "lora", "dora", "nf4", "gpt2"])
 def test_a_merged_model_says_what_the_policy_said(kind: str, runs: dict[str, Path], tmp_path: Path) -> None:
     found = export_run(runs[kind], what="merged", to=tmp_path / "merged", say=QUIET)
     assert found["policy"] == "ppo"
@@ -113,7 +116,7 @@ def test_a_merged_model_says_what_the_policy_said(kind: str, runs: dict[str, Pat
     assert AutoTokenizer.from_pretrained(tmp_path / "merged").get_vocab() == tiny.tokenizer().get_vocab()
 
 
-@pytest.mark.parametrize("kind", ["lora", "dora", "nf4", "int8"])
+@pytest.mark.parametrize("kind", ["lora", "dora", "nf4", "int8", "gpt2"])
 def test_an_adapter_says_what_the_policy_said(kind: str, runs: dict[str, Path], tmp_path: Path) -> None:
     found = export_run(runs[kind], what="adapter", to=tmp_path / "adapter", say=QUIET)
     assert found["mean"] < (0.3 if kind == "int8" else 2e-3)

@@ -20,6 +20,7 @@ from grue.errors import ConfigError, ModelError
 from grue.models.adapter import quiet_peft, with_adapter
 from grue.models.load import default_device, load_base
 from grue.models.quantization import is_quantised
+from grue.models.skeleton import skeleton
 from grue.models.value import ValueHead
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def save_merged(config: ModelConfig, weights: Mapping[str, torch.Tensor], folder
         model = adapted.merge_and_unload(safe_merge=True)  # type: ignore[operator]
     else:
         _fill(model, own)
+    _restore_layers(model, config)
     model.to(dtype).save_pretrained(folder)  # type: ignore[arg-type]
 
 
@@ -110,6 +112,19 @@ def _plain_base(config: ModelConfig) -> PreTrainedModel:
         base = base.dequantize()
     plain: PreTrainedModel = base.float()
     return plain
+
+
+@torch.no_grad()
+def _restore_layers(model: PreTrainedModel, config: ModelConfig) -> None:
+    """GPT-2's layers hold their weights the other way round; quantising makes ordinary ones of them."""
+    from transformers.pytorch_utils import Conv1D
+
+    for name, layer in skeleton(config).named_modules():
+        found = model.get_submodule(name)
+        if isinstance(layer, Conv1D) and isinstance(found, torch.nn.Linear):
+            turned = Conv1D(found.out_features, found.in_features)
+            turned.weight, turned.bias = torch.nn.Parameter(found.weight.T.contiguous()), found.bias
+            model.set_submodule(name, turned)
 
 
 @torch.no_grad()

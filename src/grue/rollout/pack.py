@@ -103,7 +103,7 @@ def samples(
             continue
         for place, segment in enumerate(episode.segments):
             inside = [(i, turn) for i, turn in enumerate(episode.turns) if turn.segment == place]
-            chosen = [i for i, turn in inside if turn.valid or not turn.is_context]
+            chosen = [i for i, turn in inside if not turn.is_context]
             if not chosen:
                 continue
             last = max(episode.turns[i].branches[-1].position if episode.turns[i].branches else 0 for i in chosen)
