@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
 
 import tiny
+from grue.config import override
 from grue.errors import ConfigError
 from grue.progress import Progress
 from grue.stages import run_all, run_stage
+from grue.storage import episodes
 from grue.storage.run import read_metrics
 
 SMALL = (
@@ -73,6 +76,34 @@ def test_labels_are_smoothed_only_among_valid_actions(tmp_path: Path) -> None:
         for stage in ("sft", "dagger"):
             for row in read_metrics(out, stage):
                 assert (row["loss"] == pytest.approx(row["nll"], rel=1e-5)) == (kind == "write")
+
+
+def test_a_policy_that_may_not_write_as_much_as_its_teacher_does_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, said = chat_folder(tmp_path / "model"), {}
+    for template in ("plain", "chat"):
+        config = tiny.config(
+            folder, *SMALL, "policy.kind=write", f"policy.template={template}", "policy.reply_tokens=2"
+        )
+        for stage in ("demos", "sft"):
+            run_stage(stage, config, tmp_path / template, say=Progress(quiet=True))
+        printed = capsys.readouterr()
+        found = re.search(
+            r"has (\d+) tokens, and the policy may write policy.reply_tokens=2", printed.out + printed.err
+        )
+        assert found
+        said[template] = int(found[1])
+    actions = {
+        turn.action for episode in episodes.read(tmp_path / "chat/episodes/demos.jsonl") for turn in episode.turns
+    }
+    assert said["plain"] == max(len(tiny.encoder().action(action)) for action in actions)
+    # one token ends the line; what closes a message of a chat besides is not the policy's
+    assert said["chat"] == max(len(tiny.tokenizer().encode(action)) for action in actions) + 1
+    enough = override(config, [f"policy.reply_tokens={said['chat']}"], None)
+    for stage in ("demos", "sft"):
+        run_stage(stage, enough, tmp_path / "enough", say=Progress(quiet=True))
+    assert "reply_tokens" not in "".join(capsys.readouterr())
 
 
 def test_a_chat_template_that_changes_between_two_stages_is_refused(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from grue.models.load import load_model
 from grue.progress import Progress
 from grue.stages.export import export_run
 from grue.stages.final import side_games
+from grue.stages.runner import plan
 from grue.stages.session import open_session
 from grue.stages.trained import load_trained, read_probe
 from grue.storage import checkpoint, episodes
@@ -179,6 +180,7 @@ def test_a_trained_policy_can_be_watched(finished: Path, tmp_path: Path) -> None
 def test_with_an_adapter_only_the_adapter_learns(tiny_folder: Path, config: Config, tmp_path: Path) -> None:
     changes = ["model.adapter=lora", "model.lora_rank=4", "ppo.kl_coef=0.1", "eval.side_games=0"]
     lora = override(config, changes, None)
+    assert "(LoRA of rank 4 learns)" in plan(lora, tmp_path) and "(all weights learn)" in plan(config, tmp_path)
     results = stages.run_all(lora, tmp_path / "run", say=QUIET)
     assert set(results["policies"]) == {"random", "gold", "base", "sft", "ppo"}
     sft, ppo = weights(tmp_path / "run", "sft"), weights(tmp_path / "run", "ppo")

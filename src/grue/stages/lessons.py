@@ -7,6 +7,7 @@ import random
 from grue.errors import DataError
 from grue.games.renamed import renamed_episode
 from grue.policy.policy import make_policy
+from grue.prompts.tokens import Encoder
 from grue.rollout.pack import Sample, samples, tokenise
 from grue.stages.session import Session
 from grue.storage import episodes
@@ -38,7 +39,24 @@ def lessons(session: Session, names: str, rename: float, *kinds: str, corrected:
     """
     rng = random.Random(names)
     policy, columns = make_policy(session.model, session.encoder), session.config.model.context
+    longest = 0
     read = (episode for kind in kinds for episode in episodes.read(session.run.episodes(kind)))
     played = (renamed_episode(episode, rng) if rng.random() < rename else episode for episode in read)
-    found = (tokenise(episode, policy, columns, advised=corrected) for episode in played)
-    return [sample.without_texts() for episode in found for sample in samples([episode])]
+    packed = []
+    for episode in played:
+        if session.config.policy.kind == "write":
+            longest = max([longest, *(_line(session.encoder, turn.action) for turn in episode.turns)])
+        found = tokenise(episode, policy, columns, advised=corrected)
+        packed += [sample.without_texts() for sample in samples([found])]
+    if longest > session.config.policy.reply_tokens:
+        session.say.warn(
+            f"an action of the teacher has {longest} tokens, and the policy may write "
+            f"policy.reply_tokens={session.config.policy.reply_tokens}"
+        )
+    return packed
+
+
+def _line(encoder: Encoder, action: str) -> int:
+    """How many tokens a policy writes that does `action`, with the one that ends its line."""
+    ids = encoder.action(action)
+    return next((count for count, token in enumerate(ids, 1) if encoder.ends(token)), len(ids))

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from grue.config import Config, LearningConfig
+from grue.config import Config, LearningConfig, ModelConfig
 from grue.errors import ConfigError, DataError, GameError, TeacherError, needs
 from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
@@ -159,7 +159,7 @@ def plan(config: Config, out: Path) -> str:
     corrections = [f"  dagger {dagger}, corrected by {config.dagger.teacher}"] if config.dagger.rounds else []
     return "\n".join(
         [
-            f"{config.preset}: {played}, {game.limit} steps; model {config.model.name}; seed {config.seed}",
+            f"{config.preset}: {played}, {game.limit} steps; model {_described(config.model)}; seed {config.seed}",
             f"  demos  {config.demos.games} train games played by {config.demos.teacher}",
             f"  sft    {config.sft.epochs} passes",
             *corrections,
@@ -168,6 +168,13 @@ def plan(config: Config, out: Path) -> str:
             f"  into   {out}; Ctrl-C saves, and the same command goes on",
         ]
     )
+
+
+def _described(model: ModelConfig) -> str:
+    """The model, and which of its weights learn, since `model.lora_*` without an adapter says nothing."""
+    stored = "" if model.quantize == "none" else f" on {model.quantize}"
+    learns = "all weights learn" if model.adapter == "none" else f"LoRA of rank {model.lora_rank}{stored} learns"
+    return f"{model.name} ({learns})"
 
 
 def _do(session: Session, name: str) -> None:
