@@ -28,6 +28,7 @@ from grue.games.teachers.scripted import CanRehearse, HasWords
 from grue.games.toy import ToyGame
 from grue.progress import Progress
 from grue.stages import run_all, run_stage
+from grue.storage import episodes
 from grue.types import Outcome, Task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -55,10 +56,10 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_declared_game_is_played_by_its_name() -> None:
     tasks = games.tasks("guess", "", "dev", 30, count=20)
     game = games.make("guess")
-    episodes = [play(game, task, teacher("random", game)) for task in tasks]
-    assert {episode.task.game for episode in episodes} == {"guess"}
-    assert sum(episode.won for episode in episodes) > 10  # 1 - 0.9^30 is 0.96
-    assert {turn.observation.text for episode in episodes for turn in episode.turns} > {"Higher.", "Lower."}
+    played = [play(game, task, teacher("random", game)) for task in tasks]
+    assert {episode.task.game for episode in played} == {"guess"}
+    assert sum(episode.won for episode in played) > 10  # 1 - 0.9^30 is 0.96
+    assert {turn.observation.text for episode in played for turn in episode.turns} > {"Higher.", "Lower."}
 
 
 def test_an_exception_in_a_declared_game_fails_the_episode_and_not_the_run(packages: Path) -> None:
@@ -73,6 +74,28 @@ def test_an_exception_in_a_declared_game_fails_the_episode_and_not_the_run(packa
     failed = [episode for episode in played if episode.outcome is Outcome.FAILED]
     assert 0 < sum(episode.won for episode in played) == 20 - len(failed) < 20  # wherever the number is 7
     assert all(episode.error and "KeyError" in episode.error for episode in failed)
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        ('self.show(text + "\\ud800" * won, float(won)), float(won)', "half a character"),
+        ('self.show(text, float("nan")), float(won)', "a score of nan"),
+        ('self.show(text, float(won)), float("inf")', "a reward of inf"),
+    ],
+)
+def test_what_could_not_be_stored_fails_the_episode_and_not_the_run(shown: str, said: str, packages: Path) -> None:
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    kept = "self.show(text, float(won)), float(won)"
+    assert kept in text
+    name = "odd_" + "".join(filter(str.isalpha, said))
+    (packages / f"{name}.py").write_text(text.replace(kept, shown), encoding="utf-8")
+    install(packages, name, f"{name} = {name}:Guess")
+    game = games.make(name)
+    played = [play(game, task, teacher("random", game)) for task in games.tasks(name, "", "dev", 60, count=3)]
+    assert all(episode.outcome is Outcome.FAILED and said in (episode.error or "") for episode in played)
+    episodes.append(packages / "played.jsonl", played)
+    assert [episode.error for episode in episodes.read(packages / "played.jsonl")] == [e.error for e in played]
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,8 @@ def _check_determinism(first: Game, second: Game, task: Task) -> None:
 
 
 def _check_observation(observation: Observation) -> None:
+    texts = (observation.text, observation.goal, observation.inventory, *(observation.actions or ()))
+    _require(all(map(_is_text, texts)), "texts are Unicode, without half characters (lone surrogates)")
     _require(bool(observation.goal), "an observation has a goal")
     _require(-1.0 <= observation.score <= 1.0, "a score is between -1 and 1")
     actions = observation.actions
@@ -118,6 +120,14 @@ def _doing(what: str) -> Iterator[None]:
             f"the game breaks its contract: {what} raised {type(error).__name__}: {error}",
             hint="GRUE_DEBUG=1 in front of the command shows where",
         ) from error
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _raises(call: Callable[[], object]) -> bool:

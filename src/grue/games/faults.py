@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import isfinite
 from typing import Any
 
 from grue.errors import GameError, GrueError
@@ -37,14 +38,29 @@ class Guarded:
 
     def reset(self, task: Task) -> Observation:
         with engine_errors():
-            return self._game.reset(task)
+            return _sound(self._game.reset(task))
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         with engine_errors():
-            return self._game.step(action)
+            observation, reward, outcome = self._game.step(action)
+            if not isfinite(reward):
+                raise GameError(f"the game gave a reward of {reward}")
+            return _sound(observation), reward, outcome
 
     def close(self) -> None:
         self._game.close()
+
+
+def _sound(observation: Observation) -> Observation:
+    """The same; GameError where it could not be stored, which would end the run and not the game."""
+    for text in (observation.text, observation.goal, observation.inventory, *(observation.actions or ())):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise GameError(f"the game shows what is no Unicode text, half a character: {text[:60]!r}") from error
+    if not isfinite(observation.score):
+        raise GameError(f"the game gave a score of {observation.score}")
+    return observation
 
 
 def _ask(game: Game, method: str, /, *arguments: Any, **options: Any) -> Any:
