@@ -12,12 +12,12 @@ import pytest
 import tiny
 from grue import games
 from grue.algos.advantages import turn_gae
-from grue.config import preset_config
+from grue.config import override, preset_config
 from grue.errors import ConfigError, DataError
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.stats import wilson
 from grue.experiments import prepare
-from grue.experiments.eval_gap.arms import arm_config, defective
+from grue.experiments.eval_gap.arms import PPOArm, arm_config, defective
 from grue.experiments.eval_gap.cells import Cell, Cells, from_episodes
 from grue.experiments.eval_gap.contrasts import (
     chosen_on_what_is_reported,
@@ -38,6 +38,8 @@ from grue.games.teachers import teacher
 from grue.policy.choose import Decoding
 from grue.progress import Progress
 from grue.rollout.collect import collect
+from grue.stages.session import open_session
+from grue.storage.run import Run, read_run_config
 from grue.train.credit import RunningScale, credit
 from grue.types import Outcome
 
@@ -396,6 +398,7 @@ def test_an_arm_trains_with_what_any_preset_sets_less_other_baselines(preset: st
     assert (found.game_baseline, found.hidden_state, found.kl_coef) == (False, False, size.kl_coef)
     assert (found.episodes_per_iteration, found.minibatches, found.gamma) == (6, 6, ours.gamma)
     assert found.value_passes > 0
+    assert (found.rate_warmup, found.target_kl, found.entropy_target) == (ours.rate_warmup, 0, 0)
 
 
 def test_contrasts_are_named_and_split_by_what_they_need() -> None:
@@ -467,6 +470,20 @@ def test_one_arm_trains_and_its_curve_is_kept(trained: Path) -> None:
     assert all(row["kl_old"] > 0 for row in extra["metrics"])  # the policy has moved
     assert set(extra["curve"]) == {"0", "1", "2"} and len(extra["metrics"]) == 2
     assert all(len(row) == 6 for row in extra["curve"].values())
+
+
+def test_the_rate_of_an_arm_rises_as_that_of_a_run(trained: Path) -> None:
+    config = read_run_config(trained)
+    moved = []
+    for steps in (0, 1000):
+        with open_session(Run(trained, config), config, Progress(quiet=True)) as session:
+            session.config = override(config, [f"ppo.rate_warmup={steps}"], None)
+            session.load("sft")
+            start = {name: p.detach().clone() for name, p in session.model.named_parameters()}
+            model, _ = PPOArm(session, Arm(), read_settings(SMALL), 0, start).train()
+        policy = {name: p.detach() for name, p in model.named_parameters() if name.startswith("lm.")}
+        moved.append(sum(float((p - start[name]).abs().sum()) for name, p in policy.items()))
+    assert 0 < moved[1] < moved[0] / 50  # four steps at 1 to 4 thousandths of the rate
 
 
 def test_draws_depend_on_a_games_place_alone() -> None:
