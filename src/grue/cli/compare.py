@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from grue.evaluate.runs import kind_letter
 from grue.progress import Progress
 
 
@@ -20,7 +21,7 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
         say("")
         if len(kinds) > 1:
             settings = " ".join(f"{name}={value}" for name, value in kind["settings"].items())
-            say(f"{_letter(number)}  {settings}", style="bold")
+            say(f"{kind_letter(number)}  {settings}", style="bold")
         for decoding in decodings:
             for line in _table(kind, decoding):
                 say(line)
@@ -35,7 +36,7 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
             words = f"success {100 * found['success']:+.1f} points ({low:+.1f} to {high:+.1f})"
             low, high = found["score_ci95"]
             words += f", score {found['score']:+.3f} ({low:+.3f} to {high:+.3f})"
-            say(f"{_letter(other['a'])} - {_letter(other['b'])}  {d}: {words}")
+            say(f"{kind_letter(other['a'])} - {kind_letter(other['b'])}  {d}: {words}")
     say("")
     sizes = [len(kind["runs"]) for kind in kinds]
     if max(sizes) > 1:
@@ -72,7 +73,3 @@ def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for line in lines
     ]
-
-
-def _letter(number: int) -> str:
-    return chr(ord("A") + number) if number < 26 else f"#{number + 1}"

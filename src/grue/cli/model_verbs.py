@@ -83,6 +83,9 @@ def compare(
     fold: Annotated[
         Literal["train", "dev", "test"] | None, typer.Option(help="which games; default: those of the evaluation")
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="also draw their learning curves: a .svg, .png or .pdf")
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -95,12 +98,19 @@ def compare(
         with common.reading_arguments():
             for run in runs:
                 common.existing_run(run)
+            if plot is not None:
+                from grue.report.comparison import check_figure_path, draw_comparison
+
+                check_figure_path(plot)
         from grue.cli.compare import show
         from grue.evaluate.runs import compare_runs
 
         result = compare_runs(runs, policy, fold)
         if not as_json:
             show(result, say)
+        if plot is not None:
+            draw_comparison(result, plot)
+            say(f"learning curves: {plot}")
         return result
 
     common.perform(work, as_json=as_json, quiet=quiet)

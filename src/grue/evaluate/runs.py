@@ -97,6 +97,11 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
     }
 
 
+def kind_letter(number: int) -> str:
+    """A short name for the kind of this place: A, B, ... Z, #27."""
+    return chr(ord("A") + number) if number < 26 else f"#{number + 1}"
+
+
 def _file(out: Path, policy: str, fold: str, decoding: str) -> Path:
     return file_of(out, evaluation_name(policy, fold, decoding))
 

@@ -13,7 +13,7 @@ Points = list[tuple[float, float]]
 
 SMOOTHED = "running mean and standard deviation"
 
-_SMOOTH_FROM = 16  # points: shorter series are shown as they are
+SMOOTH_FROM = 16  # points: shorter series are shown as they are
 _MOST_POINTS = 600
 
 
@@ -93,16 +93,16 @@ def _series(decoding: str, parts: dict[str, Points]) -> tuple[Series, str]:
     low, high = dict(parts.get("lo", ())), dict(parts.get("hi", ()))
     if low and all(step in low and step in high for step in x):
         return Series(decoding, x, y, tuple(low[step] for step in x), tuple(high[step] for step in x)), "95% interval"
-    if len(points) < _SMOOTH_FROM:
+    if len(points) < SMOOTH_FROM:
         return Series(decoding, x, y), ""
     x, y = _thinned(x, y)
-    mean, spread = _running(y, max(5, len(y) // 20))
+    mean, spread = running(y, max(5, len(y) // 20))
     lower = tuple(m - s for m, s in zip(mean, spread, strict=True))
     upper = tuple(m + s for m, s in zip(mean, spread, strict=True))
     return Series(decoding, x, mean, lower, upper, raw_y=y), SMOOTHED
 
 
-def _running(y: Sequence[float], window: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def running(y: Sequence[float], window: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Centred running mean and standard deviation; at the ends the window is what there is of it."""
     means, spreads = [], []
     for index in range(len(y)):

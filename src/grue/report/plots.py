@@ -91,13 +91,7 @@ def _draw(axes: Axes, series: Series, index: int) -> None:
 def _frame(axes: Axes, panel: Panel, references: Sequence[Reference], *, whole: bool) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(MUTED)
-    axes.spines["bottom"].set_linewidth(0.6)
-    axes.grid(axis="y", color=RULE, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, pad=3, colors=MUTED, labelcolor=MUTED)
+    quiet_frame(axes)
     axes.margins(x=0.02, y=0.08)
     values = [value for series in panel.series for value in (*series.y, *series.raw_y, *series.low, *series.high)]
     if panel.metric.unit == "share" and whole:
@@ -114,6 +108,17 @@ def _frame(axes: Axes, panel: Panel, references: Sequence[Reference], *, whole: 
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
     for reference in references:
         axes.axhline(reference.value, color=MUTED, linewidth=0.7, linestyle=(0, (1.5, 2.5)), zorder=1)
+
+
+def quiet_frame(axes: Axes) -> None:
+    """A bottom line, faint level lines and grey numbers: all else of a frame draws the eye from the curves."""
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(MUTED)
+    axes.spines["bottom"].set_linewidth(0.6)
+    axes.grid(axis="y", color=RULE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, pad=3, colors=MUTED, labelcolor=MUTED)
 
 
 def _name_lines(axes: Axes, panel: Panel, references: Sequence[Reference]) -> None:

@@ -1,0 +1,183 @@
+"""Learning curves of several runs in one figure: each training thin, the mean of a kind of training strong.
+
+On the left the games that a policy learns from, as it played them; on the right the dev games that choose its
+checkpoint. Over environment steps, so that runs whose iterations differ in size compare.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from grue.errors import ConfigError, DataError
+from grue.evaluate.runs import kind_letter
+from grue.report.curves import SMOOTH_FROM, running
+from grue.report.metrics import policy_title
+from grue.report.plots import DASHES, compact, percent_tick, quiet_frame, spread
+from grue.report.runfiles import RunFiles, read_run
+from grue.report.svg import INK, MUTED, OKABE_ITO
+from grue.report.tables import rows
+from grue.report.text import one_line
+from grue.storage.files import explained, write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMATS = ("svg", "png", "pdf")
+UNTRAINED = ("random", "explore", "gold", "gold-pruned", "optimal", "base")  # the same in every run of a game
+_STAGES = {"ppo": ("ppo", "dev"), "dagger": ("dagger", "dagger_dev")}  # policy -> its own games, the dev fold's
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One number over the environment steps that a training had used."""
+
+    steps: tuple[float, ...]  # the stage's own: iterations, rounds
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Trainings that differ in the seed alone."""
+
+    name: str
+    played: tuple[Curve, ...]  # one for each training
+    dev: tuple[Curve, ...]  # the same, or empty where one of them did not measure it
+
+
+def check_figure_path(path: Path) -> None:
+    """ConfigError unless the name ends in one of FORMATS."""
+    if path.suffix[1:].lower() not in FORMATS:
+        raise ConfigError(f"cannot draw into {path}", hint=f"a name that ends in .{', .'.join(FORMATS)}")
+
+
+def draw_comparison(compared: Mapping[str, Any], path: Path) -> None:
+    """Draw the curves of what `compare_runs` compared. DataError where a run logged none."""
+    check_figure_path(path)
+    policy = compared["policy"]
+    if policy not in _STAGES:
+        raise DataError(f"{policy} plays no games while it learns", hint="curves are of --policy ppo or dagger")
+    runs = [[read_run(Path(row["run"])) for row in kind["runs"]] for kind in compared["kinds"]]
+    measure = "success" if any(_won(run, policy) for kind in runs for run in kind) else "score"
+    alone = len(runs) == 1
+    names = ["" if alone else _name(number, kind["settings"]) for number, kind in enumerate(compared["kinds"])]
+    kinds = [_kind(name, members, policy, measure) for name, members in zip(names, runs, strict=True)]
+    found = [row for row in rows(runs[0][0].results or {}, "dev") if row.policy in UNTRAINED]
+    levels = {
+        policy_title(row.policy): value
+        for row in found
+        if row.decoding != "sampled" and (value := getattr(row, measure)) is not None
+    }
+    with explained(f"write {path}"):
+        write_atomic(path, _figure(kinds, measure, levels, path.suffix[1:].lower()))
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+    """The mean over trainings, at the steps that all of them have."""
+    tables = [dict(zip(curve.steps, zip(curve.x, curve.y, strict=True), strict=True)) for curve in curves]
+    steps = tuple(step for step in curves[0].steps if all(step in table for table in tables))
+    x, y = (tuple(fmean(table[step][which] for table in tables) for step in steps) for which in (0, 1))
+    return Curve(steps, x, y)
+
+
+def _won(run: RunFiles, policy: str) -> bool:
+    """Whether anything was ever won: in adventures it may not be, and the score tells what was learnt."""
+    logged = [run.stages[stage].series for stage in _STAGES[policy] if stage in run.stages]
+    return any(
+        value for series in logged for name in ("success", "success_greedy") for _, value in series.get(name, ())
+    )
+
+
+def _kind(name: str, runs: Sequence[RunFiles], policy: str, measure: str) -> Kind:
+    played, dev = [], []
+    for run in runs:
+        own, held_out = (run.stages.get(stage) for stage in _STAGES[policy])
+        if own is None or not own.series.get(measure) or not own.series.get("env_steps_trained"):
+            raise DataError(f"{run.name} logged no games of {policy}", hint="are all lines of its metrics.jsonl there?")
+        used = {0.0: 0.0} | dict(own.series["env_steps_trained"])
+        played.append(_curve(own.series[measure], used))
+        if held_out is not None and (points := held_out.series.get(f"{measure}_greedy")):
+            dev.append(_curve(points, used))
+    title = f"mean of {len(runs)} trainings; thin lines: each of them" if len(runs) > 1 else "one training"
+    return Kind(f"{name}: {title}" if name else title, tuple(played), tuple(dev) if len(dev) == len(runs) else ())
+
+
+def _curve(points: Sequence[tuple[float, float]], used: Mapping[float, float]) -> Curve:
+    known = [(step, used[step], value) for step, value in points if step in used]
+    steps, x, y = zip(*known, strict=True) if known else ((), (), ())
+    return Curve(steps, x, y)
+
+
+def _name(number: int, settings: Mapping[str, Any]) -> str:
+    return f"{kind_letter(number)}  {' '.join(f'{key}={value}' for key, value in settings.items())}"
+
+
+def _figure(kinds: Sequence[Kind], measure: str, levels: Mapping[str, float], form: str) -> bytes:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    held_out = any(kind.dev for kind in kinds)
+    lines = len(kinds) + 0.4
+    height = 2.9 + 0.17 * lines
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "grue", "text.parse_math": False, "font.size": 8}
+    with rc_context(settings), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a setting may hold a sign that the font lacks
+        figure = Figure(figsize=(7.8 if held_out else 4.6, height), facecolor="white")
+        found = figure.subplots(1, 1 + held_out, sharex=True, sharey=True, squeeze=False)[0]
+        low, top = (0.44 + 0.17 * lines) / height, 1 - 0.3 / height
+        figure.subplots_adjust(left=0.5 / figure.get_figwidth(), right=0.9, bottom=low, top=top, wspace=0.08)
+        _panel(found[0], "train games, sampled, as it learns", measure, [kind.played for kind in kinds], smooth=True)
+        if held_out:
+            _panel(found[1], "dev games, greedy", measure, [kind.dev for kind in kinds], smooth=False)
+            _levels(found[1], levels)
+        handles = [Line2D([], [], **_look(number)) for number in range(len(kinds))]
+        names = [one_line(kind.name, 110 if held_out else 60) for kind in kinds]
+        figure.legend(handles, names, loc="lower left", frameon=False, labelcolor=INK, ncols=1)
+        buffer = io.BytesIO()
+        dates = {"Date": None} if form == "svg" else {"CreationDate": None} if form == "pdf" else {}
+        figure.savefig(buffer, format=form, dpi=200, metadata=dates)
+    return buffer.getvalue()
+
+
+def _look(number: int) -> dict[str, Any]:
+    return {"color": OKABE_ITO[number % len(OKABE_ITO)], "linestyle": DASHES[number % 4], "linewidth": 1.6}
+
+
+def _panel(axes: Axes, title: str, measure: str, kinds: Sequence[Sequence[Curve]], *, smooth: bool) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.set_title(f"{measure}, {title}", loc="left", fontsize=8, color=INK)
+    for number, curves in enumerate(kinds):
+        look = _look(number)
+        if not curves:
+            continue
+        mean = mean_curve(curves)
+        smoothed = smooth and len(mean.y) >= SMOOTH_FROM
+        for curve in curves if len(curves) > 1 or smoothed else ():
+            axes.plot(curve.x, curve.y, color=look["color"], linewidth=0.6, alpha=0.35)
+        y = running(mean.y, max(5, len(mean.y) // 20))[0] if smoothed else mean.y
+        axes.plot(mean.x, y, marker="" if smoothed or len(mean.x) > 40 else "o", markersize=2.6, **look)
+    quiet_frame(axes)
+    axes.set_xlabel("environment steps", color=MUTED)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+    if measure == "success":
+        axes.set_ylim(-0.01, 1.02)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: percent_tick(value)))
+
+
+def _levels(axes: Axes, levels: Mapping[str, float]) -> None:
+    """What players that learn nothing reach on the same games, named at the right."""
+    low, high = axes.get_ylim()
+    ordered = sorted(levels.items(), key=lambda item: item[1])
+    heights = spread([value for _, value in ordered], gap=0.06 * (high - low), low=low, high=high)
+    for (name, value), height in zip(ordered, heights, strict=True):
+        axes.axhline(value, color=MUTED, linewidth=0.7, linestyle=(0, (1.5, 2.5)), zorder=1)
+        axes.text(1.02, height, name, transform=axes.get_yaxis_transform(), color=MUTED, verticalalignment="center")
