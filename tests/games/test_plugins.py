@@ -257,3 +257,52 @@ def test_seeds_of_a_declared_game_are_checked(packages: Path) -> None:
     with pytest.raises(ConfigError, match="outside fold"):
         games.make("guess").reset(Task("guess", "", "train", 10_000, 5))
     assert packages.exists()
+
+
+def test_actions_that_are_long_or_odd_reach_the_game_as_it_lists_them(packages: Path) -> None:
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    said = "'I guess,  after much thought, that it is ' + 'really ' * 20"
+    text = text.replace('tuple("0123456789")', f"tuple({said} + digit for digit in '0123456789')")
+    text = text.replace("action == str(self.number)", f"action == {said} + str(self.number)")
+    solved = f"    def gold(self) -> list[str]:\n        return [{said} + str(self.number)]\n\n    def close"
+    (packages / "wordy.py").write_text(text.replace("    def close", solved), encoding="utf-8")
+    install(packages, "wordy", "wordy = wordy:Guess")
+    game, task = games.make("wordy"), games.tasks("wordy", "", "train", 5, count=1)[0]
+    won = play(game, task, teacher("gold", game))
+    assert won.won and won.turns[0].valid and len(won.turns[0].action) > 150
+    assert all(turn.valid for turn in play(game, task, teacher("random", game)).turns)
+    pytest.importorskip("gymnasium")
+    from grue.wrappers.gym import GrueEnv
+
+    env = GrueEnv("wordy")
+    env.reset(options={"game_seed": task.seed})
+    assert won.turns[0].action in env.action_space
+    assert env.step(won.turns[0].action)[1] == 1.0
+
+
+@pytest.mark.parametrize("params", ["stalls=5", {"stalls": 5}])
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return 'stalls=' + params.split('=')[1]", ""),
+        ("return params[0]['stalls']", "check_params of the game .* raised TypeError"),
+        ("return None", "gave a NoneType"),
+    ],
+)
+def test_parameters_reach_the_check_of_the_game_as_text(
+    params: str | dict[str, int], body: str, said: str, packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "stalls_" + "".join(filter(str.isalpha, said))
+    checked = f"    @staticmethod\n    def check_params(params: str) -> str:\n        {body}\n\n    def reset"
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8").replace("    def reset", checked)
+    (packages / f"{name}.py").write_text(text, encoding="utf-8")
+    install(packages, name, f"{name} = {name}:Guess")
+    monkeypatch.chdir(packages)
+    checked_by_hand = CliRunner().invoke(app, ["check-game", f"{name}:Guess", "--games", "1", "stalls=5"])
+    if not said:
+        assert games.canonical_params(name, params) == "stalls=5"
+        assert checked_by_hand.exit_code == 0
+        return
+    with pytest.raises(GameError, match=said):
+        games.make(name, params)
+    assert checked_by_hand.exit_code == 1 and "check_params" in checked_by_hand.output

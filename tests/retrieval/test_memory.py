@@ -35,6 +35,7 @@ def test_a_note_holds_the_actions_their_success_and_the_end() -> None:
     short = note_of(episode, most=1)
     assert short is not None and short.text == f"Before: {episode.turns[0].action}. It was won."
     assert note_of(replace(episode, turns=())) is None
+    assert note_of(replace(episode, outcome=Outcome.FAILED)) is None
 
 
 def test_the_note_of_the_very_game_is_found_first() -> None:
@@ -61,6 +62,19 @@ def test_an_empty_memory_and_unknown_words_find_nothing_wrong() -> None:
     memory = Memory(_played(3))
     assert memory.search("") == [] and memory.search("a hall", 0) == []
     assert len(memory.search("zzz qqq", 2)) == 2  # no word is known: any notes, in their order
+
+
+def test_words_of_every_script_are_found_and_none_are_no_error() -> None:
+    def begins(text: str) -> Episode:
+        first, *others = _played(1)[0].turns
+        turns = (replace(first, observation=replace(first.observation, text=text)), *others)
+        return replace(_played(1)[0], turns=turns)
+
+    memory = Memory([begins("a hall"), begins("אתה במטבח"), begins("Вы на кухне"), begins("Vous êtes au café")])
+    for words in ("a hall", "במטבח", "КУХНЕ", "café"):
+        assert words.lower() in memory.search(words)[0].begins.lower()
+    silent = Memory([begins(""), begins("...")])
+    assert len(silent) == 2 and silent.search("a hall") == []
 
 
 def test_notes_stand_in_the_goal_through_the_whole_game() -> None:

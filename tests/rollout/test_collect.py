@@ -12,7 +12,7 @@ import torch
 import tiny
 from grue import games
 from grue.algos.losses import branch_log_probs, node_entropies
-from grue.errors import GameError, ModelError
+from grue.errors import ConfigError, DataError, GameError, ModelError
 from grue.games.toy import ToyGame
 from grue.models.policy_model import PolicyModel
 from grue.policy.choose import Decoding
@@ -88,7 +88,6 @@ def test_episodes_come_in_the_order_of_their_tasks_with_few_slots_or_many() -> N
     assert finished != episodes  # games end in an order of their own: the third seat did not wait for the first
     close(episodes, play(tasks, 20))
     assert play([], 3) == []
-    assert play(tasks, 0) == []
 
 
 def test_what_is_stored_adds_up() -> None:
@@ -322,3 +321,22 @@ def test_a_state_that_cannot_be_played_ends_its_game_and_no_other(silent: bool, 
             assert error in episode.error
         else:
             assert actions([episode]) == actions([twin])
+
+
+def test_seats_that_cannot_be_played_in_are_refused() -> None:
+    with pytest.raises(ConfigError, match="several seats"):
+        collect(tiny.policy(MODEL), [games.make("toy")] * 2, tiny.tasks(4), GREEDY)
+    with pytest.raises(ConfigError, match="no game to play 4 tasks"):
+        collect(tiny.policy(MODEL), [], tiny.tasks(4), GREEDY)
+    assert collect(tiny.policy(MODEL), [], [], GREEDY) == []
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.0, 1.0), (-1.0, 1.0), (math.nan, 1.0), (1.0, 0.0), (1.0, 1.5)])
+def test_what_nothing_can_be_drawn_with_is_refused(temperature: float, top_p: float) -> None:
+    with pytest.raises(ConfigError, match=r"temperature|top_p"):
+        Decoding(temperature=temperature, top_p=top_p)
+
+
+def test_half_a_character_is_named() -> None:
+    with pytest.raises(DataError, match="half characters"):
+        tiny.encoder().observation("a \ud800 hall")

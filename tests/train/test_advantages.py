@@ -76,6 +76,12 @@ def test_discounted_returns_by_hand() -> None:
     assert discounted_returns(np.array([]), 0.5).tolist() == []
 
 
+def test_whole_numbers_are_not_cut_off() -> None:
+    zeros, last = np.array([0, 0, 0]), np.array([0, 0, 1])
+    assert turn_gae(last, zeros, 0.0, 0.9, 0.9)[0] == pytest.approx([0.6561, 0.81, 1.0])
+    assert discounted_returns(last, 0.9) == pytest.approx([0.81, 0.9, 1.0])
+
+
 def test_normalised_values_have_mean_0_and_deviation_1() -> None:
     found = normalise(np.array([1.0, 2.0, 3.0, 6.0]))  # mean 3, deviation sqrt((4 + 1 + 0 + 9) / 4)
     assert found == pytest.approx(np.array([-2, -1, 0, 3]) / 3.5**0.5)
@@ -160,6 +166,13 @@ def test_a_group_is_its_own_baseline() -> None:
         pytest.approx([-0.405] * 2),
         pytest.approx([0, 0]),
     ]
+
+
+def test_games_of_two_kinds_with_one_seed_are_two_games() -> None:
+    plays = [episode((reward,), (0.0,), seed=5) for reward in (1.0, 1.0, 0.0, 0.0)]
+    plays = [replace(play, task=replace(play.task, game=game)) for play, game in zip(plays, "aabb", strict=True)]
+    assert [a.tolist() for a in against_group(plays, settings())] == [[0.0]] * 4
+    assert telling_plays(plays, settings(plays_per_game=2, plays_kept=1)) == [0, 1, 2, 3]  # neither tells anything
 
 
 @pytest.mark.parametrize("weight", [0.25, 1.0])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tiny
-from grue.errors import CheckpointError, TrainingError
+from grue.errors import CheckpointError, ConfigError, TrainingError
 from grue.models.policy_model import PolicyModel, Reading
 from grue.models.value import ValueHead
 from grue.rollout.pack import Batch, Sample, samples
@@ -56,6 +56,18 @@ def test_learning_rates_by_hand(schedule: str, factors: list[float]) -> None:
     """Two steps of warm-up to the peak, then four steps down."""
     found = [learning_rate_factor(schedule, step, 6, 2) for step in range(6)]
     assert found == pytest.approx(factors)
+
+
+def test_an_unknown_schedule_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'Linear'"):
+        learning_rate_factor("Linear", 0, 6, 2)
+
+
+def test_a_model_that_learnt_with_dropout_plays_without() -> None:
+    model = tiny.policy_model()
+    learner = learner_of(model, dropout=True)
+    learner.step(items(model), nll, 1.0)
+    assert not any(module.training for module in model.modules())
 
 
 def test_a_short_training_reaches_its_peak() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import tiny
 from grue import games, stages
-from grue.errors import ConfigError
+from grue.errors import ConfigError, TrainingError
 from grue.games.training import training_games
 from grue.progress import Progress
 from grue.train.measures import UNMEASURED, merit_of
@@ -25,6 +25,11 @@ def test_draws_are_different_games_decided_by_the_seed() -> None:
     # each game is in two draws of five: 80 times, give or take 4 standard deviations
     assert set(every) == set(tasks)
     assert all(80 - 28 < count < 80 + 28 for count in every.values())
+
+
+def test_no_games_to_draw_from_are_an_error() -> None:
+    with pytest.raises(TrainingError, match="no train games"):
+        draw_tasks([], 4, 1, "x")
 
 
 def test_plays_of_one_game_stand_together() -> None:

@@ -66,7 +66,8 @@ def test_any_text_holds_what_the_stock_space_refuses() -> None:
     assert "a b\n" in space
     assert "über" in space
     assert "" in space
-    assert "x" * 11 not in space
+    assert "x" * 11 in space  # of samples alone are no longer than that
+    assert "x" * 100_001 not in space
     assert 7 not in space
     assert space.sample() in space
 
@@ -152,6 +153,21 @@ def test_many_games_of_a_vector_environment_share_one_java() -> None:
     assert finished >= 16
     assert len(jvm._running) == 1
     envs.close()
+
+
+@pytest.mark.parametrize("action", [5, None, b"look", np.int64(1)])
+def test_what_is_no_text_is_refused_where_text_is_played(action: object) -> None:
+    env = grue.wrappers.gym.GrueEnv()
+    env.reset(seed=0)
+    with pytest.raises(ConfigError, match="action of this environment is a str"):
+        env.step(action)
+    assert env.step(np.str_("look"))[4]["steps"] == 1
+
+
+def test_white_space_around_an_action_is_none_of_it() -> None:
+    env = grue.wrappers.gym.GrueEnv()
+    env.reset(seed=0)
+    assert env.step("  look ")[4]["valid"]
 
 
 def test_an_unknown_kind_of_action_is_refused() -> None:

@@ -11,8 +11,7 @@ from grue.errors import ConfigError
 from grue.games import Game, canonical_params, is_known, known_games, make
 from grue.games.base import FOLDS
 from grue.games.check import check_game
-from grue.games.params import parse
-from grue.games.plugins import load_class
+from grue.games.plugins import load_class, spelled
 from grue.progress import Progress
 from grue.types import Task
 
@@ -46,6 +45,5 @@ def _what(name: str, params: str) -> tuple[Callable[[], Game], Task]:
     game_class = load_class(name)
     if not callable(game_class):
         raise ConfigError(f"{name} is no class", hint="name it as package.module:Class")
-    known = getattr(game_class, "check_params", None)
-    spelled = known(params) if known else ",".join(f"{k}={v}" for k, v in sorted(parse(params).items()))
-    return lambda: game_class(spelled), Task(name, spelled, "train", 0, 8)
+    text = spelled(game_class, name, params)
+    return lambda: game_class(text), Task(name, text, "train", 0, 8)

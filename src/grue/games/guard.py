@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from grue.errors import GameError
 
@@ -29,6 +30,11 @@ def clean_action(action: str) -> str:
     line = " ".join(action[: 20 * MAX_ACTION].split())
     line = "".join(char if _is_clean(char) else "?" for char in line)
     return line[:MAX_ACTION].rstrip()
+
+
+def as_played(action: str, listed: Collection[str] | None) -> str:
+    """`action` itself where the game lists it, however long or odd; else `clean_action` of it."""
+    return action if listed and action in listed else clean_action(action)
 
 
 def refusal(action: str, *, commas: bool = False) -> str:

@@ -61,6 +61,8 @@ def check_family(game: str) -> str:
     if game not in FAMILIES:
         from grue.games import known_games  # which imports this module
 
+        if game in known_games():
+            raise ConfigError(f"{game!r} is no game of TextWorldExpress", hint="use games.make(task.game)")
         hint = _nearest(str(game), known_games())
         if ":" in str(game):
             hint += "; a class of yours gets a name by the entry point grue.games of its package"

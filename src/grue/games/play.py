@@ -9,7 +9,7 @@ from typing import Protocol
 
 from grue.errors import GameError
 from grue.games.base import Game
-from grue.games.guard import clean_action
+from grue.games.guard import as_played
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
 
@@ -39,7 +39,7 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
         observation = game.reset(longer)
         player.start(longer, observation)
         while outcome is None:
-            action = clean_action(player.act(observation))
+            action = as_played(player.act(observation), observation.actions)
             valid = observation.actions is None or action in observation.actions
             after, reward, outcome = game.step(action)
             turns.append(Turn(observation=observation, action=action, reward=reward, valid=valid))

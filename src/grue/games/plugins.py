@@ -11,12 +11,12 @@ Only what is installed counts: a configuration or run directory names games, nev
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any
 
-from grue.errors import ConfigError, GameError
+from grue.errors import ConfigError, GameError, GrueError
 from grue.games.base import Game
 from grue.games.faults import Guarded
 from grue.games.params import Params, parse
@@ -36,10 +36,30 @@ def is_plugin(game: str) -> bool:
 
 def plugin_params(game: str, params: Params) -> str:
     """The one spelling of `params` for a declared game: its own, or sorted by key."""
-    check: Callable[[Params], str] | None = getattr(_load(_entry(game)), "check_params", None)
-    if check is not None:
-        return check(params)
-    return ",".join(f"{key}={value}" for key, value in sorted(parse(params).items()))
+    return spelled(_load(_entry(game)), game, params)
+
+
+def spelled(game_class: Any, name: str, params: Params) -> str:
+    """`params` as the `check_params` of `game_class` spells them, or sorted by key. GameError where that breaks."""
+    check: Callable[[str], object] | None = getattr(game_class, "check_params", None)
+    if check is None:
+        return _joined(parse(params))
+    try:
+        found = check(params if isinstance(params, str) else _joined(params))
+    except GrueError:
+        raise
+    except Exception as error:  # theirs: who gave the parameters has to know where it came from
+        raise GameError(
+            f"check_params of the game {name!r} raised {type(error).__name__}: {error}",
+            hint='it gets one text, such as "doors=1,rooms=3", and raises grue.errors.ConfigError for a wrong one',
+        ) from error
+    if not isinstance(found, str):
+        raise GameError(f"check_params of the game {name!r} gave a {type(found).__name__}", hint="it gives a str")
+    return found
+
+
+def _joined(params: Mapping[str, object]) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(params.items()))
 
 
 def make_plugin(game: str, params: Params) -> Game:

@@ -41,7 +41,7 @@ def prepare_recomputing(model: PreTrainedModel) -> None:
 
 @contextmanager
 def training(model: PolicyModel, *, dropout: bool, recompute: bool, attention: str = "sdpa") -> Iterator[None]:
-    """The model as one optimiser step wants it; afterwards everything but train or eval is as before.
+    """The model as one optimiser step wants it; afterwards as play wants it, without dropout, and all else as before.
 
     transformers recomputes a layer only if its `training` switch is on, and PPO trains with it off, since dropout would
     change log-probs. So the switch of the layers themselves is on, that of the modules within is as `dropout` says.
@@ -60,8 +60,7 @@ def training(model: PolicyModel, *, dropout: bool, recompute: bool, attention: s
             yield
     finally:
         config._attn_implementation = stock
-        for layer in layers:
-            layer.training = dropout
+        model.eval()
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:

@@ -13,7 +13,7 @@ from grue.models.sharding import whole
 
 
 class Actor:
-    """`model` is what plays. With an adapter or in float32 it is the trained model itself; `sync` then does nothing.
+    """`model` is what plays. With an adapter or in float32 it is the trained model itself, which has nothing to `sync`.
 
     Of a model in shards it is the whole copy beside them, and all processes have to make the actor and `sync` together.
     A copy of its own has packed weights, unless `packed` is false.

@@ -5,12 +5,14 @@ Also what all policies share: the query of a seat that is to act, the decision t
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from grue.errors import ConfigError
 from grue.models.policy_model import PolicyModel
 from grue.policy.engine import Engine
 from grue.policy.trie import Node, TrieCache, path_branches
@@ -26,6 +28,15 @@ class Decoding:
     greedy: bool = False
     temperature: float = 1.0
     top_p: float = 1.0  # of text that is written; a choice among valid actions is always among all of them
+
+    def __post_init__(self) -> None:
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise ConfigError(
+                f"a temperature of {self.temperature} cannot be drawn with",
+                hint="it is above 0; Decoding(greedy=True) takes the likeliest action",
+            )
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p={self.top_p} keeps no share of the tokens", hint="it is above 0 and at most 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer
 
 from grue.config import PolicyConfig
+from grue.errors import DataError
 from grue.prompts.chat import ChatPieces, chat_pieces
 from grue.prompts.transcript import (
     ACT,
@@ -131,9 +132,14 @@ class Encoder:
         return ids[: first + 1], ids[first + 1 :]
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        if self._fast is not None:
-            return tuple(self._fast.encode(text, add_special_tokens=False).ids)
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+        try:
+            if self._fast is not None:
+                return tuple(self._fast.encode(text, add_special_tokens=False).ids)
+            return tuple(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+        except TypeError as error:  # what the tokenizer says of them does not name them
+            raise DataError(
+                f"{text[:60]!r} is no text that can be encoded", hint="half characters (lone surrogates) are none"
+            ) from error
 
     def _trusted(self, text: str) -> tuple[int, ...]:
         """Text of the template, whose special tokens are meant."""

@@ -14,7 +14,7 @@ from grue.errors import needs
 from grue.games.base import Game, begin_reset, begin_step
 from grue.types import Episode, Observation, Outcome, Task
 
-_WORD = re.compile(r"[a-z0-9]+")
+_WORD = re.compile(r"[^\W_]+")  # letters and digits of any script
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,10 @@ class Note:
 def note_of(episode: Episode, most: int = 20) -> Note | None:
     """The actions of an episode in order, with a + behind those that scored, and how it ended.
 
-    None for an episode without turns. Actions that the game did not list are left out, and those behind `most`.
+    None for an episode without turns, and for one that crashed, whose end says nothing. Actions that the game did not
+    list are left out, and those behind `most`.
     """
-    if not episode.turns:
+    if not episode.turns or episode.outcome is Outcome.FAILED:
         return None
     listed = [turn for turn in episode.turns if turn.valid][:most]
     actions = ", ".join(turn.action + (" +" if turn.reward > 0 else "") for turn in listed)
@@ -48,9 +49,10 @@ class Memory:
         import bm25s
 
         self.notes = [note for episode in episodes if (note := note_of(episode)) is not None]
-        self._index = bm25s.BM25()
-        if self.notes:
-            self._index.index([words(note.begins) for note in self.notes], show_progress=False)
+        terms = [words(note.begins) for note in self.notes]
+        self._index = bm25s.BM25() if any(terms) else None
+        if self._index is not None:
+            self._index.index(terms, show_progress=False)
 
     def __len__(self) -> int:
         return len(self.notes)
@@ -61,7 +63,7 @@ class Memory:
         `without` leaves out notes about that very game, whatever its step limit.
         """
         query = words(begins)
-        if not self.notes or not query or count < 1:
+        if self._index is None or not query or count < 1:
             return []
         scores = self._index.get_scores(query)
         ranked = sorted(range(len(self.notes)), key=lambda place: (-float(scores[place]), place))

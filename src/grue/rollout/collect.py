@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from grue.errors import ConfigError
 from grue.games import Game, begin_reset
 from grue.games.teachers import Adviser
 from grue.parallel import ALONE, Processes
@@ -40,13 +41,18 @@ def collect(
     its limit showed last (`Episode.last_value`).
     """
 
+    if len({id(game) for game in games}) < len(games):
+        raise ConfigError("a game stands in several seats", hint="make one for each: [make(name) for _ in range(8)]")
+
     def seat(row: int, game: Game) -> Seat:
         asked = Adviser(adviser, game) if adviser else None
         return Seat(row, game, policy, player, columns, asked, values_limit)
 
     def play(part: Sequence[Task], places: Sequence[int]) -> list[Episode]:
         seats = [seat(row, game) for row, game in enumerate(games[: len(part)])]
-        return _collect_here(policy, seats, part, places, decoding, seed, columns, on_episode) if seats else []
+        if part and not seats:
+            raise ConfigError(f"there is no game to play {len(part)} tasks in", hint="make at least one")
+        return _collect_here(policy, seats, part, places, decoding, seed, columns, on_episode) if part else []
 
     return processes.all_of(tasks, play)
 

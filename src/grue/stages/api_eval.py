@@ -18,7 +18,7 @@ from grue.config import Config
 from grue.errors import ConfigError, GameError
 from grue.evaluate.summary import summarise
 from grue.games import Game
-from grue.games.guard import clean_action
+from grue.games.guard import as_played
 from grue.interrupt import Interrupt
 from grue.launch import launched
 from grue.policy.api import ApiPlayer
@@ -54,8 +54,9 @@ class Seat:
 
     def play(self, reply: str) -> Episode | None:
         """Take what the model replied to the game; the episode if that ended it."""
-        before, action = self.observation, clean_action(reply)
+        before = self.observation
         assert before is not None
+        action = as_played(reply, before.actions)
         try:
             self.observation, reward, outcome = self.game.step(action)
         except GameError as error:

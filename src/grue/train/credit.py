@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from grue.algos.advantages import discounted_returns, normalise, turn_gae
 from grue.config import PPOConfig
-from grue.types import Episode, Outcome
+from grue.types import Episode, Outcome, Task
 
 Array = NDArray[np.float64]
 
@@ -72,10 +72,9 @@ def critic_values(episodes: Sequence[Episode]) -> list[Array]:
 def against_group(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 1.0) -> list[Array]:
     """Discounted return of a play less the mean over the plays of the same game, the same for every turn."""
     returns = [discounted_return(episode, cfg, divisor) for episode in episodes]
-    means = {seed: float(np.mean([returns[i] for i in plays])) for seed, plays in _plays_by_game(episodes).items()}
+    means = {task: float(np.mean([returns[i] for i in plays])) for task, plays in _plays_by_game(episodes).items()}
     return [
-        np.full(episode.steps, total - means[episode.task.seed])
-        for episode, total in zip(episodes, returns, strict=True)
+        np.full(episode.steps, total - means[episode.task]) for episode, total in zip(episodes, returns, strict=True)
     ]
 
 
@@ -98,10 +97,10 @@ def telling_plays(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 
     return sorted(set(kept)) or list(range(len(episodes)))
 
 
-def _plays_by_game(episodes: Sequence[Episode]) -> dict[int, list[int]]:
-    plays: dict[int, list[int]] = {}
+def _plays_by_game(episodes: Sequence[Episode]) -> dict[Task, list[int]]:
+    plays: dict[Task, list[int]] = {}
     for index, episode in enumerate(episodes):
-        plays.setdefault(episode.task.seed, []).append(index)
+        plays.setdefault(episode.task, []).append(index)
     return plays
 
 

@@ -54,7 +54,10 @@ def _hidden(to_go: int | None, left: int) -> tuple[float, float, float, float]:
 
 
 class GameBaseline:
-    """Values per turn for GAE. `demo_steps`: seed of a train game -> steps of its demonstration (may be empty)."""
+    """Values per turn for GAE, for the train games of one game: they are told apart by their seeds.
+
+    `demo_steps`: seed of a train game -> steps of its demonstration (may be empty).
+    """
 
     def __init__(self, demo_steps: Mapping[int, int], cfg: PPOConfig, seed: str) -> None:
         self._demo_steps, self._cfg = demo_steps, cfg

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils import GradientAccumulationPlugin
 
 from grue.config.stages import LearningConfig, ModelConfig
-from grue.errors import CheckpointError, TrainingError
+from grue.errors import CheckpointError, ConfigError, TrainingError
 from grue.models.checkpointing import training
 from grue.models.load import compute_dtype
 from grue.models.policy_model import PolicyModel, Reading
@@ -31,6 +31,8 @@ def learning_rate_factor(schedule: str, step: int, total: int, warmup: int) -> f
 
     The warm-up takes `warmup` steps, but at most half of all: a short training would end before its peak.
     """
+    if schedule not in ("constant", "linear", "hold", "cosine"):
+        raise ConfigError(f"unknown schedule {schedule!r}", hint="constant, linear, hold or cosine")
     warmup = min(warmup, total // 2)
     if step < warmup:
         return (step + 1) / warmup

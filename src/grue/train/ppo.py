@@ -10,6 +10,7 @@ from functools import partial
 
 from grue import heap
 from grue.config import Config
+from grue.errors import TrainingError
 from grue.games import Game
 from grue.games.told import Starts
 from grue.games.training import training_games
@@ -125,6 +126,8 @@ def _updater(config: Config, learner: Learner, demo_steps: Mapping[int, int]) ->
 
 def draw_tasks(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list[Task]:
     """`count` plays of `count / plays` different games, drawn by `seed`. All of them, again, if too few."""
+    if not tasks:
+        raise TrainingError("there are no train games to draw from", hint="game.params decides which there are")
     rng, different = random.Random(seed), max(1, count // plays)
     chosen: list[Task] = []
     while len(chosen) < different:

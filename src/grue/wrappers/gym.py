@@ -19,7 +19,7 @@ from gymnasium import spaces
 from grue.config.presets import PRESETS
 from grue.errors import ConfigError
 from grue.games import canonical_params, make, tasks
-from grue.games.guard import MAX_ACTION
+from grue.games.guard import MAX_ACTION, as_played
 from grue.games.params import Params
 from grue.prompts.transcript import render_task
 from grue.types import Observation, Outcome, Task
@@ -44,7 +44,7 @@ IDS = {
 
 
 class AnyText(spaces.Text):
-    """Every str up to a length. Samples are made of printable ASCII, but games print what they like.
+    """Every str of up to MAX_TEXT characters: games print what they like. Samples are printable ASCII of `max_length`.
 
     `spaces.Text` holds a fixed alphabet, by default one without the space.
     """
@@ -54,7 +54,7 @@ class AnyText(spaces.Text):
         super().__init__(max_length, min_length=0, charset=printable, seed=seed)
 
     def contains(self, x: Any) -> bool:
-        return isinstance(x, str) and len(x) <= self.max_length
+        return isinstance(x, str) and len(x) <= MAX_TEXT
 
     def __repr__(self) -> str:
         return f"AnyText({self.max_length})"
@@ -112,7 +112,7 @@ class GrueEnv(gymnasium.Env[str, Any]):
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Do one action: a str or an index, as the environment was made."""
-        text = self._text_of(action) if self._by_index else str(action)
+        text = self._text_of(action) if self._by_index else self._typed(action)
         valid = self._seen.actions is None or text in self._seen.actions
         self._seen, reward, outcome = self._game.step(text)
         self._steps += 1
@@ -142,6 +142,14 @@ class GrueEnv(gymnasium.Env[str, Any]):
         actions = self._seen.actions or ()
         return actions[int(index)] if 0 <= int(index) < len(actions) else NO_SUCH_ACTION
 
+    def _typed(self, action: Any) -> str:
+        if not isinstance(action, str):  # the text of a number would cost a step and do nothing, step after step
+            raise ConfigError(
+                f"an action of this environment is a str, not {action!r} of type {type(action).__name__}",
+                hint="action='index' makes one that takes numbers of info['valid_actions']",
+            )
+        return as_played(action, self._seen.actions)
+
     def _info(self, outcome: Outcome | None, *, valid: bool) -> dict[str, Any]:
         seen = self._seen
         info: dict[str, Any] = {
@@ -156,7 +164,7 @@ class GrueEnv(gymnasium.Env[str, Any]):
             "game_seed": self._task.seed,
         }
         if self._by_index:
-            info["action_mask"] = self._mask(seen.actions)
+            info["action_mask"] = self._mask(seen.actions if outcome is None else ())
         return info
 
     def _mask(self, actions: tuple[str, ...] | None) -> np.ndarray[Any, np.dtype[np.int8]]:

@@ -11,7 +11,7 @@ import torch
 from grue.errors import GameError
 from grue.experiments.eval_gap.prompts import Style, prompt_ids
 from grue.games import Game
-from grue.games.guard import clean_action
+from grue.games.guard import as_played
 from grue.policy.choose import ChoosePolicy, Decoding, Query
 from grue.policy.engine import Engine
 from grue.types import Episode, Observation, Outcome, Task, Turn
@@ -74,7 +74,8 @@ def play_prompts(
 
 
 def _play(table: Table, action: str) -> Episode | None:
-    before, action = table.observation, clean_action(action)
+    before = table.observation
+    action = as_played(action, before.actions)
     valid = before.actions is None or action in before.actions
     try:
         table.observation, reward, outcome = table.game.step(action)
