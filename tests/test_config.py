@@ -53,6 +53,20 @@ def test_a_file_from_before_a_setting_was_taken_out_is_read_if_it_did_without(tm
         read_config(file)
 
 
+def test_a_file_that_was_cut_off_is_not_filled_up_with_defaults(tmp_path: Path) -> None:
+    file, whole = tmp_path / "config.yaml", dump_config(preset_config("toy"))
+    for cut in ("", whole[: whole.index("game:")], whole[: whole.index("\nppo:")], whole[: whole.index("eval:") + 6]):
+        file.write_text(cut)
+        with pytest.raises(ConfigError, match="was it cut off"):
+            read_config(file)
+    file.write_text(whole[: whole.index("dagger:")] + whole[whole.index("ppo:") :])  # from before there was DAgger
+    assert read_config(file).game.name == "toy"
+    file.write_text(whole.replace("ppo:", "ppo:\n  new_trick: 3", 1))
+    with pytest.raises(ConfigError, match=r"unknown setting ppo\.new_trick") as caught:
+        read_config(file)
+    assert "newer grue" in caught.value.hint
+
+
 def test_cooking16_is_the_default_and_has_the_settings_of_its_name() -> None:
     game = load_config().game
     assert game.name == "cookingworld"
@@ -239,7 +253,7 @@ def test_sampling_is_at_the_temperature_of_what_was_trained(tmp_path: Path) -> N
     (tmp_path / "config.yaml").write_text(old.replace("temperature: 1.0", "temperature: 0.5", 1))
     config = read_config(tmp_path / "config.yaml")
     assert (config.ppo.temperature, config.sampling_temperature) == (0.5, 1)
-    (tmp_path / "switch.yaml").write_text("eval: {temperature: yes}")
+    (tmp_path / "switch.yaml").write_text(old.replace("temperature: 1.0", "temperature: yes"))
     with pytest.raises(ConfigError, match="a number, not a switch"):
         read_config(tmp_path / "switch.yaml")
 

@@ -322,6 +322,19 @@ def test_mistakes_are_one_error_each(runs: dict[str, Path], tmp_path: Path, tiny
         load_policy(tmp_path)
 
 
+def test_a_full_disk_is_one_error(runs: dict[str, Path], tmp_path: Path) -> None:
+    script = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "from grue.cli.main import app\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+        f"app(['export', {str(runs['full'])!r}, '--to', {str(tmp_path / 'out')!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "cannot write" in done.stderr and "a file size limit was reached" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_older_run_without_a_recorded_game_says_what_to_do(runs: dict[str, Path], tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(runs["full"], run)

@@ -17,6 +17,7 @@ import tiny
 from grue import stages
 from grue.config import Config, load_config, override, read_config
 from grue.errors import CheckpointError, ConfigError, DataError, GameError, GrueError, ModelError
+from grue.evaluate.runs import compare_runs
 from grue.hardware import physical_cores
 from grue.models.load import load_model
 from grue.progress import Progress
@@ -25,7 +26,7 @@ from grue.stages.final import side_games
 from grue.stages.runner import plan
 from grue.stages.session import open_session
 from grue.stages.trained import load_trained, read_probe
-from grue.storage import checkpoint, episodes
+from grue.storage import checkpoint, episodes, jsonl
 from grue.storage.run import Run, read_metrics, read_run_config, read_stages
 from grue.types import Outcome
 
@@ -272,9 +273,72 @@ def test_an_evaluation_that_cannot_end_does_not_begin(finished: Path, config: Co
     shutil.copytree(finished, run)
     shutil.rmtree(run / "checkpoints" / "ppo")
     before = (run / "results.json").read_bytes()
-    with pytest.raises(CheckpointError, match="ppo holds no checkpoint"):
+    with pytest.raises(CheckpointError, match="ppo holds no best weights"):
         stages.run_stage("eval", config, run, say=QUIET, again=True)
     assert (run / "results.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("stage", ["demos", "sft", "ppo", "eval"])
+def test_nothing_is_deleted_for_a_model_that_cannot_be_loaded(
+    stage: stages.StageName, finished: Path, config: Config, tmp_path: Path
+) -> None:
+    run, missing = tmp_path / "run", override(config, [f"model.name={tmp_path / 'gone'}"])
+    shutil.copytree(finished, run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+    with pytest.raises(GrueError, match="gone"):
+        stages.run_stage(stage, missing, run, say=QUIET, again=True)
+    with pytest.raises(GrueError, match="gone"):
+        stages.run_all(missing, run, say=QUIET, again=True)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_prompts_of_another_form_begin_anew_with_sft_and_with_nothing_later(
+    finished: Path, config: Config, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    kept = (run / "prompt.json").read_bytes()
+    (run / "prompt.json").write_text('{"sha256": "of another template"}')
+    with pytest.raises(ConfigError, match="another form"):
+        stages.run_stage("eval", config, run, say=QUIET, again=True)
+    assert (run / "results.json").exists() and weights(run, "ppo")
+    stages.run_stage("sft", config, run, say=QUIET, again=True)
+    assert (run / "prompt.json").read_bytes() == kept
+    assert not (run / "checkpoints" / "ppo").exists()
+
+
+def test_the_best_weights_are_not_silently_the_last(finished: Path, config: Config, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (best,) = (run / "checkpoints" / "ppo").glob("best-*")
+    shutil.rmtree(best)
+    with pytest.raises(CheckpointError, match="no best weights") as caught:
+        stages.run_stage("eval", config, run, say=QUIET, again=True)
+    assert "--again" in caught.value.hint
+    with pytest.raises(CheckpointError, match="no best weights"):
+        load_trained(run)
+
+
+def test_pairs_are_of_all_games_that_were_measured(finished: Path, config: Config, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (run / "results.json").unlink()
+    jsonl.keep_first(run / "episodes" / "eval-ppo-test-greedy.jsonl", 4)
+    with pytest.raises(DataError, match="4 of the 6 games that were measured"):
+        stages.run_stage("eval", config, run, say=QUIET)
+    with pytest.raises(DataError, match="4 of the 6 games that were measured"):
+        compare_runs([run])
+
+
+def test_what_the_baseline_knows_of_demonstrations_is_not_silently_less(
+    finished: Path, config: Config, tmp_path: Path
+) -> None:
+    run = _unfinished(finished, tmp_path / "run", "ppo")
+    jsonl.keep_first(run / "episodes" / "demos.jsonl", 3)
+    before = (run / "stages.json").read_bytes()
+    with pytest.raises(DataError, match="holds 3 of the"):
+        stages.run_stage("ppo", override(config, ["ppo.game_baseline=true"]), run, say=QUIET, again=True)
+    assert (run / "stages.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("stage", ["sft", "ppo"])

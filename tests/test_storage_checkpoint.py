@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import torch
 
 from grue.errors import CheckpointError
 from grue.storage import checkpoint
+from grue.storage.checkpoint import UnreadableError
 
 
 def _save(folder: Path, step: int, **options: Any) -> Path:
@@ -91,7 +94,6 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing state": (lambda path: (path / "state.json").unlink(), "state.json"),
     "missing manifest": (lambda path: (path / "manifest.json").unlink(), "manifest.json"),
     "empty folder": (lambda path: [file.unlink() for file in path.iterdir()], "manifest.json"),
-    "newer format": (lambda path: _set_manifest(path, schema=99), "format 99"),
     "way out of the folder": (
         lambda path: _set_manifest(path, files={"state.json": {"bytes": 0, "sha256": ""}, "../x": {}}),
         "manifest.json",
@@ -125,6 +127,36 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_passed_over(
     assert checkpoint.latest_valid(tmp_path) == older
     assert "passing over a broken checkpoint" in caplog.text
     assert checkpoint.load(_save(tmp_path, 2)).step == 2  # the run goes on over the broken one
+
+
+def test_what_may_be_whole_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older checkpoint in its place would be another training, whose saves delete the newer one."""
+    _save(tmp_path, 1)
+    newer = _save(tmp_path, 2)
+    with monkeypatch.context() as broken:
+
+        def away(*_: object) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        broken.setattr(hashlib, "file_digest", away)
+        with pytest.raises(UnreadableError, match="Input/output error"):
+            checkpoint.latest_valid(tmp_path)
+    assert checkpoint.latest_valid(tmp_path) == newer
+    _set_manifest(newer, schema=99)
+    for read in (checkpoint.latest_valid, checkpoint.to_resume, lambda _: checkpoint.load(newer)):
+        with pytest.raises(UnreadableError, match="format 99"):
+            read(tmp_path)
+
+
+def test_where_all_are_broken_nothing_begins_anew(tmp_path: Path) -> None:
+    assert checkpoint.to_resume(tmp_path) is None
+    only = _save(tmp_path, 1)
+    assert checkpoint.to_resume(tmp_path) == only
+    (only / "state.json").write_text("{}")
+    assert checkpoint.latest_valid(tmp_path) is None
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints") as caught:
+        checkpoint.to_resume(tmp_path)
+    assert "--again" in caught.value.hint
 
 
 def test_state_without_a_form_in_json_is_refused_before_anything_is_lost(tmp_path: Path) -> None:

@@ -443,6 +443,23 @@ def test_contrasts_without_training_run_and_are_taken_up_again(trained: Path) ->
     assert {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()} == before
 
 
+@pytest.mark.parametrize("text", ["[]", "null", "{", '{"settings": [1]}', '{"name": "sampled", "points": null}'])
+def test_what_is_no_contrast_is_named_before_anything_is_measured(text: str, trained: Path, tmp_path: Path) -> None:
+    file = tmp_path / "contrasts" / "remaining.json"
+    file.parent.mkdir()
+    file.write_text(text)
+    with pytest.raises(DataError, match=r"remaining\.json is no contrast"):
+        prepare("eval-gap", trained, SMALL, only=["sampled"], training=False, out=tmp_path)(Progress(quiet=True))
+    assert not (tmp_path / "cells").exists()
+
+
+def test_a_run_is_only_read(trained: Path, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file()}
+    prepare("eval-gap", trained, SMALL, only=["sampled"], training=False, out=tmp_path)(Progress(quiet=True))
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert (tmp_path / "eval-gap.md").exists()
+
+
 @pytest.mark.slow
 def test_contrasts_that_train_run(trained: Path) -> None:
     result = prepare("eval-gap", trained, SMALL, only=list(TRAINING))(Progress(quiet=True))

@@ -92,6 +92,27 @@ def test_taken_up_from_an_older_checkpoint_later_rounds_are_played_anew(
     assert [e.task.seed for e in played] == [json.loads(line)["task"]["seed"] for line in lines]
 
 
+@pytest.mark.parametrize("left", [0, 5, 11])
+def test_games_that_were_learnt_from_and_are_gone_are_missed(
+    left: int, finished: Path, config: Config, tmp_path: Path
+) -> None:
+    """Killed in the second round, whose games are all played: 16 in all, of which `left` are there."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    folder = run / "checkpoints" / "dagger"
+    stored = checkpoint.load(sorted(folder.glob("step-*"))[-1])
+    shutil.rmtree(folder)
+    checkpoint.save(folder, 6, stored.tensors, {**stored.state, "step_count": 6}, prompt=stored.prompt)
+    entries = json.loads((run / "stages.json").read_text())
+    entries["dagger"]["state"] = "begun"
+    (run / "stages.json").write_text(json.dumps({name: entries[name] for name in ("demos", "sft", "dagger")}))
+    jsonl.keep_first(run / "episodes" / "dagger.jsonl", left)
+    with pytest.raises(DataError, match=f"holds {left} of the 16 games") as caught:
+        stages.run_stage("dagger", config, run, say=QUIET)
+    assert "--again" in caught.value.hint
+    assert len(list(episodes.read(run / "episodes" / "dagger.jsonl"))) == left
+
+
 def test_reinforcement_begins_with_the_best_of_the_corrected_weights(
     finished: Path, config: Config, tmp_path: Path
 ) -> None:

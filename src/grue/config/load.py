@@ -18,12 +18,14 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from grue import __version__
 from grue.config.presets import PRESETS, preset_for
 from grue.config.stages import Config
 from grue.errors import ConfigError
 
 DEFAULT_GAME = "cookingworld"
 MAX_CONFIG_BYTES = 1_000_000
+_ALWAYS_STORED = ("preset", "game", "model", "policy", "demos", "sft", "ppo", "eval")  # others came later
 # what a preset sets for its own game and another game may not know
 _OF_ONE_GAME = (("game", "params"), ("sft", "rename"), ("dagger", "rename"), ("ppo", "rename"), ("ppo", "hidden_state"))
 
@@ -55,13 +57,26 @@ def override(config: Config, overrides: Iterable[str] = (), seed: int | None = N
 
 
 def read_config(file: Path) -> Config:
-    """The configuration stored in `file`: nothing is taken from a preset, which may have changed since."""
+    """The configuration that `dump_config` stored in `file`: nothing comes from a preset, which may have changed since.
+
+    A file that was cut off is refused: its missing settings would be the defaults, of another game perhaps.
+    """
     data = _read_yaml(file)
+    lost = [name for name in _ALWAYS_STORED if not data.get(name)]
+    if lost:
+        raise ConfigError(
+            f"{file} has no {lost[0]}: was it cut off?", hint="put it back as it was: it holds every setting of the run"
+        )
     ppo = data.get("ppo")
     # a setting that is gone, in the file of an older run that did without it
     if isinstance(ppo, dict) and ppo.get("imitation_coef") == 0:
         del ppo["imitation_coef"]
-    return _build(data, (), None, where=f" in {file}")
+    try:
+        return _build(data, (), None, where=f" in {file}")
+    except ConfigError as error:
+        if error.message.startswith("unknown setting") and "did you mean" not in error.hint:
+            error.hint = f"was it written by a newer grue? this is {__version__}"
+        raise
 
 
 def preset_config(name: str) -> Config:

@@ -23,8 +23,8 @@ from grue.evaluate.summary import Played, by_game
 from grue.games.spread import problem
 from grue.storage import episodes
 from grue.storage.run import episodes as file_of
-from grue.storage.run import evaluation_name, read_run_config, read_stages
-from grue.types import Task
+from grue.storage.run import evaluation_name, read_evaluation, read_run_config, read_stages
+from grue.types import Episode, Task
 
 MEASURES = {"success": "won", "score": "score"}  # what is said -> the attribute of `Played`
 POLICIES = ("ppo", "dagger", "sft", "base")  # the furthest first
@@ -69,7 +69,7 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
     if not decodings:
         raise DataError(f"the runs measured {found} with different decodings", hint="eval.decodings, then grue eval")
     runs = [
-        _Run(out, config, {d: by_game(episodes.read(_file(out, found, fold, d))) for d in decodings})
+        _Run(out, config, {d: by_game(measured_games(out, evaluation_name(found, fold, d))) for d in decodings})
         for out, config in configs.items()
     ]
     games = {d: _common([run.played[d] for run in runs]) for d in decodings}
@@ -95,6 +95,18 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
             if number
         ],
     }
+
+
+def measured_games(out: Path, name: str) -> list[Episode]:
+    """The games behind the row `name` of a run's evaluation. DataError where not as many are left as were counted."""
+    file, played = file_of(out, name), list(episodes.read(file_of(out, name)))
+    row = {entry["row"]: entry["result"] for entry in read_evaluation(out)}.get(name)
+    if row is not None and len(played) != (counted := row["games"] + row["failed"]):
+        raise DataError(
+            f"{file} holds {len(played)} of the {counted} games that were measured",
+            hint=f"put it back as it was, or measure again: grue eval {out} --again",
+        )
+    return played
 
 
 def kind_letter(number: int) -> str:

@@ -29,7 +29,7 @@ from grue.stages.trained import (
     read_probe,
     stage_weights,
 )
-from grue.storage import episodes
+from grue.storage import checkpoint, episodes
 from grue.storage.files import explained
 from grue.storage.run import read_results, read_run_config, read_stages
 
@@ -60,7 +60,7 @@ def export_run(
         )
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
     try:
-        with explained(f"write {target}"):
+        with explained(f"write {target}"), checkpoint.system_errors():
             temporary.mkdir(parents=True)
             _write(temporary, run, config, name, what, dtype, probe)
             copy = load_trained(temporary)

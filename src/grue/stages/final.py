@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grue.errors import DataError
 from grue.evaluate.evaluate import evaluate
+from grue.evaluate.runs import measured_games
 from grue.evaluate.summary import compare, summarise
 from grue.evaluate.tales import tales_scores
 from grue.games.play import play
@@ -152,12 +153,11 @@ def _paired(session: Session) -> list[dict[str, Any]]:
         if best is None or other not in there or other == best:
             continue
         decoding = cfg.decodings[0]
-        ours = session.run.episodes(Row(best, cfg.fold, decoding, cfg.games).name)
-        theirs = session.run.episodes(
-            Row(other, cfg.fold, "scripted" if other in SCRIPTED else decoding, cfg.games).name
-        )
+        ours = Row(best, cfg.fold, decoding, cfg.games)
+        theirs = Row(other, cfg.fold, "scripted" if other in SCRIPTED else decoding, cfg.games)
+        played = [measured_games(session.run.out, row.name) for row in (ours, theirs)]
         try:
-            result = compare(list(episodes.read(ours)), list(episodes.read(theirs)), bootstrap=cfg.bootstrap)
+            result = compare(*played, bootstrap=cfg.bootstrap)
         except DataError as error:  # all games of one of them have crashed, which the table tells
             session.say.warn(f"{best} and {other} cannot be compared: {error.message}")
             continue

@@ -204,6 +204,9 @@ def _listed(names: Sequence[str]) -> str:
 def _check_before(session: Session, name: str) -> None:
     """An error where a stage cannot succeed: once it has begun, its settings are settled, and --again has deleted."""
     run, dagger_rounds = session.run, session.config.dagger.rounds
+    if {*TRAINING, "eval"} & {*run.lost}:  # what took hours is not deleted for a model that cannot be loaded
+        with explained_memory(session.config, name):
+            _ = session.model
     if name == "demos":
         _check_teacher(session)
     elif name == "sft":
@@ -212,6 +215,8 @@ def _check_before(session: Session, name: str) -> None:
         check_weights(run.out, "sft")
     elif name == "ppo" and not run.is_done("dagger"):  # what is there may still change
         raise DataError(f"DAgger is not done in {run.out}", hint=f"grue dagger {run.out}")
+    if name == "ppo" and session.config.ppo.game_baseline:  # which is told how long each of them took
+        check_demonstrations(session)
 
 
 def _check_teacher(session: Session) -> None:

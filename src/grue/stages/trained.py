@@ -24,6 +24,7 @@ from grue.storage import checkpoint, episodes
 from grue.storage.run import checkpoints, read_run_config, read_stages
 from grue.storage.run import episodes as episodes_file
 from grue.train.learner import load_weights
+from grue.train.measures import UNMEASURED
 from grue.types import Episode
 
 ABOUT, SETTINGS, PROBE = "grue.json", "grue.yaml", "probe.jsonl"  # of an exported folder
@@ -94,11 +95,11 @@ def furthest(run: Path) -> str:
 
 def last_trained(run: Path) -> str | None:
     """The same; None if none has been trained. CheckpointError where the weights of one that is done are gone."""
-    lengths, entries = _lengths(read_run_config(run)), read_stages(run)
+    lengths = _lengths(read_run_config(run))
     for name in TRAINED:
         if _newest(run, name) is not None:
             return name
-        if lengths[name] and entries.get(name, {}).get("state") == "done":
+        if lengths[name] and _is_done(run, name):
             check_weights(run, name, instead=True)  # what was trained less is not silently taken for it
     return None
 
@@ -118,11 +119,12 @@ def check_weights(run: Path, stage: str, *, instead: bool = False) -> Path:
     folder, before = checkpoints(run, stage), TRAINED[TRAINED.index(stage) + 1 :]
     if not _lengths(read_run_config(run))[stage]:
         raise CheckpointError(f"{run} has no {stage}: it was told to train without", hint="name another policy")
-    if read_stages(run).get(stage, {}).get("state") != "done":
+    if not _is_done(run, stage):
         raise CheckpointError(f"{folder} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}")
     others = "".join(f", or take --policy {name}" for name in before if instead and _newest(run, name) is not None)
+    what = "checkpoint that can be read" if _best_number(run, stage) is None else "best weights that can be read"
     raise CheckpointError(
-        f"{folder} holds no checkpoint that can be read, though {stage} is done",
+        f"{folder} holds no {what}, though {stage} is done",
         hint=f"put it back, or train again, which deletes what stands behind it: grue {stage} {run} --again{others}",
     )
 
@@ -182,8 +184,24 @@ def _lengths(config: Config) -> dict[str, int]:
 
 
 def _newest(run: Path, stage: str) -> Path | None:
+    """The best weights; the last ones where dev chose none, or has not chosen yet."""
     folder = checkpoints(run, stage)
-    return checkpoint.best_valid(folder) or checkpoint.latest_valid(folder)
+    best = checkpoint.best_valid(folder)
+    if best is None and _is_done(run, stage) and _best_number(run, stage) is not None:
+        return None  # others than those that dev has chosen are not silently taken for them
+    return best or checkpoint.latest_valid(folder)
+
+
+def _is_done(run: Path, stage: str) -> bool:
+    return bool(read_stages(run).get(stage, {}).get("state") == "done")
+
+
+def _best_number(run: Path, stage: str) -> int | None:
+    """The iteration or round whose weights did best on dev, if a stage was measured there."""
+    entry = read_stages(run).get(stage, {})
+    if entry.get("best_merit", UNMEASURED) <= UNMEASURED:
+        return None
+    return next((int(entry[name]) for name in ("best_iteration", "best_round") if name in entry), None)
 
 
 def _probe_file(run: Path, policy: str) -> Path:

@@ -17,6 +17,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,10 @@ MAX_JSON_BYTES = 256_000_000
 _NAME = re.compile(r"(step|best)-(\d{8})(\.old)?")
 _GROUP = re.compile(r"[a-z][a-z0-9_]*")
 _log = logging.getLogger(__name__)
+
+
+class UnreadableError(CheckpointError):
+    """A checkpoint may well be whole, but cannot be read: here, now, or by this version. It is never passed over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +118,22 @@ def check_newest(folder: Path, wanted: str) -> None:
 
 
 def latest_valid(folder: Path) -> Path | None:
-    """The newest whole checkpoint below `folder`, None if there is none. Warns of each broken one it passes over."""
+    """The newest whole checkpoint below `folder`, None if there is none. Warns of each broken one it passes over.
+
+    UnreadableError where one cannot be read that may be whole: an older one in its place would be another training.
+    """
     return _newest_valid(folder, "step")
+
+
+def to_resume(folder: Path) -> Path | None:
+    """`latest_valid`, for a stage that goes on from it: CheckpointError where all that there are are broken."""
+    newest, there = latest_valid(folder), list(_candidates(folder, "step"))
+    if newest is None and there:
+        raise CheckpointError(
+            f"none of the {len(there)} checkpoints in {folder} is whole, so what was trained cannot go on",
+            hint="put one back, or train this stage anew with --again",
+        )
+    return newest
 
 
 def best_valid(folder: Path) -> Path | None:
@@ -135,7 +154,7 @@ def verify(path: Path) -> dict[str, Any]:
     if not whole:
         raise CheckpointError(f"{path / MANIFEST} is damaged: its hash does not match", hint=_HINT)
     if schema != SCHEMA:
-        raise CheckpointError(
+        raise UnreadableError(
             f"{path} has checkpoint format {schema}; this version of grue reads {SCHEMA}",
             hint="use the version of grue that wrote it",
         )
@@ -149,10 +168,10 @@ _HINT = "resume from an older checkpoint: delete this folder and run the same co
 
 def _verify_file(path: Path, name: str, size: int, sha256: str) -> None:
     file = path / name
-    # A manifest of a stranger must not lead out of its folder, nor to a device.
-    if name != Path(name).name or file.is_symlink() or not file.is_file():
-        raise CheckpointError(f"{file} is missing, or is not a file of this checkpoint", hint=_HINT)
-    with explained(f"read {file}", CheckpointError):
+    with explained(f"read {file}", UnreadableError):
+        # A manifest of a stranger must not lead out of its folder, nor to a device.
+        if name != Path(name).name or file.is_symlink() or not file.is_file():
+            raise CheckpointError(f"{file} is missing, or is not a file of this checkpoint", hint=_HINT)
         found = file.stat().st_size
         if found != size:
             raise CheckpointError(f"{file} has {found} bytes, not {size}", hint=_HINT)
@@ -167,11 +186,8 @@ def _write(
     for group, named in tensors.items():
         if not _GROUP.fullmatch(group):
             raise CheckpointError(f"{group!r} is not a name for a group of tensors")
-        try:
+        with system_errors():
             save_file(_storable(named), folder / f"{group}.safetensors")
-        except SafetensorError as error:
-            code = re.search(r"os error (\d+)", str(error))  # it wraps what the system said, such as a full disk
-            raise OSError(int(code[1]) if code else 0, str(error)) from error
     try:
         # The standard module can be told to refuse NaN.
         text = json.dumps(state, allow_nan=False)
@@ -189,6 +205,16 @@ def _write(
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     sync_file(folder / MANIFEST)
     sync_folder(folder)
+
+
+@contextmanager
+def system_errors() -> Iterator[None]:
+    """safetensors wraps what the system said when it writes, such as a full disk: unwrap it, for `files.explained`."""
+    try:
+        yield
+    except SafetensorError as error:
+        code = re.search(r"os error (\d+)", str(error))
+        raise OSError(int(code[1]) if code else 0, str(error)) from error
 
 
 def _storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -247,6 +273,8 @@ def _newest_valid(folder: Path, kind: str) -> Path | None:
     for path in _candidates(folder, kind):
         try:
             verify(path)
+        except UnreadableError:
+            raise
         except CheckpointError as error:
             _log.warning("passing over a broken checkpoint: %s", error.message)
         else:
@@ -255,9 +283,9 @@ def _newest_valid(folder: Path, kind: str) -> Path | None:
 
 
 def _read_small(file: Path) -> bytes:
-    if file.is_symlink() or not file.is_file():
-        raise CheckpointError(f"{file} is missing", hint=_HINT)
-    with explained(f"read {file}", CheckpointError):
+    with explained(f"read {file}", UnreadableError):
+        if file.is_symlink() or not file.is_file():
+            raise CheckpointError(f"{file} is missing", hint=_HINT)
         if file.stat().st_size > MAX_JSON_BYTES:
             raise CheckpointError(f"{file} has more than {MAX_JSON_BYTES} bytes")
         return file.read_bytes()

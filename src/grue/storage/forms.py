@@ -10,7 +10,7 @@ from typing import Any
 from grue.errors import DataError
 
 _FOLDS = ("train", "dev", "test")
-_LINE = "delete that line, or the file to make it anew"
+_LINE = "put the file back as it was, or delete that line"
 _FILE = "give it back as it was written"
 
 
@@ -24,9 +24,11 @@ def stages(where: str, data: Mapping[str, Any]) -> None:
                 raise TypeError(f"state is {entry['state']!r}")
             if entry["state"] == "done" or "seconds" in entry:
                 _number(entry, "seconds")
-            for fact in ("episodes", "env_steps"):
+            for fact in ("episodes", "env_steps", "best_iteration", "best_round"):
                 if fact in entry:
                     _whole(entry, fact)
+            if "best_merit" in entry:
+                _number(entry, "best_merit")
 
 
 def metrics_row(where: str, row: Mapping[str, Any]) -> None:

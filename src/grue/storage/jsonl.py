@@ -53,7 +53,8 @@ def read(path: Path, form: Form | None = None) -> Iterator[tuple[str, dict[str, 
                 yield where, row
             elif whole:
                 raise DataError(
-                    f"{where} is not a JSON object: {line[:60]!r}", hint="delete that line, or the file to make it anew"
+                    f"{where} is not a JSON object: {line[:60]!r}",
+                    hint="put the file back as it was, or delete that line",
                 )
 
 

@@ -70,6 +70,7 @@ class Run:
         self.evaluation_file = out / "evaluation.jsonl"
         self.results_file = out / "results.json"
         self._stages_file = out / "stages.json"
+        self._prompt_file = out / "prompt.json"
         self.lost: tuple[str, ...] = ()  # stages that start over: `begin` deletes what they have left
         self._prompt: str | None = None  # hash of the form of prompts, once a model has been loaded
         self._clocks: dict[str, float] = {}  # stage -> when it would have begun, had it run without a break
@@ -102,6 +103,8 @@ class Run:
         if self._over and self.leads:
             self._delete(self._over)
             self._write_config()
+            if self._prompt is not None and "sft" in self._over:
+                self._write_prompt(self._prompt)
         self._over = self.lost = ()
         if stage in TRAINING:
             self._forget_evaluation(stage)
@@ -190,20 +193,24 @@ class Run:
     def keep_prompt(self, fingerprint: str) -> None:
         """Remember the form of the prompt, for checkpoints too. ConfigError where it is not what the run began with."""
         self._prompt = fingerprint
-        file = self.out / "prompt.json"
-        stored = _read_json(file)
+        if "sft" in self._over:  # what has learnt from another form is deleted when that begins
+            return
+        stored = _read_json(self._prompt_file)
         if stored is None:
             from grue.storage import checkpoint
 
             for stage in STAGES:  # weights that have learnt from another form refuse before this one is written down
                 checkpoint.check_newest(self.checkpoints(stage), fingerprint)
-            self._write(file, _pretty({"sha256": fingerprint}))
+            self._write_prompt(fingerprint)
         elif stored.get("sha256") != fingerprint:
             raise ConfigError(
                 f"the prompt has another form than when {self.out} began: chat template or vocabulary has changed",
                 hint="give model.revision the commit that the run began with, "
                 f"or train again: grue sft {self.out} --again",
             )
+
+    def _write_prompt(self, fingerprint: str) -> None:
+        self._write(self._prompt_file, _pretty({"sha256": fingerprint}))
 
     def _kept(self, stages: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         return {name: entry for name, entry in stages.items() if name not in self._over}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from grue import heap
 from grue.config import Config, DaggerConfig
-from grue.errors import TrainingError
+from grue.errors import DataError, TrainingError
 from grue.games import Game
 from grue.interrupt import Interrupt
 from grue.policy.actor import Actor
@@ -107,6 +107,12 @@ def _corrected_games(
     cfg, processes = config.dagger, learner.processes
     file, first = run.episodes("dagger"), number * cfg.games_per_round
     known = len(list(episodes.read(file))) - first
+    needed = cfg.games_per_round if learner.step_count % cfg.steps else 0  # some of its steps have been learnt already
+    if known < needed:
+        raise DataError(
+            f"{file} holds {known + first} of the {first + needed} games that have been learnt from",
+            hint=f"put it back as it was, or begin anew: grue dagger {run.out} --again",
+        )
     start, seconds = time.monotonic(), None
     if known < cfg.games_per_round:
         processes.wait()  # nobody writes before all have read

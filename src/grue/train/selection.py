@@ -41,7 +41,7 @@ class Selection:
     def resume(self, counters: dict[str, Any]) -> Checkpoint | None:
         """The last checkpoint if there is one, whose state the learner and `progress` then have; else `counters`."""
         folder = self.run.checkpoints(self.stage)
-        path, place = checkpoint.latest_valid(folder), checkpoint.best_valid(folder)
+        path, place = checkpoint.to_resume(folder), checkpoint.best_valid(folder)
         stored = None if path is None else self.run.load(path)
         best = None if place is None else self.run.load(place)
         # nobody writes before all have read

@@ -71,7 +71,7 @@ def train_sft(
         raise TrainingError("there are no demonstrations to learn from", hint="record some with: grue demos")
     per_epoch = max(1, len(items) // cfg.episodes_per_batch)
     total = per_epoch * cfg.epochs
-    resume = checkpoint.latest_valid(folder)
+    resume = checkpoint.to_resume(folder)
     stored = None if resume is None else run.load(resume)
     # nobody writes before all have read
     learner.processes.check_read(str(folder), stored.tensors["model"].values() if stored else ())

@@ -20,7 +20,7 @@ from grue.experiments.eval_gap.table import markdown, ranked
 from grue.hardware import hardware, versions
 from grue.progress import Progress
 from grue.stages.session import open_session
-from grue.storage.files import explained, write_atomic
+from grue.storage.files import explained, lock, write_atomic
 from grue.storage.run import Run, read_run_config
 
 
@@ -38,7 +38,10 @@ def run(
             hint="eval-gap examines policies that choose, after a plain transcript without a list of actions",
         )
     out = out or folder / "experiments" / "eval-gap"
-    with open_session(Run(folder, config), config, say) as session:
+    with explained(f"open {out}", ConfigError):
+        out.mkdir(parents=True, exist_ok=True)
+        lock(out / ".lock", f"another process is working on {out}", "wait for it, or choose another folder with --out")
+    with open_session(Run(folder, config, leads=False), config, say) as session:  # the run itself is only read
         session.load(size.policy)
         weights = {name: p.detach().clone() for name, p in session.model.named_parameters() if p.requires_grad}
         measure, made = Measure(session, size, Cells(out / "cells"), weights), _made(size, weights)
@@ -76,11 +79,15 @@ def _on_file(folder: Path, made: dict[str, Any], *, without: Collection[str]) ->
     """Contrasts that an earlier command left: of the same weights, policy and fold, with settings of their own."""
     found: list[Contrast] = []
     for file in sorted(folder.glob("*.json")):
+        with explained(f"read {file}"):
+            text = file.read_bytes()
         try:
-            data = orjson.loads(file.read_bytes())
-        except orjson.JSONDecodeError as error:
+            data = orjson.loads(text)
+            same = _same(made, {key: data.pop(key, None) for key in made})
+            markdown([data], "")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{file} is no contrast", hint="delete it to have it measured again") from error
-        if file.stem not in without and _same(made, {key: data.pop(key, None) for key in made}):
+        if file.stem not in without and same:
             found.append(data)
     return found
 
