@@ -148,6 +148,22 @@ def phimoe() -> PreTrainedConfig:
     return PhimoeConfig(**_shape(num_local_experts=4, num_experts_per_tok=2))
 
 
+def mixtral() -> PreTrainedConfig:
+    """A router and experts that are no linear layers."""
+    from transformers import MixtralConfig
+
+    return MixtralConfig(**_shape(num_local_experts=4, num_experts_per_tok=2))
+
+
+def opt() -> PreTrainedConfig:
+    """Hidden states that are narrowed before the output layer reads them, as those of OPT-350M."""
+    from transformers import OPTConfig
+
+    shape = {"hidden_size": 64, "ffn_dim": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "init_std": 0.3}
+    words = {"vocab_size": len(tiny.tokenizer()), "max_position_embeddings": CONTEXT, "word_embed_proj_dim": 32}
+    return OPTConfig(**shape, **words, do_layer_norm_before=False)
+
+
 def phi3() -> PreTrainedConfig:
     """Frequencies that change where a text is longer than half the context."""
     from transformers import Phi3Config
@@ -172,6 +188,8 @@ ALL: dict[str, Callable[[], PreTrainedConfig]] = {
     "phimoe": phimoe,
     "cohere": cohere,
     "granite": granite,
+    "mixtral": mixtral,
+    "opt": opt,
 }
 
 

@@ -54,6 +54,22 @@ def test_settings_are_fixed_once_their_stage_has_begun(tmp_path: Path) -> None:
     assert read_run_config(tmp_path).ppo.gamma == 0.5
 
 
+def test_a_model_that_was_moved_may_have_a_new_place(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    config = load_config("toy", [f"model.name={old}"])
+    Run(tmp_path / "run", config).begin("demos")
+    new.mkdir()
+    elsewhere = load_config("toy", [f"model.name={new}"])
+    with pytest.raises(ConfigError, match=r"model\.name"):  # both are there: which one?
+        Run(tmp_path / "run", elsewhere)
+    old.rmdir()
+    Run(tmp_path / "run", elsewhere)
+    assert read_run_config(tmp_path / "run").model.name == str(new)
+    with pytest.raises(ConfigError, match=r"model\.name"):
+        Run(tmp_path / "run", load_config("toy"))
+
+
 def test_another_preset_is_named_and_not_all_that_it_changes(tmp_path: Path) -> None:
     Run(tmp_path, load_config("toy")).begin("eval")
     with pytest.raises(ConfigError, match=r"has begun with preset toy, not cooking16: .* and \d+ more") as caught:

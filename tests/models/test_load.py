@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from grue.models.load import load_base, load_model
 from grue.models.policy_model import PolicyModel
 from grue.models.skeleton import check_model
 from grue.policy.choose import ChoosePolicy, Decoding
-from grue.policy.drivable import gap_in_parts
+from grue.policy.drivable import check_drivable, gap_in_parts
 from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
 from grue.types import Episode
@@ -174,7 +175,7 @@ def test_what_reads_pictures_learns_nothing(adapter: str, folders: dict[str, Pat
 
 
 @pytest.mark.parametrize("dora", ["true", "false"])
-@pytest.mark.parametrize("name", ["deepseek", "phimoe", "gpt_oss"])
+@pytest.mark.parametrize("name", ["deepseek", "phimoe", "gpt_oss", "mixtral"])
 def test_an_adapter_leaves_experts_and_what_chooses_them_alone(name: str, dora: str, folders: dict[str, Path]) -> None:
     config = settings(folders[name], "model.adapter=lora", "model.lora_rank=2", f"model.lora_dora={dora}")
     model, episodes = played(config, 2)
@@ -377,6 +378,60 @@ def test_missing_weights_are_not_made_up(folders: dict[str, Path], tmp_path: Pat
     ) as caught:
         load_model(settings(half))
     assert "not whole" in caught.value.hint
+
+
+def test_weights_that_are_not_asked_for_are_named(
+    folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    load_model(settings(folders["llama"]))
+    assert not caplog.records
+    folder = _with_config(folders["llama"], tmp_path / "shallow", num_hidden_layers=1)
+    load_model(settings(folder))
+    assert "9 weights of" in caplog.text and "model.layers.1.input_layernorm.weight" in caplog.text
+
+
+def test_weights_that_are_no_numbers_are_found_out(folders: dict[str, Path], tmp_path: Path) -> None:
+    broken = _changed(
+        folders["llama"], tmp_path / "nan", lambda w: {n: t * math.nan if "norm" in n else t for n, t in w.items()}
+    )
+    with pytest.raises(ModelError, match="logits that are not finite"):
+        check_drivable(PolicyModel(load_model(settings(broken))[0]))
+
+
+@pytest.mark.parametrize("adapter", ["none", "lora"])
+def test_an_adapter_beside_the_weights_is_not_silently_replaced(
+    adapter: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    lm, _ = load_model(settings(folders["llama"], "model.adapter=lora"))
+    folder = shutil.copytree(folders["llama"], tmp_path / "both")
+    lm.save_pretrained(folder)
+    assert (folder / "adapter_config.json").exists()
+    with pytest.raises(ModelError, match=r"adapter.* beside its weights"):
+        load_model(settings(folder, f"model.adapter={adapter}"))
+
+
+def test_local_layers_by_place_in_the_cache_are_refused(tmp_path: Path) -> None:
+    from transformers import GPTNeoConfig
+
+    shape = {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]}
+    config = GPTNeoConfig(**shape, vocab_size=len(tiny.tokenizer()), max_position_embeddings=512, window_size=16)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="gpt_neo cuts the window of its local layers"):
+        check_model(settings(tmp_path), load_config("toy").policy)
+
+
+def test_layers_that_cannot_compute_again_are_refused_before_the_first_game(tmp_path: Path) -> None:
+    from transformers import JetMoeConfig
+
+    config = JetMoeConfig(
+        vocab_size=len(tiny.tokenizer()), hidden_size=64, num_hidden_layers=1, num_key_value_heads=2, kv_channels=16,
+        intermediate_size=64, num_local_experts=2, max_position_embeddings=512,
+    )  # fmt: skip
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="cannot compute its activations again"):
+        check_model(settings(tmp_path, "model.gradient_checkpointing=true"), load_config("toy").policy)
 
 
 def test_damaged_weights_are_one_error(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -55,8 +56,13 @@ def tolerance(config: ModelConfig, stored: torch.dtype = torch.float32) -> float
 
     `stored` is the number format that its weights have been written in.
     """
-    rounding = max(TOLERANCE[compute_dtype(config.dtype, default_device())], TOLERANCE[stored])
-    return max(rounding, INT8_TOLERANCE) if config.quantize == "int8" else rounding
+    limit = max(TOLERANCE[compute_dtype(config.dtype, default_device())], TOLERANCE[stored])
+    return max(limit, INT8_TOLERANCE) if config.quantize == "int8" else limit
+
+
+def rounding(limit: float, decisions: float) -> float:
+    """`limit` for turns of some four decisions; of more of them errors add up, as they are independent, by the root."""
+    return limit * max(1.0, math.sqrt(decisions / 4))
 
 
 def check_gap(gap: Gap, limit: float, what: str) -> None:
@@ -64,13 +70,14 @@ def check_gap(gap: Gap, limit: float, what: str) -> None:
     if not gap.mean <= limit:  # NaN too
         raise ModelError(
             f"{what} does not say what the policy said when it played: log-probabilities differ by {gap.mean:.4f} nats "
-            f"a turn on average and {gap.largest:.4f} at most ({gap.turns} turns), more than rounding ({limit})",
-            hint="the weights are of another model, were changed, or were rounded too much: try --dtype float32",
+            f"a turn on average and {gap.largest:.4f} at most ({gap.turns} turns), more than rounding ({limit:.3g})",
+            hint="the weights are of another model, were changed, or rounded too much (--dtype float32 rounds least)",
         )
 
 
 def check_probe(model: PolicyModel, probe: Sequence[Episode], limit: float, what: str) -> Gap:
     """How closely `model` says what was recorded when a policy played; ModelError where that is not within `limit`."""
     gap = replay(model, probe, PROBE_TEMPERATURE)
-    check_gap(gap, limit, what)
+    decisions = sum(len(turn.branches) for episode in probe for turn in episode.turns)
+    check_gap(gap, rounding(limit, decisions / max(1, gap.turns)), what)
     return gap

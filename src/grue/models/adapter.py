@@ -141,4 +141,5 @@ def _all_linear(model: nn.Module) -> str | list[str]:
     blocks = {name.rpartition(".")[2] for name in inside}
     if not any(block.isdigit() for block in blocks):  # else experts have no block of their own
         chosen = [name for name in chosen if not blocks & set(name.split("."))]
-    return chosen if len(chosen) < len(every) else "all-linear"
+    # peft's own "all-linear" would take experts and routers that are no layers, which `matrices` does not hold
+    return chosen if inside or len(chosen) < len(every) else "all-linear"

@@ -76,6 +76,11 @@ def sliding_window(config: Any) -> Window:
             f"{config.model_type} has layers of the kind {sorted(unknown)[0]!r}, whose state cannot be kept ragged",
             hint=WAY_OUT,
         )
+    if "local" in (getattr(config, "attention_layers", None) or ()):  # GPT-Neo
+        raise ModelError(
+            f"{config.model_type} cuts the window of its local layers by places in the cache, not by position",
+            hint=WAY_OUT,
+        )
     window = getattr(config, "sliding_window", None)
     slides = not kinds or "sliding_attention" in kinds
     if not getattr(config, "use_sliding_window", True) and "sliding_attention" not in kinds:

@@ -18,13 +18,18 @@ if TYPE_CHECKING:
     from grue.models.policy_model import PolicyModel
 
 
-def prepare_recomputing(model: PreTrainedModel) -> None:
-    """Make the layers able to compute again; they do so within `training`. ModelError where a model has none such."""
-    if not decoder_layers(model):
+def check_recomputing(model: PreTrainedModel) -> None:
+    """ModelError where no layer of a model can compute again."""
+    if not (decoder_layers(model) and model.supports_gradient_checkpointing):
         raise ModelError(
             f"{model.config.model_type} cannot compute its activations again",
             hint="set model.gradient_checkpointing=false and a smaller micro_tokens",
         )
+
+
+def prepare_recomputing(model: PreTrainedModel) -> None:
+    """Make the layers able to compute again; they do so within `training`. ModelError where a model has none such."""
+    check_recomputing(model)
     with warnings.catch_warnings():  # the new name is not in all versions
         warnings.filterwarnings("ignore", message="`gradient_checkpointing_enable` is deprecated")
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -21,7 +21,7 @@ from grue.models.adapter import quiet_peft, with_adapter
 from grue.models.load import default_device, load_base
 from grue.models.quantization import is_quantised
 from grue.models.skeleton import skeleton
-from grue.models.value import ValueHead
+from grue.models.value import ValueHead, state_width
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -83,7 +83,7 @@ def load_artefact(
                 lm = PeftModel.from_pretrained(base, str(folder), use_safetensors=True)  # type: ignore[assignment]
         except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
             raise ModelError(f"the adapter in {folder} does not fit {config.name!r}: {error}") from error
-    head = ValueHead(lm.config.get_text_config().hidden_size)
+    head = ValueHead(state_width(lm))
     try:
         head.load_state_dict(load_file(folder / VALUE_HEAD))
     except (OSError, RuntimeError, SafetensorError) as error:

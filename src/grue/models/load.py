@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ from grue.models.tokenizer import check_context, check_tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["EMBEDDED", "compute_dtype", "default_device", "embedded_folder", "load_base", "load_model"]
 
@@ -99,6 +102,7 @@ def load_base(
         raise cannot_load(config.name, error) from error
     model: PreTrainedModel = loaded[0]
     _check_whole(config.name, loaded[1])
+    _warn_unread(config.name, model, loaded[1])
     freeze_towers(model)
     keep_unpacked(model)
     check_reading(config.name, model)
@@ -122,6 +126,23 @@ def _check_whole(name: str, info: Mapping[str, Any]) -> None:
         f"{len(found)} of the weights of {name!r} are {said}: {', '.join(found[:3])}{', ...' if found[3:] else ''}",
         hint="fetch or save the model again; its files are not whole, or of different models",
     )
+
+
+def _warn_unread(name: str, model: PreTrainedModel, info: Mapping[str, Any]) -> None:
+    """Say which of a decoder's tensors are in the files and not asked for: another config.json may have been meant."""
+    parts = {".".join(key.split(".")[:2]) for key, _ in model.get_decoder().named_parameters(prefix=_place(model))}
+    unread = sorted(key for key in info["unexpected_keys"] if ".".join(key.split(".")[:2]) in parts)
+    if unread:
+        listing = f"{', '.join(unread[:3])}{', ...' if unread[3:] else ''}"
+        _log.warning(
+            "%d weights of %s are left out, as config.json does not ask for them: %s", len(unread), name, listing
+        )
+
+
+def _place(model: PreTrainedModel) -> str:
+    """The name of the decoder in a model."""
+    decoder = model.get_decoder()
+    return next((name for name, module in model.named_modules() if module is decoder), "")
 
 
 def stored_dtype(config: ModelConfig) -> torch.dtype:

@@ -172,12 +172,10 @@ def available_bytes() -> int:
 
 
 def _value_head(model: PreTrainedModel) -> int:
-    from grue.models.value import ValueHead
+    from grue.models.value import ValueHead, state_width
 
     with torch.device("meta"):
-        return sum(
-            parameter.numel() for parameter in ValueHead(model.config.get_text_config().hidden_size).parameters()
-        )
+        return sum(parameter.numel() for parameter in ValueHead(state_width(model)).parameters())
 
 
 def _playing_copy(model: PreTrainedModel, config: ModelConfig, dtype: torch.dtype, *, whole: bool) -> int:

@@ -13,7 +13,7 @@ from grue.models.attention import NAME as OWN_ATTENTION
 from grue.models.attention import own_attention, rows_attention, takes_rows
 from grue.models.causal import row_groups
 from grue.models.scores import Trees, candidate_scores, log_normalisers
-from grue.models.value import ValueHead
+from grue.models.value import ValueHead, state_width
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -73,7 +73,7 @@ class PolicyModel(nn.Module):
         super().__init__()
         self.lm = lm
         config = lm.config.get_text_config() if hasattr(lm.config, "get_text_config") else lm.config
-        self.value_head = (value_head or ValueHead(config.hidden_size)).to(next(lm.parameters()).device)
+        self.value_head = (value_head or ValueHead(state_width(lm))).to(next(lm.parameters()).device)
         self.value_shares_trunk = value_shares_trunk
         self.softcap = getattr(config, "final_logit_softcapping", None)
         self.logit_scale = _logit_scale(config)

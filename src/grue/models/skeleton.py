@@ -10,6 +10,7 @@ from grue.config import ModelConfig, PolicyConfig
 from grue.errors import ConfigError, needs
 from grue.models.adapter import adapted_matrices
 from grue.models.architecture import check_architecture, check_decoder, freeze_towers
+from grue.models.checkpointing import check_recomputing
 from grue.models.quantization import check_stored, stored_method
 from grue.models.sources import cannot_load, read_config, safe_options, source_of
 from grue.models.tokenizer import check_context, check_prompt, check_tokenizer, load_tokenizer
@@ -45,6 +46,8 @@ def check_model(config: ModelConfig, prompt: PolicyConfig) -> None:
     check_tokenizer(config.name, tokenizer, model)
     check_context(config.name, model, config.context)
     check_prompt(config.name, Encoder(tokenizer, prompt), model)
+    if config.gradient_checkpointing:
+        check_recomputing(model)
     if config.adapter == "lora":
         adapted_matrices(model, config.lora_targets)
 

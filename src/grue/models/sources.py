@@ -38,15 +38,37 @@ def read_config(config: ModelConfig) -> dict[str, Any]:
     from transformers import PreTrainedConfig
 
     if not Path(config.name).is_dir() and (config.name.startswith((".", "/", "~")) or config.name.count("/") > 1):
-        raise ModelError(f"there is no folder {config.name!r}, which model.name names", hint=HINT)
+        raise ModelError(
+            f"there is no folder {config.name!r}, which model.name names",
+            hint=f"{HINT}. Was it moved? Its new place goes into model.name, of a run into its config.yaml",
+        )
     try:
         found: dict[str, Any] = PreTrainedConfig.get_config_dict(source_of(config), revision=config.revision)[0]
     except (OSError, ValueError, KeyError) as error:
         raise cannot_load(config.name, error) from error
+    if found:
+        _check_no_adapter(config)
     if not found:
         raise ModelError(f"cannot load the model {config.name!r}: it has no config.json", hint=_hint(config.name))
     refuse_code(config.name, found)
     return found
+
+
+def _check_no_adapter(config: ModelConfig) -> None:
+    """ModelError where an adapter lies beside the weights: transformers would put it in, and ours replace it."""
+    from transformers.utils.peft_utils import find_adapter_config_file
+
+    if config.name == EMBEDDED:
+        return
+    try:
+        found = find_adapter_config_file(config.name, revision=config.revision)
+    except (OSError, ValueError):
+        return
+    if found is not None:
+        raise ModelError(
+            f"{config.name!r} holds an adapter (adapter_config.json) beside its weights",
+            hint="merge it into them, or keep it in another folder",
+        )
 
 
 def cannot_load(name: str, error: Exception) -> ModelError:

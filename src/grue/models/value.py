@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def state_width(lm: PreTrainedModel) -> int:
+    """Width of the hidden states that the output layer and the critic read: not always the width of the layers."""
+    head: Any = lm.get_output_embeddings()
+    return int(head.weight.shape[1])
 
 
 class ValueHead(nn.Module):

@@ -49,4 +49,9 @@ def gap_in_parts(model: PolicyModel, texts: Sequence[Sequence[int]], firsts: Seq
     found_BV = model.vocabulary_logits(found_BH)
     whole = (model.lm(input_ids=torch.tensor([ids], device=engine.device), use_cache=False) for ids in texts)
     wanted_BV = torch.stack([out.logits[0, -1] for out in whole]).float()
+    if not wanted_BV.isfinite().all():
+        raise ModelError(
+            f"{model.lm.config.get_text_config().model_type} gives logits that are not finite: its weights are damaged",
+            hint="fetch or save the model again; in float16 a larger format may help (model.dtype)",
+        )
     return float(((found_BV - wanted_BV).norm(dim=1) / wanted_BV.norm(dim=1).clamp_min(1e-6)).max())

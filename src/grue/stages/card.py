@@ -50,6 +50,11 @@ def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, A
         (
             f"Plain {'`transformers`' if merged else '`peft`'} loads the weights too; the prompt and the way from "
             "logits to actions are grue's."
+            + (
+                ""
+                if merged
+                else f" The adapter has learnt on the base {_format(config)}; on another format it says something else."
+            )
         ),
         "## Results",
         *_results(config, about["policy"], results),
@@ -68,6 +73,19 @@ def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, A
         ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _format(config: Config) -> str:
+    """In which number format a base played under its adapter."""
+    if config.model.quantize == "nf4":
+        return "in NF4 with double quantisation (bitsandbytes)"
+    if config.model.quantize == "int8":
+        return "in 8 bits (bitsandbytes)"
+    return (
+        f"in `{config.model.dtype}`"
+        if config.model.dtype != "auto"
+        else "in the format of its products (`model.dtype` in `grue.yaml`)"
+    )
 
 
 def _metadata(config: Config, about: Mapping[str, Any]) -> str:

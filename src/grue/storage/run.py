@@ -261,7 +261,7 @@ class Run:
         changed = {
             key: values
             for key, values in differences(stored, self.config).items()
-            if self._has_begun(key.partition(".")[0])
+            if self._has_begun(key.partition(".")[0]) and not (key == "model.name" and _has_moved(*values))
         }
         if changed:
             changed.pop("preset", None)
@@ -384,6 +384,11 @@ def _plain(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ValueError(f"{name!r} cannot be the name of a file")
     return name
+
+
+def _has_moved(old: str, new: str) -> bool:
+    """Is the folder of a model no longer where it was, and another named for it? What was recorded tells them apart."""
+    return Path(old).is_absolute() and not Path(old).exists() and Path(new).is_dir()
 
 
 def _of_ours(path: Path) -> bool:

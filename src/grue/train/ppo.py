@@ -11,6 +11,7 @@ from functools import partial
 from grue import heap
 from grue.config import Config
 from grue.errors import TrainingError
+from grue.evaluate.probe import tolerance
 from grue.games import Game
 from grue.games.told import Starts
 from grue.games.training import training_games
@@ -88,6 +89,11 @@ def train_ppo(
             progress["env_steps"] += sum(episode.steps for episode in episodes)
             rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup)
             metrics |= updater.update(episodes, iteration, rate, reference)
+            if iteration == done and metrics["engine_gap"] > 3 * (limit := tolerance(config.model)):
+                say.warn(
+                    f"a turn's log-probabilities in play and in training differ by {metrics['engine_gap']:.2g} nats on "
+                    f"average, more than rounding ({limit}): is this an architecture that grue cannot drive?"
+                )
             update_s = time.monotonic() - played
             turns = sum(episode.steps for episode in episodes) * metrics["passes"]
             metrics |= {"update_s": update_s, "turns_per_s": turns / update_s}
