@@ -15,15 +15,18 @@ from transformers import AutoModelForCausalLM
 
 import architectures
 import tiny
+from grue import stages
 from grue.cli import doctor
 from grue.config import ModelConfig, load_config
 from grue.errors import ConfigError, GrueError, ModelError
 from grue.evaluate.probe import replay
-from grue.models.load import load_base, load_model
+from grue.models.load import embedded_folder, load_base, load_model
 from grue.models.policy_model import PolicyModel
 from grue.models.skeleton import check_model
+from grue.models.sources import EMBEDDED_POSITIONS
 from grue.policy.choose import ChoosePolicy, Decoding
 from grue.policy.drivable import check_drivable, gap_in_parts
+from grue.progress import Progress
 from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
 from grue.types import Episode
@@ -246,6 +249,15 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     assert len(larger) > len(tiny.tokenizer())
     with pytest.raises(ModelError, match="and the model has"):
         load_model(settings(architectures.save(tmp_path / "model", "llama", larger)))
+
+
+def test_a_context_beyond_the_positions_of_the_embedded_base_is_refused_before_the_first_game(tmp_path: Path) -> None:
+    shipped = json.loads((embedded_folder() / "config.json").read_text())
+    assert shipped["max_position_embeddings"] == EMBEDDED_POSITIONS
+    config = load_config("toy", [f"model.context={EMBEDDED_POSITIONS + 1}"])
+    with pytest.raises(GrueError, match="knows 4096 positions"):
+        stages.run_all(config, tmp_path / "run", say=Progress(quiet=True))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_context_beyond_the_positions_of_the_model_is_refused(folders: dict[str, Path]) -> None:

@@ -307,7 +307,7 @@ def pretrain(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make the embedded base model anew. Takes one to two hours; it ships with the package."""
+    """Make the embedded base model anew. Takes more than two hours on two cores; it ships with the package."""
 
     def work(say: Progress) -> object:
         from grue.pretrain.main import main as make_base

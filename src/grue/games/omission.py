@@ -2,8 +2,8 @@
 
 A clone of clean demonstrations answers a skipped step by going back to the script, so a shortcut that exploration
 finds is undone at once and never pays. Replays in which random steps are missing, whatever comes of them, teach it to
-go on from there (noise injection for imitation: Laskey et al. 2017). Nothing is selected: needed steps are left out as
-often as useless ones and most replays fail, so which steps are worth skipping is for RL to find out.
+go on from there (noise injection for imitation: Laskey et al. 2017). Needed steps are left out as often as useless
+ones, but for those that `keep` names, and most replays fail, so which steps are worth skipping is for RL to find out.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 GIB = 2**30
-LIBRARIES = GIB // 2  # what torch and the others take themselves
+# what torch and the others take themselves; in main memory also what the heap holds back (main job: 1.6 GiB in all)
+LIBRARIES = {"cuda": GIB // 2, "cpu": 7 * GIB // 8}
 FULL = 4  # bytes of a float32: what learns, its gradient, its moments
 # bytes per weight: 4 bits and a doubly quantised scale for each 64 weights (QLoRA, section 3); 8 bits
 QUANTISED = {"nf4": 0.5 + 0.127 / 8, "int8": 1.0, "gptq": 0.53, "awq": 0.53, "bitsandbytes": 0.52}
@@ -78,7 +79,7 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
         # to start stages from the base again, and as the reference of PPO
         "copies": 2 * FULL * learned + _playing_copy(model, settings, dtype, whole=shards > 1),
         "optimiser": MOMENTS[settings.optimizer] * learned,
-        "libraries": LIBRARIES,
+        "libraries": LIBRARIES[default_device()],
     }
     if settings.adapter == "lora":
         always["adapters"] = FULL * learned

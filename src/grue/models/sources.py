@@ -11,6 +11,7 @@ from grue.config import ModelConfig
 from grue.errors import ModelError, first_line
 
 EMBEDDED = "embedded"
+EMBEDDED_POSITIONS = 4096  # of its config.json, for who has not read that
 HINT = "model.name is 'embedded', a folder with config.json and *.safetensors, or a hub name"
 
 

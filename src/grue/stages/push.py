@@ -1,4 +1,4 @@
-"""`grue push`: an exported folder to a model hub. Nothing else in grue sends anything anywhere."""
+"""`grue push`: an exported folder to a model hub. Besides it only chat models and trackers are sent anything."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from grue.launch import this_command
 from grue.models.out_of_memory import explained_memory
 from grue.models.sharding import check_sharding
 from grue.models.skeleton import check_attention, check_model
-from grue.models.sources import EMBEDDED
+from grue.models.sources import EMBEDDED, EMBEDDED_POSITIONS
 from grue.parallel import Processes, join
 from grue.progress import Progress
 from grue.report import html
@@ -49,9 +49,7 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     with processes.together():
         _check_trackers(config)
         _check(config, processes)
-        # the default has nothing that could be refused, and begins at once
-        plain = config.model.name == EMBEDDED and config.model.adapter == "none" and config.policy.template == "plain"
-        if not plain and not (out / "stages.json").exists():
+        if not _is_plain(config) and not (out / "stages.json").exists():
             check_model(config.model, config.policy)
     run = open_run(out, config, "demos" if again else "", processes)
     say(plan(config, out))
@@ -122,6 +120,13 @@ def _warn_unfinished(run: Run, say: Progress) -> None:
                 f"{stage} is not finished in {run.out}: this measures its best weights so far. "
                 f"grue {stage} {run.out} goes on with it, and it is measured again"
             )
+
+
+def _is_plain(config: Config) -> bool:
+    """Is it a model that cannot be refused? Then a run begins at once, without looking."""
+    model = config.model
+    known = model.name == EMBEDDED and model.adapter == "none" and model.context <= EMBEDDED_POSITIONS
+    return known and config.policy.template == "plain"
 
 
 def _check(config: Config, processes: Processes) -> None:

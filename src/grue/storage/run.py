@@ -56,9 +56,9 @@ class Run:
     Of several processes of one run only the leader writes; the others (leads=False) read what stands there.
 
     A setting may change between two commands until the stage that it belongs to, or a later one, has begun; those of
-    game, model and seed until any stage has; those of the machine (threads, java) always. `again` names a stage that
-    starts over, and with it those behind it: what they left is deleted when it begins, and not before, as it may be
-    found until then that it cannot.
+    game, model, policy and seed until any stage has; those of the machine (threads, java) always. `again` names a stage
+    that starts over, and with it those behind it: what they left is deleted when it begins, and not before, as it may
+    be found until then that it cannot.
     """
 
     def __init__(self, out: Path, config: Config, *, again: str = "", leads: bool = True) -> None:
