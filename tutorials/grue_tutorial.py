@@ -219,7 +219,7 @@ print(len(train_tasks), "train games,", len(dev_tasks), "dev games; the test fol
 
 # %% [markdown]
 # Here is the engine's own solution, its *gold path*, of one game. Watch for wasted steps: does it look around right after
-# it was told where it is, take a cookbook that can be read where it lies, close doors behind itself?
+# it was told where it is, take a cookbook that can be read where it lies, close the fridge and cupboards behind itself?
 
 
 # %%
@@ -240,11 +240,13 @@ print("\n" + textwrap.fill("Valid actions at the start: " + ", ".join(game.reset
 # ### 4.2 Baselines before anything is learnt
 #
 # Without a floor and a ceiling a success rate means little. `random` picks any valid action, `gold` follows the
-# solution above, `explore` is written by hand and sees only what a policy sees, `optimal` sees everything. The error
-# bars are Wilson's 95 % intervals (Wilson 1927), which stay honest at 0 % and 100 %.
+# solution above, `gold-pruned` the same without steps that change nothing, `explore` is written by hand and sees only what a
+# policy sees, `optimal` sees everything. The error bars are Wilson's 95 % intervals (Wilson 1927), which stay honest at 0 %
+# and 100 %. A game that crashes is neither won nor lost, and is left out.
 
 # %%
 from grue.evaluate.stats import wilson
+from grue.types import Outcome
 
 baseline_tasks = dev_tasks[:: max(1, len(dev_tasks) // size(100, 6))]
 baselines = {}
@@ -254,10 +256,10 @@ for name in TEACHERS:
 
 
 def rate(episodes) -> tuple[float, float, float]:
-    """(share won, low, high)."""
-    wins = sum(episode.won for episode in episodes)
-    interval = wilson(wins, len(episodes))
-    return wins / len(episodes), interval.low, interval.high
+    """(share won, low, high) of the games that did not crash."""
+    ended = [episode.won for episode in episodes if episode.outcome is not Outcome.FAILED]
+    interval = wilson(sum(ended), len(ended))
+    return sum(ended) / len(ended), interval.low, interval.high
 
 
 def bars(results: dict, title: str) -> None:
@@ -313,6 +315,14 @@ print(
     f" {lm.config.num_hidden_layers} layers"
 )
 
+
+def learnt() -> dict[str, torch.Tensor]:
+    """A copy of the weights that learn. Cells put the ones they begin with back, so each can be run again."""
+    return {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+
+
+base_weights = learnt()
+
 # %% [markdown]
 # <a name="prompts"></a>
 # ## 5 Prompts and tokens
@@ -323,7 +333,9 @@ print(
 # Token ids are **only ever appended**. Nothing that was sampled is turned into text and tokenised again, since the
 # tokens might not come back as they were, and the model would be trained on actions that it never took.
 #
-# A *segment* is one such unbroken sequence of ids. Ours has room for 1024 tokens; a longer game goes on in a second one.
+# A *token* is an entry of the model's vocabulary, usually a piece of a word. The base's tokenizer was made from such games, so that
+# stock sentences are single tokens; an ordinary one needs several times as many.
+# A *segment* is one unbroken sequence of their ids. Ours has room for 1024 tokens; a longer game goes on in a second one.
 #
 # Below is one game of the untrained base, sampled, token by token. Grey tokens are read. **Orange, bold, underlined** tokens
 # are an action that was *decided*: it was weighed against others, and PPO trains these decisions. Blue italic tokens belong
@@ -336,6 +348,15 @@ from grue.policy.actor import Actor
 
 actor = Actor(model, "auto")  # plays in the number format that is fastest here
 policy = make_policy(actor.model, encoder)
+
+
+def put_back(weights: dict[str, torch.Tensor]) -> None:
+    """Learn and play from these weights on."""
+    model.load_state_dict(weights, strict=False)
+    actor.sync()
+
+
+put_back(base_weights)
 looked_at = evaluate(policy, games, dev_tasks[:: max(1, len(dev_tasks) // size(6, 4))], Decoding(), columns=COLUMNS)
 first = looked_at[0]
 
@@ -586,7 +607,8 @@ print(
 # %% [markdown]
 # **Replays with steps left out.** A clone of whole scripts answers a skipped step by going back to the script, so a
 # shortcut that exploration finds costs a step instead of saving one. So each demonstration is also replayed with
-# random steps missing, in the spirit of noise injection (Laskey et al. 2017). Nothing is selected by success: needed
+# random steps missing, in the spirit of noise injection (Laskey et al. 2017). (The invalid actions above are cupboards that the gold
+# path opens though they are open already. What a game does not list is read as history and not learnt.) Nothing is selected by success: needed
 # steps are left out as often as useless ones, and replays that fail are kept. One step is always kept, reading the
 # cookbook: a clone that has to guess what it says stops reading it. Which steps are worth skipping is for reinforcement
 # learning to find out.
@@ -625,7 +647,8 @@ print(
 #
 # Without $\epsilon$ (label smoothing; Szegedy et al. 2016) the clone of a deterministic teacher becomes certain of
 # everything, and a policy that is certain never tries anything from which it could learn. One pass over each episode
-# reads all of its turns at once.
+# reads all of its turns at once. Each point of the curves below is another batch, measured before its step: one that holds mostly
+# replays reads worse, whatever has been learnt.
 
 # %%
 from grue.rollout.pack import minibatches
@@ -664,11 +687,13 @@ def fine_tune(model, items, learning_rate: float = PRESET.sft.learning_rate, see
     return log
 
 
+put_back(base_weights)
 base_results = {
     kind: evaluate(policy, games, dev_tasks, Decoding(greedy=kind == "greedy"), columns=COLUMNS)
     for kind in ("greedy", "sampled")
 }
 log = fine_tune(model, lessons)
+sft_weights = learnt()
 actor.sync()  # the copy that plays takes over the trained weights
 figure, (left, right) = plt.subplots(1, 2)
 left.plot([row["loss"] for row in log], color=BLUE, marker=".")
@@ -692,6 +717,7 @@ plt.show()
 # %%
 from grue.evaluate.stats import paired_wins, smallest_detectable_difference
 
+put_back(sft_weights)
 sft_results = {
     kind: evaluate(policy, games, dev_tasks, Decoding(greedy=kind == "greedy"), columns=COLUMNS)
     for kind in ("greedy", "sampled")
@@ -701,7 +727,8 @@ gold_dev = [play(game, task, gold) for task in dev_tasks]
 
 def difference(a, b) -> str:
     """a - b in points, with the interval over the same games."""
-    found = paired_wins([e.won for e in a], [e.won for e in b])
+    both = [(x.won, y.won) for x, y in zip(a, b, strict=True) if Outcome.FAILED not in (x.outcome, y.outcome)]
+    found = paired_wins(*zip(*both, strict=True))
     return f"{100 * found.value:+.1f} points [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
 
 
@@ -755,6 +782,8 @@ check(2, check_2(standard_error))
 # deterministic.
 #
 # $$L_V = \frac{1}{T} \sum_t \big(V_\phi(\mathrm{sg}(x_t)) - \hat R_t\big)^2$$
+#
+# with $x_t$ that hidden state, $\mathrm{sg}$ "no gradient flows through", and $\hat R_t$ the return that section 11.1 estimates.
 
 # %%
 print(model.value_head)
@@ -789,8 +818,8 @@ for number, turn in enumerate(told_play.turns):
     print(f"{number + 1:>4}  {left:>4}  {to_go!s:>5}  {'' if to_go is None else left - to_go:>5}  {turn.action}")
 
 # %% [markdown]
-# A step towards the win lowers "to go" by one and keeps what there is to spare; any other costs one, and once that is below
-# 0 the game cannot be won in time. The baseline sees it at once; the critic has to guess it from the text. Look at the
+# Each row shows what is known *before* its action. A step towards the win lowers "to go" by one and keeps what there is to spare; any
+# other costs one, or two if it has to be undone (a door closed, a thing put away). Once that is below 0 the game cannot be won in time. The baseline sees it at once; the critic has to guess it from the text. Look at the
 # row of `read cookbook`: to a planner that knows the recipe even reading is wasted. So $d_t$ is no label of what is right, and
 # the correction is learnt on top of $V_\phi$, which can rise when something worth knowing has been read.
 
@@ -926,6 +955,8 @@ plt.show()
 # 3. one pass of minibatch steps on the clipped loss, since fresh games are cheap here;
 # 4. fit critic and baseline on the turns of the last iterations.
 #
+# In the first iterations (`warmup`) only 1, 2 and 4 happen: the advantages of a critic that has learnt nothing are noise.
+#
 # Dropout is off in the update: with it the ratio would not begin at 1. `gap` below checks exactly that: the mean
 # difference between the log-probabilities of play and of training before the first step of an iteration.
 
@@ -940,7 +971,6 @@ from grue.train.game_baseline import GameBaseline
 from grue.train.learner import policy_rate_factor
 from grue.train.ppo import draw_tasks
 from grue.train.ppo_update import explained_variance
-from grue.types import Outcome
 
 CFG = PRESET.ppo.model_copy(
     update={"episodes_per_iteration": size(96, 8), "minibatches": size(PRESET.ppo.minibatches, 2)}
@@ -981,6 +1011,7 @@ def train_ppo(model, actor, policy, seats, pool, iterations: int, name: str, wat
     )
     critic = Critic(model.value_head, CFG.value_learning_rate, CFG.value_passes, CFG.value_memory, name)
     baseline = GameBaseline(DEMO_STEPS, CFG, name)
+    warmup = min(CFG.warmup_iterations, iterations // 2)
     rows = []
     for iteration in range(iterations):
         actor.sync()
@@ -995,8 +1026,8 @@ def train_ppo(model, actor, policy, seats, pool, iterations: int, name: str, wat
         advantages, returns = credit(played, CFG, RunningScale(), values)
         # 3. learn
         items: list[Sample] = samples(played, advantages, returns)
-        warm, steps, seen = iteration < CFG.warmup_iterations, [], []
-        factor = policy_rate_factor("linear", iteration, iterations, CFG.warmup_iterations)
+        warm, steps, seen = iteration < warmup, [], []
+        factor = policy_rate_factor("linear", iteration, iterations, warmup)
         for part in minibatches(items, CFG.minibatches, random.Random(f"{name}/{iteration}/order")):
             share = partial(ppo_loss, turns=sum(len(item.turns) for item in part), seen=seen)
             steps.append(learner.measure(part, share) if warm else learner.step(part, share, factor))
@@ -1038,14 +1069,12 @@ def watch(iteration: int) -> None:
     results = evaluate(policy, games, curve_tasks, Decoding(greedy=True), columns=COLUMNS)
     curve.append((iteration, *rate(results)))
     if curve[-1][1] > best["won"]:
-        best.update(
-            won=curve[-1][1], iteration=iteration, weights={k: v.clone() for k, v in model.state_dict().items()}
-        )
+        best.update(won=curve[-1][1], iteration=iteration, weights=learnt())
     print(f"iteration {iteration:>3}: {curve[-1][1]:.0%} of {len(results)} dev games won, greedy", flush=True)
 
 
 start = time.monotonic()
-sft_weights = {k: v.clone() for k, v in model.state_dict().items()}
+put_back(sft_weights)
 ppo_log = train_ppo(model, actor, policy, train_seats, train_tasks, ITERATIONS, "ppo", watch)
 print(f"{time.monotonic() - start:.0f} s")
 recent = ppo_log[-10:]
@@ -1054,7 +1083,8 @@ for what in ("gap", "kl", "critic explains", "baseline explains"):
 
 # %% [markdown]
 # `gap` (nats per turn) should be near 0: what is trained is what was played, up to the number format in which the actor
-# plays. The last two lines are shares of the variance of returns, 1 for a perfect baseline: their difference is what knowing
+# plays. The last two lines are shares of the variance of returns, 1 for a perfect baseline, below 0 for one that is worse than a
+# constant: their difference is what knowing
 # the game and its hidden state adds to the transcript.
 
 # %% [markdown]
@@ -1090,8 +1120,7 @@ right.legend(fontsize=8.5)
 plt.show()
 
 # %%
-model.load_state_dict(best["weights"])
-actor.sync()
+put_back(best["weights"])
 ppo_results = {
     kind: evaluate(policy, games, dev_tasks, Decoding(greedy=kind == "greedy"), columns=COLUMNS)
     for kind in ("greedy", "sampled")
@@ -1111,7 +1140,7 @@ print("PPO less the teacher: ", difference(ppo_results["greedy"], gold_dev))
 
 # %% [markdown]
 # What has it learnt? Compare its first actions with the teacher's, and see what it weighs at each turn, with the
-# critic's value.
+# critic's value (with the bonus a win returns up to 2, less what the discount takes).
 
 # %%
 episode = next((e for e in ppo_results["greedy"] if e.won), ppo_results["greedy"][0])
@@ -1163,7 +1192,9 @@ plt.show()
 # and the same second attempt, but no notes. A third row is a placebo: notes about *other* games only.
 
 # %%
-from grue.retrieval.memory import Memory, Remembering, remembered
+from collections import Counter
+
+from grue.retrieval.memory import Memory, Remembering, remembered, words
 
 POOL = train_tasks[:: len(train_tasks) // size(300, 12)]
 first_visits = collect(policy, games, POOL, Decoding(), seed="first visits", columns=COLUMNS)
@@ -1174,11 +1205,16 @@ print(f"{len(memory)} notes. The one found for game {POOL[0].seed} is about game
 print(textwrap.fill(note.text, 110))
 own = [memory.search(visit.turns[0].observation.text)[0].task == visit.task for visit in first_visits if visit.turns]
 print(f"\nthe best match is the very game in {np.mean(own):.0%} of {len(own)} searches")
+held = Counter(word for found in memory.notes for word in set(words(found.begins)))
+rare = min(words(begins), key=lambda word: held[word])
+print(
+    f'of {len(memory)} notes {held["kitchen"]} are of games that begin with a text that holds "kitchen", {held[rare]} "{rare}"'
+)
 
 # %% [markdown]
-# **Exercise 4.** BM25 weighs a word by how rare it is. With $N$ notes of which $n$ hold the word, its weight is
-# $\ln\big(1 + \frac{N - n + 0.5}{n + 0.5}\big)$. Why does the word "kitchen" hardly count here? Write the weight and
-# try it.
+# **Exercise 4.** BM25 weighs a word by how rare it is. Notes are found by how their games begin: with $N$ notes of which $n$ are of games
+# whose first text holds the word, its weight is $\ln\big(1 + \frac{N - n + 0.5}{n + 0.5}\big)$. Why does the word "kitchen" hardly
+# count here? Write the weight, and try it on the two words that are counted above.
 
 
 # %%
@@ -1248,6 +1284,7 @@ bars(second, f"Second visit to {len(dev_tasks)} dev games")
 with_note, placebo, control = second["note of the\nfirst visit"], second["note of\nother games"], second["control"]
 print("first visit less control:    ", difference(with_note, control))
 print("first visit less placebo:    ", difference(with_note, placebo))
+print("control less the agent before:", difference(control, ppo_results["greedy"]))
 print(
     "steps of games won:",
     {
@@ -1260,7 +1297,9 @@ print(
 # Read the two differences together. Against the control, the whole package counts: notes, and a model trained with
 # them. Against the placebo, only *what the note says* counts, with the same weights. An interval that holds 0 says
 # that this number of games cannot tell. That is how it ended in the run on file: no help that could be seen. Only about
-# half of the searches find the very game, and a policy that reads the room and the cookbook again needs no note.
+# half of the searches find the very game, since many games begin with the same words, and a policy that reads the room and the
+# cookbook again needs no note. Do not read the third difference as what PPO does: both arms begin anew with a high learning rate and
+# an untrained critic, learn from few games under their true names, and keep the last weights, not the best.
 #
 # Note what this does **not** claim. The first visit is a visit to a game of the dev fold: it is play, not training,
 # and no weight has seen it, but it is an extra attempt. Comparing a second attempt with notes to a first attempt
@@ -1275,7 +1314,8 @@ print(
 #
 # The two curves of section 12 part for several reasons at once: one samples and the other is greedy, they play other games,
 # and one is the mean of many policies. Other pipelines add defects of their own. Here are some suspects, each alone, on the agent
-# that we have just trained. The first two are about what is measured, the others about prompts. Positive numbers: what it costs.
+# that we have just trained. The first two are about what is measured, the next three about prompts, the last about what may be written.
+# Positive numbers: what it costs.
 
 # %%
 from grue.experiments.eval_gap.defects import ExtraStep
@@ -1346,14 +1386,15 @@ print(
 
 # %%
 test_tasks = spread("test", size(300, 12))
+put_back(best["weights"])
 test_results = {
     "gold": [play(game, task, gold) for task in test_tasks],
     "PPO\ngreedy": evaluate(policy, games, test_tasks, Decoding(greedy=True), columns=COLUMNS),
     "PPO\nsampled": evaluate(policy, games, test_tasks, Decoding(), columns=COLUMNS),
 }
-model.load_state_dict(sft_weights)
-actor.sync()
+put_back(sft_weights)
 test_results["SFT\ngreedy"] = evaluate(policy, games, test_tasks, Decoding(greedy=True), columns=COLUMNS)
+put_back(best["weights"])
 bars(test_results, f"{len(test_tasks)} test games")
 print("PPO less SFT:    ", difference(test_results["PPO\ngreedy"], test_results["SFT\ngreedy"]))
 print("PPO less teacher:", difference(test_results["PPO\ngreedy"], test_results["gold"]))
@@ -1453,7 +1494,7 @@ def solution_3(rewards: list[float], values: list[float], gamma: float, lam: flo
 
 
 def solution_4(notes: int, with_word: int) -> float:
-    # every note holds "kitchen": n = N, and the weight is near 0
+    # every game begins with a text that holds "kitchen": n = N, and the weight is near 0
     return float(np.log(1 + (notes - with_word + 0.5) / (with_word + 0.5)))
 
 
@@ -1462,8 +1503,6 @@ for number, found in enumerate((check_1(solution_1), check_2(solution_2), check_
     assert found is True
 
 # %%
-for seat in games:
-    seat.close()
 print(f"the whole notebook: {(time.monotonic() - STARTED) / 60:.1f} minutes")
 
 # %% [markdown]
