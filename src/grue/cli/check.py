@@ -11,7 +11,7 @@ from grue.errors import ConfigError
 from grue.games import Game, canonical_params, is_known, known_games, make
 from grue.games.base import FOLDS
 from grue.games.check import check_game
-from grue.games.plugins import load_class, spelled
+from grue.games.plugins import load_class, spelled_params
 from grue.progress import Progress
 from grue.types import Task
 
@@ -45,5 +45,5 @@ def _what(name: str, params: str) -> tuple[Callable[[], Game], Task]:
     game_class = load_class(name)
     if not callable(game_class):
         raise ConfigError(f"{name} is no class", hint="name it as package.module:Class")
-    text = spelled(game_class, name, params)
+    text = spelled_params(game_class, name, params)
     return lambda: game_class(text), Task(name, text, "train", 0, 8)

@@ -71,12 +71,8 @@ def read_config(file: Path) -> Config:
     # a setting that is gone, in the file of an older run that did without it
     if isinstance(ppo, dict) and ppo.get("imitation_coef") == 0:
         del ppo["imitation_coef"]
-    try:
-        return _build(data, (), None, where=f" in {file}")
-    except ConfigError as error:
-        if error.message.startswith("unknown setting") and "did you mean" not in error.hint:
-            error.hint = f"was it written by a newer grue? this is {__version__}"
-        raise
+    newer = f"was it written by a newer grue? this is {__version__}"
+    return _build(data, (), None, where=f" in {file}", strange=newer)
 
 
 def preset_config(name: str) -> Config:
@@ -150,8 +146,13 @@ def _line(key: str, value: Any, field: Any, indent: int) -> str:
     return f"{' ' * indent}{text[1:-1]}  # {field.description}"
 
 
-def _build(data: dict[str, Any], overrides: Iterable[str], seed: int | None, *, where: str = "") -> Config:
-    """Lay overrides over `data` and validate. `where` says, in errors, where `data` came from."""
+def _build(
+    data: dict[str, Any], overrides: Iterable[str], seed: int | None, *, where: str = "", strange: str = ""
+) -> Config:
+    """Lay overrides over `data` and validate. `where` says, in errors, where `data` came from.
+
+    `strange` is the hint for an unknown setting that is like no other; by default the names of the sections.
+    """
     settings = [_parse(text) for text in overrides]
     if any(key == "preset" for key, _ in settings):
         raise ConfigError("preset is not a setting", hint="name the preset itself: grue run smoke")
@@ -163,7 +164,7 @@ def _build(data: dict[str, Any], overrides: Iterable[str], seed: int | None, *, 
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        raise _explain(error, [key for key, _ in settings], where) from None
+        raise _explain(error, [key for key, _ in settings], where, strange) from None
 
 
 def _placed(name: Any) -> Any:
@@ -234,7 +235,7 @@ def _typed(annotation: Any, text: str) -> Any:
     return text  # pydantic reads numbers and switches from text
 
 
-def _explain(error: ValidationError, given: list[str], where: str) -> ConfigError:
+def _explain(error: ValidationError, given: list[str], where: str, strange: str) -> ConfigError:
     """The first thing wrong, as what, where, value and hint."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
@@ -242,7 +243,7 @@ def _explain(error: ValidationError, given: list[str], where: str) -> ConfigErro
     if first["type"] == "extra_forbidden":
         # A section that does not exist is reported as the setting that was meant to be in it.
         key = next((one for one in given if one.startswith(key + ".")), key)
-        return ConfigError(f"unknown setting {key}{place}", hint=_nearest(key))
+        return ConfigError(f"unknown setting {key}{place}", hint=_nearest(key, strange))
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":  # one of our own, which names its settings and values
         return ConfigError(f"{key}{place}: {message}" if key else f"{message}{place}")
@@ -251,13 +252,14 @@ def _explain(error: ValidationError, given: list[str], where: str) -> ConfigErro
     return ConfigError(f"{key}={value}{place}: {message[:1].lower()}{message[1:]}", hint=_meaning(key))
 
 
-def _nearest(key: str) -> str:
+def _nearest(key: str, strange: str) -> str:
+    """What may have been meant; `strange` or the sections where nothing is like it."""
     keys = known_keys()
     same_leaf = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
     near = same_leaf or difflib.get_close_matches(key, keys, n=1) or _near_leaf(key, keys)
     if near:
         return f"did you mean {' or '.join(near[:3])}?"
-    return f"sections: {', '.join(name for name in Config.model_fields if name != 'preset')}"
+    return strange or f"sections: {', '.join(name for name in Config.model_fields if name != 'preset')}"
 
 
 def _near_leaf(key: str, keys: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import torch
@@ -60,9 +61,10 @@ def tolerance(config: ModelConfig, stored: torch.dtype = torch.float32) -> float
     return max(limit, INT8_TOLERANCE) if config.quantize == "int8" else limit
 
 
-def rounding(limit: float, decisions: float) -> float:
-    """`limit` for turns of some four decisions; of more of them errors add up, as they are independent, by the root."""
-    return limit * max(1.0, math.sqrt(decisions / 4))
+def limit_of(probe: Sequence[Episode], tolerance: float) -> float:
+    """`tolerance`, which is for turns of up to four decisions: with more, independent errors grow by the root."""
+    decisions = [len(turn.branches) for episode in probe for turn in episode.turns if turn.branches]
+    return tolerance * max(1.0, math.sqrt(fmean(decisions) / 4)) if decisions else tolerance
 
 
 def check_gap(gap: Gap, limit: float, what: str) -> None:
@@ -78,6 +80,5 @@ def check_gap(gap: Gap, limit: float, what: str) -> None:
 def check_probe(model: PolicyModel, probe: Sequence[Episode], limit: float, what: str) -> Gap:
     """How closely `model` says what was recorded when a policy played; ModelError where that is not within `limit`."""
     gap = replay(model, probe, PROBE_TEMPERATURE)
-    decisions = sum(len(turn.branches) for episode in probe for turn in episode.turns)
-    check_gap(gap, rounding(limit, decisions / max(1, gap.turns)), what)
+    check_gap(gap, limit_of(probe, limit), what)
     return gap

@@ -36,10 +36,10 @@ def is_plugin(game: str) -> bool:
 
 def plugin_params(game: str, params: Params) -> str:
     """The one spelling of `params` for a declared game: its own, or sorted by key."""
-    return spelled(_load(_entry(game)), game, params)
+    return spelled_params(_load(_entry(game)), game, params)
 
 
-def spelled(game_class: Any, name: str, params: Params) -> str:
+def spelled_params(game_class: Any, name: str, params: Params) -> str:
     """`params` as the `check_params` of `game_class` spells them, or sorted by key. GameError where that breaks."""
     check: Callable[[str], object] | None = getattr(game_class, "check_params", None)
     if check is None:

@@ -130,19 +130,15 @@ def _check_whole(name: str, info: Mapping[str, Any]) -> None:
 
 def _warn_unread(name: str, model: PreTrainedModel, info: Mapping[str, Any]) -> None:
     """Say which of a decoder's tensors are in the files and not asked for: another config.json may have been meant."""
-    parts = {".".join(key.split(".")[:2]) for key, _ in model.get_decoder().named_parameters(prefix=_place(model))}
+    parts = {
+        ".".join(key.split(".")[:2]) for key, _ in model.named_parameters()
+    }  # towers that are left out are not there
     unread = sorted(key for key in info["unexpected_keys"] if ".".join(key.split(".")[:2]) in parts)
     if unread:
         listing = f"{', '.join(unread[:3])}{', ...' if unread[3:] else ''}"
         _log.warning(
             "%d weights of %s are left out, as config.json does not ask for them: %s", len(unread), name, listing
         )
-
-
-def _place(model: PreTrainedModel) -> str:
-    """The name of the decoder in a model."""
-    decoder = model.get_decoder()
-    return next((name for name, module in model.named_modules() if module is decoder), "")
 
 
 def stored_dtype(config: ModelConfig) -> torch.dtype:

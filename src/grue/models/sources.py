@@ -47,10 +47,9 @@ def read_config(config: ModelConfig) -> dict[str, Any]:
         found: dict[str, Any] = PreTrainedConfig.get_config_dict(source_of(config), revision=config.revision)[0]
     except (OSError, ValueError, KeyError) as error:
         raise cannot_load(config.name, error) from error
-    if found:
-        _check_no_adapter(config)
     if not found:
         raise ModelError(f"cannot load the model {config.name!r}: it has no config.json", hint=_hint(config.name))
+    _check_no_adapter(config)
     refuse_code(config.name, found)
     return found
 

@@ -124,14 +124,14 @@ def _figure(kinds: Sequence[Kind], measure: str, levels: Mapping[str, float], fo
     from matplotlib.lines import Line2D
 
     held_out = any(kind.dev for kind in kinds)
-    lines = len(kinds) + 0.4
-    height = 2.9 + 0.17 * lines
+    legend = 0.17 * (len(kinds) + 0.4)  # inches
+    height = 2.9 + legend
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "grue", "text.parse_math": False, "font.size": 8}
     with rc_context(settings), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a setting may hold a sign that the font lacks
         figure = Figure(figsize=(7.8 if held_out else 4.6, height), facecolor="white")
         found = figure.subplots(1, 1 + held_out, sharex=True, sharey=True, squeeze=False)[0]
-        low, top = (0.44 + 0.17 * lines) / height, 1 - 0.3 / height
+        low, top = (0.44 + legend) / height, 1 - 0.3 / height
         figure.subplots_adjust(left=0.5 / figure.get_figwidth(), right=0.9, bottom=low, top=top, wspace=0.08)
         _panel(found[0], "train games, sampled, as it learns", measure, [kind.played for kind in kinds], smooth=True)
         if held_out:
@@ -141,8 +141,8 @@ def _figure(kinds: Sequence[Kind], measure: str, levels: Mapping[str, float], fo
         names = [one_line(kind.name, 110 if held_out else 60) for kind in kinds]
         figure.legend(handles, names, loc="lower left", frameon=False, labelcolor=INK, ncols=1)
         buffer = io.BytesIO()
-        dates = {"Date": None} if form == "svg" else {"CreationDate": None} if form == "pdf" else {}
-        figure.savefig(buffer, format=form, dpi=200, metadata=dates)
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {})  # equal runs give equal files
+        figure.savefig(buffer, format=form, dpi=200, metadata=undated)
     return buffer.getvalue()
 
 
@@ -155,14 +155,14 @@ def _panel(axes: Axes, title: str, measure: str, kinds: Sequence[Sequence[Curve]
 
     axes.set_title(f"{measure}, {title}", loc="left", fontsize=8, color=INK)
     for number, curves in enumerate(kinds):
-        look = _look(number)
         if not curves:
             continue
+        look = _look(number)
         mean = mean_curve(curves)
         smoothed = smooth and len(mean.y) >= SMOOTH_FROM
         for curve in curves if len(curves) > 1 or smoothed else ():
             axes.plot(curve.x, curve.y, color=look["color"], linewidth=0.6, alpha=0.35)
-        y = running(mean.y, max(5, len(mean.y) // 20))[0] if smoothed else mean.y
+        y = running(mean.y)[0] if smoothed else mean.y
         axes.plot(mean.x, y, marker="" if smoothed or len(mean.x) > 40 else "o", markersize=2.6, **look)
     quiet_frame(axes)
     axes.set_xlabel("environment steps", color=MUTED)

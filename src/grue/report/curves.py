@@ -96,14 +96,15 @@ def _series(decoding: str, parts: dict[str, Points]) -> tuple[Series, str]:
     if len(points) < SMOOTH_FROM:
         return Series(decoding, x, y), ""
     x, y = _thinned(x, y)
-    mean, spread = running(y, max(5, len(y) // 20))
+    mean, spread = running(y)
     lower = tuple(m - s for m, s in zip(mean, spread, strict=True))
     upper = tuple(m + s for m, s in zip(mean, spread, strict=True))
     return Series(decoding, x, mean, lower, upper, raw_y=y), SMOOTHED
 
 
-def running(y: Sequence[float], window: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Centred running mean and standard deviation; at the ends the window is what there is of it."""
+def running(y: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Centred running mean and standard deviation over a twentieth of the values; fewer at the ends."""
+    window = max(5, len(y) // 20)
     means, spreads = [], []
     for index in range(len(y)):
         near = y[max(0, index - window // 2) : index + window // 2 + 1]

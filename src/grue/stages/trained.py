@@ -122,7 +122,7 @@ def check_weights(run: Path, stage: str, *, instead: bool = False) -> Path:
     if not _is_done(run, stage):
         raise CheckpointError(f"{folder} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}")
     others = "".join(f", or take --policy {name}" for name in before if instead and _newest(run, name) is not None)
-    what = "checkpoint that can be read" if _best_number(run, stage) is None else "best weights that can be read"
+    what = f"{'best weights' if _is_chosen(run, stage) else 'checkpoint'} that can be read"
     raise CheckpointError(
         f"{folder} holds no {what}, though {stage} is done",
         hint=f"put it back, or train again, which deletes what stands behind it: grue {stage} {run} --again{others}",
@@ -187,7 +187,7 @@ def _newest(run: Path, stage: str) -> Path | None:
     """The best weights; the last ones where dev chose none, or has not chosen yet."""
     folder = checkpoints(run, stage)
     best = checkpoint.best_valid(folder)
-    if best is None and _is_done(run, stage) and _best_number(run, stage) is not None:
+    if best is None and _is_done(run, stage) and _is_chosen(run, stage):
         return None  # others than those that dev has chosen are not silently taken for them
     return best or checkpoint.latest_valid(folder)
 
@@ -196,12 +196,9 @@ def _is_done(run: Path, stage: str) -> bool:
     return bool(read_stages(run).get(stage, {}).get("state") == "done")
 
 
-def _best_number(run: Path, stage: str) -> int | None:
-    """The iteration or round whose weights did best on dev, if a stage was measured there."""
-    entry = read_stages(run).get(stage, {})
-    if entry.get("best_merit", UNMEASURED) <= UNMEASURED:
-        return None
-    return next((int(entry[name]) for name in ("best_iteration", "best_round") if name in entry), None)
+def _is_chosen(run: Path, stage: str) -> bool:
+    """Are the weights of a stage that is done those that did best on dev?"""
+    return bool(read_stages(run).get(stage, {}).get("best_merit", UNMEASURED) > UNMEASURED)
 
 
 def _probe_file(run: Path, policy: str) -> Path:

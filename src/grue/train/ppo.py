@@ -89,11 +89,8 @@ def train_ppo(
             progress["env_steps"] += sum(episode.steps for episode in episodes)
             rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup)
             metrics |= updater.update(episodes, iteration, rate, reference)
-            if iteration == done and metrics["engine_gap"] > 3 * (limit := tolerance(config.model)):
-                say.warn(
-                    f"a turn's log-probabilities in play and in training differ by {metrics['engine_gap']:.2g} nats on "
-                    f"average, more than rounding ({limit}): is this an architecture that grue cannot drive?"
-                )
+            if iteration == done:
+                _warn_of_gap(metrics["engine_gap"], tolerance(config.model), say)
             update_s = time.monotonic() - played
             turns = sum(episode.steps for episode in episodes) * metrics["passes"]
             metrics |= {"update_s": update_s, "turns_per_s": turns / update_s}
@@ -139,6 +136,15 @@ def draw_tasks(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list
     while len(chosen) < different:
         chosen += rng.sample(list(tasks), min(len(tasks), different - len(chosen)))
     return [task for task in chosen for _ in range(plays)]
+
+
+def _warn_of_gap(gap: float, limit: float, say: Progress) -> None:
+    """What is played and what is trained may differ by rounding, and of long texts by some more."""
+    if gap > 3 * limit:
+        say.warn(
+            f"a turn's log-probabilities in play and in training differ by {gap:.2g} nats on average, more than "
+            f"rounding ({limit}): is this an architecture that grue cannot drive?"
+        )
 
 
 def _save(run: Run, learner: Learner, updater: Updater, progress: dict[str, float]) -> None:

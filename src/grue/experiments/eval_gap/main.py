@@ -84,7 +84,7 @@ def _on_file(folder: Path, made: dict[str, Any], *, without: Collection[str]) ->
         try:
             data = orjson.loads(text)
             same = _same(made, {key: data.pop(key, None) for key in made})
-            markdown([data], "")
+            markdown([data], "")  # needs what the table will need of it
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{file} is no contrast", hint="delete it to have it measured again") from error
         if file.stem not in without and same:
