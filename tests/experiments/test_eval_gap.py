@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import tiny
 from grue import games
 from grue.algos.advantages import turn_gae
-from grue.config import override, preset_config
+from grue.config import Config, override, preset_config
 from grue.errors import ConfigError, DataError
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.stats import wilson
@@ -24,6 +25,7 @@ from grue.experiments.eval_gap.contrasts import (
     crossed,
     crossed_interval,
     few_games,
+    other_games,
     paired,
     unpaired,
 )
@@ -408,19 +410,30 @@ def test_contrasts_are_named_and_split_by_what_they_need() -> None:
     with pytest.raises(ConfigError, match="no contrast"):
         wanted(("nothing",), training=True)
     with pytest.raises(ConfigError, match="no experiment"):
-        prepare("nothing", Path("x"))
+        prepare("nothing", [Path("x")])
+
+
+def _trained(out: Path, config: Config) -> Path:
+    """A run of the toy up to PPO."""
+    from grue import stages
+
+    for name in ("demos", "sft", "ppo"):
+        stages.run_stage(name, config, out, say=Progress(quiet=True))  # type: ignore[arg-type]
+    return out
+
+
+SHORT = ("ppo.iterations=2", "ppo.dev_every=0")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
-    """A run of the toy up to PPO."""
-    from grue import stages
+    return _trained(tmp_path_factory.mktemp("runs") / "toy", tiny.config(tiny_folder, *SHORT))
 
-    out = tmp_path_factory.mktemp("runs") / "toy"
-    config = tiny.config(tiny_folder, "ppo.iterations=2", "ppo.dev_every=0")
-    for name in ("demos", "sft", "ppo"):
-        stages.run_stage(name, config, out, say=Progress(quiet=True))  # type: ignore[arg-type]
-    return out
+
+@pytest.fixture(scope="module")
+def trained_again(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
+    """The same with another seed."""
+    return _trained(tmp_path_factory.mktemp("runs") / "toy1", override(tiny.config(tiny_folder, *SHORT), seed=1))
 
 
 SMALL = [
@@ -431,14 +444,14 @@ SMALL = [
 
 def test_contrasts_without_training_run_and_are_taken_up_again(trained: Path) -> None:
     names = [name for name in EVALUATION if name not in ("layouts", "recipes")]  # the toy has no recipes
-    result = prepare("eval-gap", trained, SMALL, only=names, training=False)(Progress(quiet=True))
+    result = prepare("eval-gap", [trained], SMALL, only=names, training=False)(Progress(quiet=True))
     assert {contrast["name"] for contrast in result["contrasts"]} == set(names)
     out = trained / "experiments" / "eval-gap"
     stored = json.loads((out / "contrasts" / "sampled.json").read_text())
     assert stored["settings"]["games"] == 8 and stored["repaired"]["games"] == 8
     assert "| what | repaired |" in (out / "eval-gap.md").read_text()
     before = {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
-    again = prepare("eval-gap", trained, SMALL, only=names, training=False)(Progress(quiet=True))
+    again = prepare("eval-gap", [trained], SMALL, only=names, training=False)(Progress(quiet=True))
     assert again["contrasts"] == result["contrasts"]
     assert {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()} == before
 
@@ -449,20 +462,76 @@ def test_what_is_no_contrast_is_named_before_anything_is_measured(text: str, tra
     file.parent.mkdir()
     file.write_text(text)
     with pytest.raises(DataError, match=r"remaining\.json is no contrast"):
-        prepare("eval-gap", trained, SMALL, only=["sampled"], training=False, out=tmp_path)(Progress(quiet=True))
+        prepare("eval-gap", [trained], SMALL, only=["sampled"], training=False, out=tmp_path)(Progress(quiet=True))
     assert not (tmp_path / "cells").exists()
 
 
 def test_a_run_is_only_read(trained: Path, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file()}
-    prepare("eval-gap", trained, SMALL, only=["sampled"], training=False, out=tmp_path)(Progress(quiet=True))
+    prepare("eval-gap", [trained], SMALL, only=["sampled"], training=False, out=tmp_path)(Progress(quiet=True))
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert (tmp_path / "eval-gap.md").exists()
 
 
+def test_several_trainings_are_averaged(trained: Path, trained_again: Path, tmp_path: Path) -> None:
+    names = ["sampled", "train-to-dev", "few-games"]
+    alone = [prepare("eval-gap", [run], SMALL, only=names)(Progress(quiet=True)) for run in (trained, trained_again)]
+    both = prepare("eval-gap", [trained, trained_again], SMALL, only=names, out=tmp_path)(Progress(quiet=True))
+    assert both["seeds"] == [0, 1]
+    found = {contrast["name"]: contrast for contrast in both["contrasts"]}
+    assert set(found) == {"sampled", "train-to-dev"}  # what 20 games say of 8 is no mean
+    for name, contrast in found.items():
+        by_seed = [c["points"] for result in alone for c in result["contrasts"] if c["name"] == name]
+        assert contrast["details"]["by_seed"] == pytest.approx(by_seed, abs=0.01)
+        assert contrast["points"] == pytest.approx(np.mean(by_seed), abs=0.01)
+        assert contrast["seeds"] == 2 and contrast["group"] == "evaluation"
+    assert found["sampled"]["pairing"] == "2 trainings, paired on 8 games"
+    text = (tmp_path / "over-trainings.md").read_text()
+    assert "2 trainings, other games on either side" in text
+    for run in (trained, trained_again):  # each has its own table, too
+        assert (run / "experiments" / "eval-gap" / "eval-gap.md").exists()
+
+
+def test_runs_that_are_not_of_one_kind_are_not_averaged(trained: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    def measure(*runs: Path, only: str = "sampled") -> None:
+        prepare("eval-gap", runs, SMALL, only=[only])(Progress(quiet=True))
+
+    with pytest.raises(ConfigError, match="named twice"):
+        measure(trained, trained / ".." / trained.name)
+    Run(tmp_path / "other", override(tiny.config(tiny_folder, *SHORT), ["ppo.clip=0.1"], 1))
+    with pytest.raises(ConfigError, match=r"not trainings of one kind: ppo\.clip=0\.2 and 0\.1"):
+        measure(trained, tmp_path / "other")
+    shutil.copytree(trained, tmp_path / "copy", ignore=shutil.ignore_patterns("experiments"))
+    with pytest.raises(DataError, match="same weights"):
+        measure(trained, tmp_path / "copy")
+    with pytest.raises(ConfigError, match="few-games: nothing here is averaged"):
+        measure(trained, tmp_path / "copy", only="few-games")
+
+
+def test_the_interval_of_several_trainings_on_other_games_covers_what_it_claims() -> None:
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(300):
+        skill_S, gap_S = rng.normal(0.6, 0.05, (3, 1)), rng.normal(0.1, 0.05, (3, 1))
+
+        def cells(p_S1: np.ndarray, hardness_G: np.ndarray) -> list[Cell]:
+            won_SG = rng.random((3, len(hardness_G))) < p_S1 + hardness_G
+            return [_cell("a", [int(won) for won in row]) for row in won_SG]
+
+        a, b = (rng.uniform(-0.3, 0.3, 80) for _ in range(2))
+        low, high = other_games("x", "?", cells(skill_S, a), cells(skill_S - gap_S, b), resamples=100)["ci95"]
+        held += low <= 10 <= high
+    assert 0.93 <= held / 300 <= 1.0
+
+
+def test_games_on_either_side_that_are_all_alike_prove_nothing_of_several_trainings_either() -> None:
+    won, lost = _cell("a", [1] * 50), _cell("b", [0] * 50)
+    found = other_games("x", "?", [won] * 2, [lost] * 2, resamples=100)["ci95"]
+    assert found == unpaired("x", "?", won, lost, resamples=100)["ci95"]
+
+
 @pytest.mark.slow
 def test_contrasts_that_train_run(trained: Path) -> None:
-    result = prepare("eval-gap", trained, SMALL, only=list(TRAINING))(Progress(quiet=True))
+    result = prepare("eval-gap", [trained], SMALL, only=list(TRAINING))(Progress(quiet=True))
     found = {contrast["name"]: contrast for contrast in result["contrasts"] if contrast["group"] == "training"}
     assert set(found) == set(TRAINING)
     assert all(contrast["seeds"] == 3 for contrast in found.values())
@@ -472,14 +541,14 @@ def test_contrasts_that_train_run(trained: Path) -> None:
 
 
 def test_one_arm_trains_and_its_curve_is_kept(trained: Path) -> None:
-    prepare("eval-gap", trained, SMALL, only=["sampled"])(Progress(quiet=True))
-    result = prepare("eval-gap", trained, SMALL, only=["leak"])(Progress(quiet=True))
+    prepare("eval-gap", [trained], SMALL, only=["sampled"])(Progress(quiet=True))
+    result = prepare("eval-gap", [trained], SMALL, only=["leak"])(Progress(quiet=True))
     contrast = next(contrast for contrast in result["contrasts"] if contrast["name"] == "leak")
     # what an earlier command has measured stays in the table, also at another size, but not of another policy
     assert {contrast["name"] for contrast in result["contrasts"]} >= {"leak", "sampled"}
-    larger = prepare("eval-gap", trained, [*SMALL, "games=10"], only=["few-games"])(Progress(quiet=True))
+    larger = prepare("eval-gap", [trained], [*SMALL, "games=10"], only=["few-games"])(Progress(quiet=True))
     assert {contrast["name"] for contrast in larger["contrasts"]} >= {"leak", "sampled", "few-games"}
-    cloned = prepare("eval-gap", trained, [*SMALL, "policy=sft"], only=["few-games"])(Progress(quiet=True))
+    cloned = prepare("eval-gap", [trained], [*SMALL, "policy=sft"], only=["few-games"])(Progress(quiet=True))
     assert {contrast["name"] for contrast in cloned["contrasts"]} == {"few-games"}
     assert len(contrast["details"]["by_seed"]) == 3
     cell = next((trained / "experiments" / "eval-gap" / "cells").glob("arm-repaired-0-*.json"))

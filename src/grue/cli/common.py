@@ -126,11 +126,16 @@ def print_json(result: Any) -> None:
 
 def split(arguments: Iterable[str] | None, what: str) -> tuple[str | None, list[str]]:
     """(the one argument that is no setting, the settings). `what` names that argument in the error about a second."""
-    given = list(arguments or ())
-    names = [text for text in given if "=" not in text]
+    names, settings = split_many(arguments)
     if len(names) > 1:
         raise ConfigError(f"{names[1]!r} is neither a setting nor {what}", hint="settings are given as key=value")
-    return (names[0] if names else None), [text for text in given if "=" in text]
+    return (names[0] if names else None), settings
+
+
+def split_many(arguments: Iterable[str] | None) -> tuple[list[str], list[str]]:
+    """(the arguments that are no settings, the settings)."""
+    given = list(arguments or ())
+    return [text for text in given if "=" not in text], [text for text in given if "=" in text]
 
 
 def preset_or_run(name: str | None, out: Path | None) -> tuple[str | None, Path | None]:

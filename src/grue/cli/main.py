@@ -334,8 +334,8 @@ def experiment(
         list[str] | None,
         typer.Argument(
             metavar="RUN|KEY=VALUE",
-            help="a run directory, default: the one in runs/ that was written to last; sizes such as games=200 or "
-            "iterations=10",
+            help="run directories, default: the one in runs/ that was written to last; of several seeds also the means "
+            "over them; sizes such as games=200 or iterations=10",
         ),
     ] = None,
     only: Annotated[
@@ -345,7 +345,8 @@ def experiment(
         bool, typer.Option(help="also contrasts that need short trainings of their own, which take longest")
     ] = True,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="where results go; default: RUN/experiments/NAME")
+        Path | None,
+        typer.Option(metavar="DIR", help="where results go; default: RUN/experiments/NAME, of the first RUN"),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -360,9 +361,9 @@ def experiment(
 
         with common.reading_arguments():
             experiments.check_name(name)
-            run_name, settings = common.split(arguments, "a run directory")
-            run_dir = common.existing_run(None if run_name is None else Path(run_name))
-            prepared = experiments.prepare(name, run_dir, settings, only=_names(only), training=training, out=out)
+            named, settings = common.split_many(arguments)
+            runs = [common.existing_run(Path(run)) for run in named] or [common.existing_run(None)]
+            prepared = experiments.prepare(name, runs, settings, only=_names(only), training=training, out=out)
         return prepared(say)
 
     common.perform(work, as_json=as_json, quiet=quiet)

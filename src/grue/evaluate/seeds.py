@@ -33,6 +33,15 @@ def difference_over_seeds(a_RG: FloatArray, b_SG: FloatArray, level: float = 0.9
     return _estimate(float(apart_G.mean()), [_of_trainings(a_RG), _of_trainings(b_SG), _of_games(apart_G)], level)
 
 
+def gap_over_seeds(a_RG: FloatArray, b_RH: FloatArray, level: float = 0.95) -> Estimate:
+    """Mean of a less that of b, of the same R >= 2 trainings on games G and on other games H."""
+    if len(a_RG) != len(b_RH):
+        raise DataError(f"{len(a_RG)} trainings on one side, {len(b_RH)} on the other")
+    apart_R1 = a_RG.mean(axis=1, keepdims=True) - b_RH.mean(axis=1, keepdims=True)
+    games = [_of_games(x.mean(axis=0)) for x in (a_RG, b_RH)]
+    return _estimate(float(apart_R1.mean()), [_of_trainings(apart_R1), *games], level)
+
+
 def t_quantile(level: float, degrees: float) -> float:
     """What a variable of Student's t distribution stays within, on both sides of 0, with this probability.
 

@@ -20,14 +20,14 @@ def check_name(name: str) -> None:
 
 def prepare(
     name: str,
-    run: Path,
+    runs: Sequence[Path],
     settings: Sequence[str] = (),
     *,
     only: Sequence[str] = (),
     training: bool = True,
     out: Path | None = None,
 ) -> Callable[[Progress], dict[str, Any]]:
-    """The experiment `name` on a run directory, ready to be started. ConfigError for names or settings that are wrong.
+    """The experiment `name` on run directories, ready to be started. ConfigError for names or settings that are wrong.
 
     `settings` are `key=value` texts of the experiment's own sizes; `only` names some of its contrasts.
     """
@@ -36,9 +36,11 @@ def prepare(
     from grue.experiments.eval_gap.settings import read_settings
     from grue.experiments.eval_gap.suspects import wanted
 
+    if len(set(map(Path.resolve, runs))) < len(runs):
+        raise ConfigError("a run is named twice", hint="each training counts once")
     size, suspects = read_settings(settings), wanted(tuple(only), training=training)
 
     def start(say: Progress) -> dict[str, Any]:
-        return eval_gap.run(run, size, suspects, out=out, say=say)
+        return eval_gap.run(runs, size, suspects, out=out, say=say)
 
     return start

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grue.errors import DataError
-from grue.evaluate.seeds import mean_over_seeds
+from grue.evaluate.seeds import gap_over_seeds, mean_over_seeds
 from grue.evaluate.stats import Interval, alike_interval, paired_wins
 from grue.evaluate.summary import success_interval
 from grue.experiments.eval_gap.cells import Cell
@@ -108,18 +108,27 @@ def unpaired(
 
 
 def crossed(
-    name: str, question: str, repaired: Sequence[Cell], defect: Sequence[Cell], *, resamples: int, **details: Any
+    name: str,
+    question: str,
+    repaired: Sequence[Cell],
+    defect: Sequence[Cell],
+    *,
+    resamples: int,
+    group: str = "training",
+    **details: Any,
 ) -> Contrast:
-    """Several trainings of each arm, paired by seed, on the same games; the interval is over trainings and games."""
+    """Several trainings of each arm, paired by seed, on the same games; the interval is over trainings and games.
+
+    Of the group "evaluation" the two of a pair are one training, played in two ways.
+    """
     if len(repaired) != len(defect):
         raise DataError(f"{name}: {len(repaired)} and {len(defect)} trainings cannot be paired")
-    games = sorted(set.intersection(*(set(cell.won) for cell in (*repaired, *defect))))
-    if not games:
-        raise DataError(f"{name}: the trainings share no game", hint="delete their cells")
+    games = _shared(name, [*repaired, *defect])
     difference_SG = np.stack([a.wins(games) - b.wins(games) for a, b in zip(repaired, defect, strict=True)])
     problems = repaired[0].problems(games)
     low, high = crossed_interval(difference_SG, problems)
     details["by_seed"] = [round(100 * float(row.mean()), 2) for row in difference_SG]
+    how = "trainings, paired on" if group == "evaluation" else "trainings each, paired by seed,"
     return _contrast(
         name,
         question,
@@ -127,8 +136,38 @@ def crossed(
         defect,
         (float(difference_SG.mean()), low, high),
         kind="cost",
-        group="training",
-        pairing=f"{len(repaired)} trainings each, paired by seed, {_counted(games, problems)}",
+        group=group,
+        pairing=f"{len(repaired)} {how} {_counted(games, problems)}",
+        resamples=resamples,
+        details=details,
+    )
+
+
+def other_games(
+    name: str, question: str, repaired: Sequence[Cell], defect: Sequence[Cell], *, resamples: int, **details: Any
+) -> Contrast:
+    """Several trainings, each on games and on other games; the interval is over trainings and both kinds of games."""
+    (a_RG, a_groups), (b_RG, b_groups) = (_wins_of_trainings(name, cells) for cells in (repaired, defect))
+    a_RP, b_RP = (
+        np.stack([x_RG[:, places].mean(axis=1) for places in groups], axis=1)
+        for x_RG, groups in ((a_RG, a_groups), (b_RG, b_groups))
+    )
+    apart_R = a_RG.mean(axis=1) - b_RG.mean(axis=1)
+    details["by_seed"] = [round(100 * float(apart), 2) for apart in apart_R]
+    found, mean = gap_over_seeds(a_RP, b_RP), float(apart_R.mean())
+    low, high = mean + found.low - found.value, mean + found.high - found.value
+    if np.ptp(a_RG) == np.ptp(b_RG) == 0:  # as in `unpaired`
+        a, b = _interval(repaired[0], resamples), _interval(defect[0], resamples)
+        low, high = a.low - b.high, a.high - b.low
+    return _contrast(
+        name,
+        question,
+        repaired,
+        defect,
+        (mean, low, high),
+        kind="gap",
+        group="evaluation",
+        pairing=f"{len(repaired)} trainings, other games on either side",
         resamples=resamples,
         details=details,
     )
@@ -272,6 +311,19 @@ def _wins_by_problem(cell: Cell) -> tuple[FloatArray, list[Places]]:
     """1 or 0 for each game, and where the games of each problem stand."""
     seeds = sorted(cell.won)
     return cell.wins(seeds), grouped(cell.problems(seeds) or seeds)
+
+
+def _wins_of_trainings(name: str, cells: Sequence[Cell]) -> tuple[FloatArray, list[Places]]:
+    """[trainings, games] of the games that all have finished, and where the games of each problem stand."""
+    games = _shared(name, cells)
+    return np.stack([cell.wins(games) for cell in cells]), grouped(cells[0].problems(games) or games)
+
+
+def _shared(name: str, cells: Sequence[Cell]) -> list[int]:
+    games = sorted(set.intersection(*(set(cell.won) for cell in cells)))
+    if not games:
+        raise DataError(f"{name}: the trainings share no game", hint="delete their cells")
+    return games
 
 
 def _counted(seeds: Sequence[int], problems: Sequence[Hashable] | None) -> str:

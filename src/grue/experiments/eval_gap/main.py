@@ -1,21 +1,22 @@
-"""`grue experiment eval-gap RUN`: every contrast that is wanted, one file each, and the ranked table."""
+"""`grue experiment eval-gap RUNS`: every contrast that is wanted, one file each, and the ranked table."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from grue.config import Config, differences
 from grue.errors import ConfigError, DataError
 from grue.experiments.eval_gap.arms import Weights
-from grue.experiments.eval_gap.cells import Cells
+from grue.experiments.eval_gap.cells import Cell, Cells
 from grue.experiments.eval_gap.contrasts import Contrast
 from grue.experiments.eval_gap.measure import Measure, digest
 from grue.experiments.eval_gap.settings import Settings
-from grue.experiments.eval_gap.suspects import Suspect
+from grue.experiments.eval_gap.suspects import Pair, Suspect
 from grue.experiments.eval_gap.table import markdown, ranked
 from grue.hardware import hardware, versions
 from grue.progress import Progress
@@ -25,22 +26,81 @@ from grue.storage.run import Run, read_run_config
 
 
 def run(
-    folder: Path, size: Settings, suspects: Mapping[str, Suspect], *, out: Path | None, say: Progress
+    folders: Sequence[Path], size: Settings, suspects: Mapping[str, Suspect], *, out: Path | None, say: Progress
 ) -> dict[str, Any]:
-    """Measure on the run in `folder`; results go to `out`, or to RUN/experiments/eval-gap. Returns the ranked result.
+    """Measure on the run in each folder. Returns the ranked result, of several trainings the one over all of them.
 
-    Cells that are on file are not played again, so the same command goes on where it was interrupted.
+    Results of a run go to RUN/experiments/eval-gap, those over several to the same place of the first; to `out` instead
+    where it is given. Cells that are on file are not played again, so the same command goes on where it stopped.
     """
+    configs = {folder: _examined(folder) for folder in folders}
+    if len(folders) == 1:
+        return _measure(folders[0], configs[folders[0]], size, suspects, out or _place(folders[0]), say)[0]
+    _check_kind(configs)
+    pairs = {name: suspect for name, suspect in suspects.items() if isinstance(suspect, Pair)}
+    if not pairs:
+        raise ConfigError(
+            f"{', '.join(suspects)}: nothing here is averaged over several runs",
+            hint="name one run; contrasts that train have several trainings already",
+        )
+    out = out or _place(folders[0])
+    with explained(f"open {out}", ConfigError):
+        out.mkdir(parents=True, exist_ok=True)
+    results = []
+    cells: dict[str, list[tuple[Cell, Cell]]] = {name: [] for name in pairs}
+    for folder, config in configs.items():
+        say(f"{folder}:", style="bold")
+        result, measured = _measure(folder, config, size, suspects, _place(folder), say)
+        results.append(result)
+        for name in pairs:
+            cells[name].append(measured[name])
+    if len({result["weights"] for result in results}) < len(results):
+        raise DataError(f"two of the runs have the same weights of {size.policy}", hint="each training counts once")
+    found = [pair.over_trainings(cells[name], size.bootstrap) for name, pair in pairs.items()]
+    title = f"Why is {size.policy} worse in evaluation? {len(folders)} trainings, {size.fold} fold"
+    head = {"runs": [folder.name for folder in folders], "seeds": [config.seed for config in configs.values()]}
+    return _publish(out, "over-trainings", title, head | {"settings": size.model_dump()}, found, say)
+
+
+def _place(folder: Path) -> Path:
+    return folder / "experiments" / "eval-gap"
+
+
+def _examined(folder: Path) -> Config:
+    """The configuration of a run of the kind that is examined here."""
     config = read_run_config(folder)
     if (config.policy.kind, config.policy.template, config.policy.list_actions) != ("choose", "plain", False):
         raise ConfigError(
             f"{folder} has policy.kind={config.policy.kind}, policy.template={config.policy.template}",
             hint="eval-gap examines policies that choose, after a plain transcript without a list of actions",
         )
-    out = out or folder / "experiments" / "eval-gap"
+    return config
+
+
+def _check_kind(configs: Mapping[Path, Config]) -> None:
+    """ConfigError where runs differ in more than their seeds and in how they were evaluated."""
+    (first, config), *others = configs.items()
+    for folder, other in others:
+        unlike = differences(config, other)
+        if config.sampling_temperature == other.sampling_temperature:
+            unlike = {name: values for name, values in unlike.items() if not name.startswith("eval.")}
+        names = [name for name in unlike if name not in ("seed", "preset")]
+        if names:
+            a, b = unlike[names[0]]
+            raise ConfigError(
+                f"{first} and {folder} are not trainings of one kind: {names[0]}={a} and {b}",
+                hint="several runs are averaged; their settings may differ in the seed alone",
+            )
+
+
+def _measure(
+    folder: Path, config: Config, size: Settings, suspects: Mapping[str, Suspect], out: Path, say: Progress
+) -> tuple[dict[str, Any], dict[str, tuple[Cell, Cell]]]:
+    """(the ranked result of one run, the cells of each contrast that needs no training)."""
     with explained(f"open {out}", ConfigError):
         out.mkdir(parents=True, exist_ok=True)
         lock(out / ".lock", f"another process is working on {out}", "wait for it, or choose another folder with --out")
+    cells: dict[str, tuple[Cell, Cell]] = {}
     with open_session(Run(folder, config, leads=False), config, say) as session:  # the run itself is only read
         session.load(size.policy)
         weights = {name: p.detach().clone() for name, p in session.model.named_parameters() if p.requires_grad}
@@ -49,25 +109,37 @@ def run(
         for name, suspect in suspects.items():
             start = time.monotonic()
             contrast = suspect(measure)
+            if isinstance(suspect, Pair):
+                cells[name] = suspect.cells(measure)
             found.append(contrast)
             _write(out / "contrasts" / f"{name}.json", {**contrast, **made})
-            low, high = contrast["ci95"]
-            seconds = time.monotonic() - start
-            say(f"{name}: {contrast['points']:+.1f} points [{low:+.1f}, {high:+.1f}]  {seconds:.0f} s")
+            _tell(contrast, say, f"  {time.monotonic() - start:.0f} s")
+    title = f"Why is {size.policy} worse in evaluation? {folder.name}, {size.fold} fold"
+    return _publish(out, "eval-gap", title, {"run": folder.name, **made}, found, say), cells
+
+
+def _tell(contrast: Contrast, say: Progress, more: str) -> None:
+    low, high = contrast["ci95"]
+    say(f"{contrast['name']}: {contrast['points']:+.1f} points [{low:+.1f}, {high:+.1f}]{more}")
+
+
+def _publish(
+    out: Path, stem: str, title: str, head: Mapping[str, Any], found: Sequence[Contrast], say: Progress
+) -> dict[str, Any]:
+    """Write the ranked table, for programs and for people."""
     result = {
         "experiment": "eval-gap",
-        "run": folder.name,
-        "settings": size.model_dump(),
+        **head,
         "contrasts": ranked(found),
         "hardware": hardware(),
         "versions": versions(),
     }
-    _write(out / "eval-gap.json", result)
-    text = markdown(found, f"Why is {size.policy} worse in evaluation? {folder.name}, {size.fold} fold")
-    with explained(f"write {out / 'eval-gap.md'}"):
-        write_atomic(out / "eval-gap.md", text.encode())
+    _write(out / f"{stem}.json", result)
+    text = markdown(found, title)
+    with explained(f"write {out / stem}.md"):
+        write_atomic(out / f"{stem}.md", text.encode())
     say(text)
-    say(f"table: {out / 'eval-gap.md'}")
+    say(f"table: {out / stem}.md")
     return result
 
 

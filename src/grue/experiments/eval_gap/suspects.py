@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from grue.experiments.eval_gap.contrasts import (
     chosen_on_what_is_reported,
     crossed,
     few_games,
+    other_games,
     paired,
     unpaired,
 )
@@ -24,21 +26,38 @@ from grue.experiments.eval_gap.prompts import Style
 Suspect = Callable[[Measure], Contrast]
 
 
-def _pair(name: str, question: str, repaired: Callable[[Measure], Cell], defect: Callable[[Measure], Cell]) -> Suspect:
-    def contrast(m: Measure) -> Contrast:
-        return paired(name, question, repaired(m), defect(m), resamples=m.size.bootstrap)
+@dataclass(frozen=True)
+class Pair:
+    """A suspect that needs an existing run only: one policy, played in two ways or on two sets of games."""
 
-    return contrast
+    name: str
+    question: str
+    repaired: Callable[[Measure], Cell]
+    defect: Callable[[Measure], Cell]
+    details: Callable[[Measure], dict[str, Any]] = lambda _: {}
+    same_games: bool = True
+
+    def __call__(self, m: Measure) -> Contrast:
+        compare = paired if self.same_games else unpaired
+        return compare(self.name, self.question, *self.cells(m), resamples=m.size.bootstrap, **self.details(m))
+
+    def cells(self, m: Measure) -> tuple[Cell, Cell]:
+        return self.repaired(m), self.defect(m)
+
+    def over_trainings(self, cells: Sequence[tuple[Cell, Cell]], resamples: int) -> Contrast:
+        """From the cells of several trainings."""
+        ours, theirs = [a for a, _ in cells], [b for _, b in cells]
+        if self.same_games:
+            return crossed(self.name, self.question, ours, theirs, resamples=resamples, group="evaluation")
+        return other_games(self.name, self.question, ours, theirs, resamples=resamples)
 
 
-def _folds(name: str, question: str, one: str, other: str) -> Suspect:
-    def contrast(m: Measure) -> Contrast:
-        a, b = m.played(one), m.played(other)
-        strata = _at_equal_gold(a, b, m.gold_steps(one), m.gold_steps(other))
-        details: dict[str, Any] = {} if strata is None else {"points_at_equal_gold_length": round(100 * strata, 3)}
-        return unpaired(name, question, a, b, resamples=m.size.bootstrap, **details)
+def _folds(name: str, question: str, one: str, other: str) -> Pair:
+    def details(m: Measure) -> dict[str, Any]:
+        strata = _at_equal_gold(m.played(one), m.played(other), m.gold_steps(one), m.gold_steps(other))
+        return {} if strata is None else {"points_at_equal_gold_length": round(100 * strata, 3)}
 
-    return contrast
+    return Pair(name, question, lambda m: m.played(one), lambda m: m.played(other), details, same_games=False)
 
 
 def _arms(name: str, question: str, repaired: Arm, defect: Arm) -> Suspect:
@@ -67,22 +86,14 @@ def _budget(m: Measure) -> int:
     return max(32, int(m.played().extra["tokens_median"]))
 
 
-def _truncation(m: Measure) -> Contrast:
-    budget = _budget(m)
-    kept = m.prompted("cut-oldest", Style(budget=budget))
-    right = m.prompted("cut-right", Style(budget=budget, cut="right"))
-    left = m.prompted("cut-left", Style(budget=budget, cut="left"))
-    question = f"prompts above {budget} tokens lose their right end instead of their oldest steps"
-    details: dict[str, Any] = {"left": round(left.success, 4), "budget": budget, "no_cut": round(m.played().success, 4)}
-    return paired("truncation-side", question, kept, right, resamples=m.size.bootstrap, **details)
+def _cut(m: Measure, cut: Literal["oldest", "right", "left"]) -> Cell:
+    return m.prompted(f"cut-{cut}", Style(budget=_budget(m), cut=cut))
 
 
-def _together(m: Measure) -> Contrast:
-    """Everything that a notebook's evaluation does to its prompts and actions, at once."""
+def _everything(m: Measure) -> Cell:
+    """Everything that a notebook's evaluation does to its prompts and actions."""
     style = Style(window=m.size.window, task_line=False, retokenise=True, budget=_budget(m), cut="right")
-    question = "window, missing task line, text tokenised again, right cut and free sampling with top k, at once"
-    worst = m.written("together", greedy=False, top_k=m.size.top_k, style=style)
-    return paired("together", question, m.played(), worst, resamples=m.size.bootstrap)
+    return m.written("together", greedy=False, top_k=m.size.top_k, style=style)
 
 
 def _demonstrations_cut(m: Measure) -> Contrast:
@@ -97,22 +108,19 @@ def _chosen(m: Measure) -> Contrast:
     return chosen_on_what_is_reported(curves, m.size.few_games, resamples=m.size.bootstrap)
 
 
-def _remaining(m: Measure) -> Contrast:
-    question = "what is left in the repaired pipeline: sampled play of train games against greedy play of held-out ones"
-    return unpaired(
-        "remaining",
-        question,
-        m.played("train", greedy=False),
-        m.played(),
-        resamples=m.size.bootstrap,
-        sampled_held_out=round(m.played(greedy=False).success, 4),
-        greedy_train=round(m.played("train").success, 4),
-    )
-
-
 EVALUATION: dict[str, Suspect] = {
-    "remaining": _remaining,
-    "sampled": _pair(
+    "remaining": Pair(
+        "remaining",
+        "what is left in the repaired pipeline: sampled play of train games against greedy play of held-out ones",
+        lambda m: m.played("train", greedy=False),
+        lambda m: m.played(),
+        lambda m: {
+            "sampled_held_out": round(m.played(greedy=False).success, 4),
+            "greedy_train": round(m.played("train").success, 4),
+        },
+        same_games=False,
+    ),
+    "sampled": Pair(
         "sampled",
         "actions are sampled instead of the likeliest taken",
         lambda m: m.played(),
@@ -124,57 +132,72 @@ EVALUATION: dict[str, Suspect] = {
     "recipes": _folds(
         "recipes", "recipes of dev instead of train; neither side's layouts were trained on", "pretrain", "dev"
     ),
-    "extra-step": _pair(
+    "extra-step": Pair(
         "extra-step",
         "the stock wrapper lets one step more pass than the prompt says",
         lambda m: m.played(),
         lambda m: m.extra_step(),
     ),
     "few-games": lambda m: few_games(m.played(), m.size.few_games, resamples=m.size.bootstrap),
-    "window": _pair(
+    "window": Pair(
         "window",
         "only the last steps stay in the prompt",
         lambda m: m.played(),
         lambda m: m.prompted("window", Style(window=m.size.window)),
     ),
-    "task-line": _pair(
+    "task-line": Pair(
         "task-line",
         "the task line is missing at one step of a windowed prompt",
         lambda m: m.prompted("window", Style(window=m.size.window)),
         lambda m: m.prompted("task-line", Style(window=m.size.window, task_line=False)),
     ),
-    "retokenised": _pair(
+    "retokenised": Pair(
         "retokenised",
         "the transcript is tokenised again as one text at every step",
         lambda m: m.played(),
         lambda m: m.prompted("retokenised", Style(retokenise=True)),
     ),
-    "truncation-side": _truncation,
-    "free-greedy": _pair(
+    "truncation-side": Pair(
+        "truncation-side",
+        "prompts that outgrow their tokens lose their right end instead of their oldest steps",
+        lambda m: _cut(m, "oldest"),
+        lambda m: _cut(m, "right"),
+        lambda m: {
+            "left": round(_cut(m, "left").success, 4),
+            "budget": _budget(m),
+            "no_cut": round(m.played().success, 4),
+        },
+    ),
+    "free-greedy": Pair(
         "free-greedy",
         "actions are written freely (greedy) instead of chosen among the valid ones",
         lambda m: m.played(),
         lambda m: m.written("free-greedy", greedy=True),
     ),
-    "free-sampled": _pair(
+    "free-sampled": Pair(
         "free-sampled",
         "actions are written freely (sampled) instead of chosen among the valid ones",
         lambda m: m.played(greedy=False),
         lambda m: m.written("free-sampled", greedy=False),
     ),
-    "top-k-free": _pair(
+    "top-k-free": Pair(
         "top-k-free",
         "free sampling keeps the top k tokens only",
         lambda m: m.written("free-sampled", greedy=False),
         lambda m: m.written("free-top-k", greedy=False, top_k=m.size.top_k),
     ),
-    "top-k": _pair(
+    "top-k": Pair(
         "top-k",
         "choice among valid actions that are in the top k of the vocabulary",
         lambda m: m.played(greedy=False),
         lambda m: m.top_k_choice(),
     ),
-    "together": _together,
+    "together": Pair(
+        "together",
+        "window, missing task line, text tokenised again, right cut and free sampling with top k, at once",
+        lambda m: m.played(),
+        _everything,
+    ),
 }
 
 _NO_BOOTSTRAP, _LEAK = Arm("no-bootstrap", bootstrap=False), Arm("leak", leak=True)
