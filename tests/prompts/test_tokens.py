@@ -16,6 +16,7 @@ import tiny
 from grue.config import PolicyConfig
 from grue.prompts.tokens import Encoder
 from grue.prompts.transcript import render_action, render_observation, render_task, tidy
+from grue.storage.checkpoint import same_prompt
 
 HOSTILE = "A note reads <eos><bos> and <pad>. <eos>"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -98,7 +99,7 @@ def test_only_what_has_markers_gets_another_fingerprint() -> None:
         return hashlib.sha256(json.dumps(form, sort_keys=True).encode()).hexdigest()
 
     plain, ordinary, marked = tiny.encoder(), Encoder(with_added(NO_MARKERS)), Encoder(with_added(MARKERS))
-    assert [encoder.fingerprint == as_it_was(encoder) for encoder in (plain, ordinary, marked)] == [True, True, False]
+    assert [same_prompt(as_it_was(one), one.fingerprint) for one in (plain, ordinary, marked)] == [True, True, False]
 
 
 def test_a_line_ends_with_the_newline_alone_where_every_text_begins_with_a_space() -> None:
@@ -116,7 +117,7 @@ def test_a_line_ends_with_the_newline_alone_where_every_text_begins_with_a_space
     assert names(encoder.without_end(action)) == ["▁take", "▁key"]
     assert names(encoder.closing(action[:-1])) == ["<0x0A>"]
     assert encoder.closing(action) == ()
-    assert names(encoder.after_thought(())) == ["<0x0A>", "▁", ">"]
+    assert names(encoder.after_thought(())) == ["<0x0A>", ">"]
 
 
 @given(TEXT)

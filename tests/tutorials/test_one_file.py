@@ -170,7 +170,7 @@ def test_the_trie_branches_where_the_library_branches(one: ModuleType) -> None:
     actions = one.Kitchen(3).actions()
 
     def encode(text: str) -> list[int]:
-        return list(tiny.encoder()._encode(text))
+        return list(tiny.encoder()._text.opening(text))
 
     root = build_trie(actions, lambda action: encode(f" {action}\n"))
     for action in actions:
@@ -185,7 +185,7 @@ def test_the_trie_branches_where_the_library_branches(one: ModuleType) -> None:
 
 def test_what_was_played_is_what_is_trained(one: ModuleType) -> None:
     """Before the first step the ratio is 1 at every turn."""
-    model, encode = one.ActorCritic(tiny.llama(5)), lambda text: list(tiny.encoder()._encode(text))
+    model, encode = one.ActorCritic(tiny.llama(5)), lambda text: list(tiny.encoder()._text.opening(text))
     torch.nn.init.normal_(model.critic[-1].weight, std=0.1)
     episodes = one.Play(model, encode, range(5), random.Random(0), greedy=False).run()
     now = one.read(model, episodes)

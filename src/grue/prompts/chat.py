@@ -14,13 +14,24 @@ from grue.errors import ConfigError, ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_THOUGHT, _CLOSED = "<think>", "</think>"
 _SAID, _DONE, _NEXT = "the-first-message", "the-first-answer", "the-second-message"
 # what templates ask for beyond messages: no thoughts of their own, and a date that is the same on every day
 _DAY = datetime(2024, 7, 26)
 _OPTIONS: dict[str, Any] = {"tokenize": False, "enable_thinking": False, "date_string": f"{_DAY:%d %b %Y}"}
 # other templates call strftime_now(format), which asks the clock: a macro of the same name hides it. The newline is
 # taken away with the block before it, so what follows is read as at the beginning of a template
-_CODES = "".join(f"|replace('%{code}', '{_DAY.strftime('%' + code)}')" for code in "aAbBdejmyYHIMSp")
+_DATES = {code: _DAY.strftime(f"%{code}") for code in "aAbBdjmyYHIMSp"}
+_DATES |= {
+    "F": f"{_DAY:%Y-%m-%d}",
+    "D": f"{_DAY:%m/%d/%y}",
+    "T": "00:00:00",
+    "R": "00:00",
+    "e": "26",
+    "-d": "26",
+    "-m": "7",
+}
+_CODES = "".join(f"|replace('%{code}', '{value}')" for code, value in _DATES.items())
 _CLOCK = "{% macro strftime_now(format) %}{{ format" + _CODES + " }}{% endmacro %}\n"
 
 
@@ -50,10 +61,15 @@ def chat_pieces(tokenizer: PreTrainedTokenizerBase) -> ChatPieces:
             f"the chat template of {name!r} fails: {error}", hint="set policy.template=plain, or another model.name"
         ) from error
     before, said, to_assistant = opened.partition(_SAID)
-    _, done, rest = longer.partition(_DONE)
+    earlier, done, rest = longer.partition(_DONE)
     to_user, following, again = rest.partition(_NEXT)
     if not (said and done and following and to_assistant and to_user and again == to_assistant):
         raise ModelError(
             f"the chat template of {name!r} cannot be cut into messages and answers", hint="set policy.template=plain"
         )
+    given = earlier.partition(_SAID)[2]  # what stands before an answer that has been given
+    if given.startswith(to_assistant):  # GPT-OSS leaves it to the model to name its channel
+        to_assistant = given
+    if to_assistant.count(_THOUGHT) > to_assistant.count(_CLOSED):  # R1 and QwQ begin a thought in any case
+        to_assistant = f"{to_assistant.rstrip()}\n\n{_CLOSED}\n\n"
     return ChatPieces(before, to_assistant, to_user)

@@ -9,14 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
-
-from tokenizers import Tokenizer
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grue.config import PolicyConfig
-from grue.errors import DataError
+from grue.errors import ModelError
 from grue.prompts.chat import ChatPieces, chat_pieces
 from grue.prompts.transcript import (
     ACT,
@@ -28,11 +26,28 @@ from grue.prompts.transcript import (
     render_scene,
     render_task,
 )
+from grue.prompts.untrusted import Untrusted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FORMAT = 2  # of the prompts that this module makes; part of the fingerprint
+_SAMPLE = (
+    "You are in the Kitchen. In one part of the room you see a stove, that is closed; there's also 1 oven and 250 g of "
+    "flour.\nThrough an open screen door, to the North, you see the backyard (it isn't raining)! \u00c9t\u00e9?"
+)
+
+
+class Joint(NamedTuple):
+    """Where text of the game, or of an answer, follows upon a template's."""
+
+    ids: tuple[int, ...]  # of the template's text
+    space: str  # with which that text ends: tokenizers join it to the word behind
+    encode: Callable[[str], tuple[int, ...]]  # what follows
+
+    def then(self, text: str) -> tuple[int, ...]:
+        """The ids of `text`, which stands there."""
+        return self.encode(self.space + text)
 
 
 class Encoder:
@@ -48,31 +63,40 @@ class Encoder:
         self.prompt = prompt or PolicyConfig()
         self._chat = chat_pieces(tokenizer) if self.prompt.template == "chat" else None
         self._markers = _markers(tokenizer, self._chat)
-        self._fast = _splitting(tokenizer, self._markers) if tokenizer.is_fast else None
         self._bos: tuple[int, ...] = () if tokenizer.bos_token_id is None else (int(tokenizer.bos_token_id),)
         self._special = {*tokenizer.all_special_ids, *_special_added(tokenizer), *self._markers}
+        self._text = Untrusted(tokenizer, self._markers, self._special)
         self._marker = THINK if self.prompt.kind == "think" else ACT
         self._newline = self._line_end()
-        self._close, self._reopen = (self._newline, ()) if self._chat is None else self._cut(self._chat)
+        self._close, self._reopen = self._newline, self._newline[:0]
+        if self._chat is not None:
+            self._before = self._joint(self._chat.before, first=True)
+            self._to_assistant, self._to_user = self._joint(self._chat.to_assistant), self._joint(self._chat.to_user)
+            self._close, self._reopen = self._cut(self._to_user.ids)
         self.action = lru_cache(maxsize=20_000)(self._action)
         self.observation = lru_cache(maxsize=10_000)(self._observation)
         self.ends = lru_cache(maxsize=200_000)(self._ends)
 
     @property
     def fingerprint(self) -> str:
-        """Hash of what decides a prompt's ids beside the settings. Merges are taken to go with the vocabulary."""
+        """Hashes of what decides a prompt's ids beside the settings, and behind a hyphen of the ids of a sample."""
         template = self.tokenizer.chat_template if self._chat else None
         vocabulary = hashlib.sha256(json.dumps(self.tokenizer.get_vocab(), sort_keys=True).encode()).hexdigest()
-        form = [FORMAT, self.prompt.template, self._chat, template, vocabulary, self._bos]
+        form: list[Any] = [FORMAT, self.prompt.template, self._chat, template, vocabulary, self._bos]
         if self._markers:
             form.append(sorted(self._markers))
-        return hashlib.sha256(json.dumps(form, sort_keys=True).encode()).hexdigest()
+        joints = () if self._chat is None else (self._before, self._to_assistant, self._to_user)
+        spaces = [joint.space for joint in joints]
+        if self._text.spaced or any(spaces):  # others have the prompts that they had before there were joints
+            form.append([self._text.spaced, spaces])
+        sample = [self.task(_SAMPLE, 9), self.observation(_SAMPLE, ("take key",)), self.action("take Key"), self._close]
+        return f"{_digest(form)}-{_digest([*sample, self._reopen, self._newline])[:16]}"
 
     def task(self, goal: str, limit: int) -> tuple[int, ...]:
         """What stands before the first observation."""
         if self._chat is None:
-            return self._bos + self._encode(render_task(goal, limit))
-        return self._trusted(self._chat.before) + self._encode(render_task(goal, limit) + ASK[self._marker])
+            return self._bos + self._text.opening(render_task(goal, limit))
+        return self._before.ids + self._before.then(render_task(goal, limit) + ASK[self._marker])
 
     def text(self, ids: Sequence[int]) -> str:
         """What the policy wrote: the first line, without special tokens."""
@@ -93,7 +117,7 @@ class Encoder:
     def after_thought(self, written: Sequence[int]) -> tuple[int, ...]:
         """The ids between a thought and the action."""
         broken = bool(written) and self._breaks(written[-1])
-        return (() if broken else self._newline) + self._encode(ACT)
+        return (() if broken else self._newline) + self._text.following(ACT)
 
     def unlearnt(self, action: str) -> tuple[int, ...]:
         """All ids of a turn that does `action` without a thought."""
@@ -109,41 +133,60 @@ class Encoder:
     def _observation(self, text: str, actions: tuple[str, ...] | None = None, first: bool = False) -> tuple[int, ...]:
         """An observation up to where the policy writes. `first`: it stands in the same message as the task."""
         if self._chat is None:
-            return self._encode(render_observation(text, actions, self._marker))
-        marker = self._encode(THINK) if self._marker == THINK else ()
-        said = self._encode(render_scene(text, actions)) + self._trusted(self._chat.to_assistant)
-        return (() if first else self._reopen) + said + marker
+            return self._text.following(render_observation(text, actions, self._marker))
+        scene = render_scene(text, actions)
+        said = self._text.following(scene) if first else self._reopen + self._to_user.then(scene)
+        marker = self._to_assistant.then(THINK) if self._marker == THINK else ()
+        return said + self._to_assistant.ids + marker
 
     def _action(self, action: str) -> tuple[int, ...]:
         if self._chat is None:
-            return self._encode(render_action(action))
-        lead = " " if self._marker == THINK else ""
-        return self._encode(lead + one_line(action)) + self._close
+            return self._text.following(render_action(action))
+        line = one_line(action)
+        said = self._text.following(f" {line}") if self._marker == THINK else self._to_assistant.then(line)
+        return said + self._close
 
     def _line_end(self) -> tuple[int, ...]:
         """A newline behind a word: tokenizers that begin every text with a space put none there."""
-        word, line = self._encode("a"), self._encode("a\n")
-        return line[len(word) :] if line[: len(word)] == word != line else self._encode("\n")
+        word, line = self._text.opening("a"), self._text.opening("a\n")
+        return line[len(word) :] if line[: len(word)] == word != line else self._text.opening("\n")
 
-    def _cut(self, chat: ChatPieces) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(ids that end an answer, ids that open the next message): cut behind the first special token."""
-        ids = self._trusted(chat.to_user)
-        first = next((place for place, token in enumerate(ids) if token in self._special), 0)
-        return ids[: first + 1], ids[first + 1 :]
+    def _joint(self, piece: str, *, first: bool = False) -> Joint:
+        """The end of a template's piece, which is `first` in the chat, and how a text behind it is encoded.
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        try:
-            if self._fast is not None:
-                return tuple(self._fast.encode(text, add_special_tokens=False).ids)
-            return tuple(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
-        except TypeError as error:  # what the tokenizer says of them does not name them
-            raise DataError(
-                f"{text[:60]!r} is no text that can be encoded", hint="half characters (lone surrogates) are none"
-            ) from error
+        As the tokenizer does it when it reads both at once, if that can be had: its last spaces may go with the word.
+        """
+        for ids, end in ((self._trusted(end), end) for end in (piece.rstrip(" "), piece)):
+            space = piece[len(end) :]
+            for encode in (self._text.following, self._text.opening):
+                if self._trusted(f"{piece}a") == ids + encode(f"{space}a"):
+                    return Joint(ids if first else self._trusted_behind(end), space, encode)
+        return Joint(self._trusted_behind(piece), "", self._text.following)
+
+    def _cut(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(ids that end an answer, ids that open the next message): cut behind the first special token, or line."""
+        ends = [place for place, token in enumerate(ids) if token in self._special]
+        ends += [place for place, token in enumerate(ids) if self._breaks(token)]
+        if not ends:
+            raise ModelError(
+                f"the chat template of {self.tokenizer.name_or_path!r} ends answers with neither a special token nor a "
+                "line",
+                hint="set policy.template=plain",
+            )
+        return ids[: ends[0] + 1], ids[ends[0] + 1 :]
 
     def _trusted(self, text: str) -> tuple[int, ...]:
         """Text of the template, whose special tokens are meant."""
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _trusted_behind(self, text: str) -> tuple[int, ...]:
+        """The same behind a message."""
+        word, both = self._trusted("a"), self._trusted(f"a{text}")
+        return both[len(word) :] if self._text.spaced and both[: len(word)] == word else self._trusted(text)
+
+
+def _digest(form: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(form, sort_keys=True).encode()).hexdigest()
 
 
 def _special_added(tokenizer: PreTrainedTokenizerBase) -> set[int]:
@@ -161,19 +204,3 @@ def _marks(content: str, pieces: str) -> bool:
     # words alone and white space, such as Gemma's line breaks, are text wherever they stand
     sign = content in pieces and not content.isalnum() and any(map(str.isalpha, content))
     return sign or re.fullmatch(r"<[^<>\s]+>", content) is not None
-
-
-def _splitting(tokenizer: PreTrainedTokenizerBase, markers: Collection[int]) -> Tokenizer:
-    """The Rust tokenizer itself, which is several times faster than its wrapper, made to split special tokens.
-
-    A copy, as what is split is a setting of the tokenizer.
-    """
-    written = tokenizer.backend_tokenizer.to_str()
-    if markers:
-        form = json.loads(written)
-        for token in form["added_tokens"]:
-            token["special"] = token["special"] or token["id"] in markers
-        written = json.dumps(form)
-    fast = Tokenizer.from_str(written)
-    fast.encode_special_tokens = True
-    return fast

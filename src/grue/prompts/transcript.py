@@ -19,7 +19,7 @@ ASK = {  # a chat model has to be told how to answer; in a plain transcript the 
     ACT: "Answer with your next action and nothing else.\n",
     THINK: "Answer with one line of thought, then with your next action.\n",
 }
-_FORGED = re.compile(r"^(?=>|Thought:)", re.MULTILINE)
+_FORGED = re.compile(r"^(?=[>＞]|Thought:)", re.MULTILINE)  # some tokenizers read a wide sign as the narrow one
 
 
 def tidy(text: str) -> str:
@@ -39,7 +39,7 @@ def render_task(goal: str, limit: int) -> str:
 
 def render_scene(text: str, actions: Sequence[str] | None = None) -> str:
     """An observation and, if given, the valid actions."""
-    return as_said(text) if actions is None else f"{as_said(text)}\nValid actions: {', '.join(actions)}"
+    return as_said(text) if actions is None else f"{as_said(text)}\nValid actions: {', '.join(map(one_line, actions))}"
 
 
 def render_observation(text: str, actions: Sequence[str] | None = None, marker: str = ACT) -> str:

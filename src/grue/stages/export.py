@@ -87,7 +87,7 @@ def _write(folder: Path, run: Path, config: Config, policy: str, what: str, dtyp
     save_value_head(weights, folder)
     trained.encoder.tokenizer.save_pretrained(folder)
     (folder / SETTINGS).write_text(dump_config(_portable(config, what)), encoding="utf-8")
-    # texts of the game are not needed to compare, ids are
+    # what went wrong in a game may name paths of this machine
     episodes.append(folder / PROBE, [replace(episode, error="") for episode in probe])
     # enough to be loaded by; the rest comes when it has been checked
     about = {"schema": SCHEMA, "what": what, "policy": policy, "prompt": trained.encoder.fingerprint}

@@ -195,16 +195,16 @@ class Run:
         self._prompt = fingerprint
         if "sft" in self._over:  # what has learnt from another form is deleted when that begins
             return
+        from grue.storage import checkpoint
+
         stored = _read_json(self._prompt_file)
         if stored is None:
-            from grue.storage import checkpoint
-
             for stage in STAGES:  # weights that have learnt from another form refuse before this one is written down
                 checkpoint.check_newest(self.checkpoints(stage), fingerprint)
             self._write_prompt(fingerprint)
-        elif stored.get("sha256") != fingerprint:
+        elif not checkpoint.same_prompt(str(stored.get("sha256")), fingerprint):
             raise ConfigError(
-                f"the prompt has another form than when {self.out} began: chat template or vocabulary has changed",
+                f"the prompt has another form than when {self.out} began: chat template or tokenizer has changed",
                 hint="give model.revision the commit that the run began with, "
                 f"or train again: grue sft {self.out} --again",
             )

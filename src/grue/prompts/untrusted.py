@@ -1,0 +1,85 @@
+"""What the game says and what actions are called, as ids that are text and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer
+
+from grue.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_BYTE = "<0x[0-9A-F]{2}>"
+
+
+class Untrusted:
+    """Encodes text with a tokenizer that is kept from seeing special tokens, or those of `markers`, in it.
+
+    Llama 2 and others of SentencePiece's kind begin every text with a space. So a text is encoded as the `opening` of
+    something, or as `following` upon a line break or a letter. For most tokenizers the two are the same.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, markers: Collection[int], special: Collection[int]) -> None:
+        self._tokenizer = tokenizer
+        self._fast = _splitting(tokenizer, markers) if tokenizer.is_fast else None
+        self._forged = None if self._fast is None else _pieces_of_its_own(self._fast, tokenizer, special)
+        self._break: tuple[int, ...] = ()
+        line, word = self.opening("\n"), self.opening("a")
+        both = self.opening("\na")
+        self.spaced = both[: len(line)] == line and both[len(line) :] != word
+        if self.spaced:
+            self._break = line
+
+    def opening(self, text: str) -> tuple[int, ...]:
+        """The ids of `text` where it begins a text."""
+        if self._forged is not None and (found := self._forged.search(text)):
+            cut = found.start() + 1
+            return self.opening(text[:cut]) + self.following(text[cut:])
+        return self._encode(text)
+
+    def following(self, text: str) -> tuple[int, ...]:
+        """The ids of `text` behind other text."""
+        return self.opening("\n" + text)[len(self._break) :] if self.spaced else self.opening(text)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        try:
+            if self._fast is not None:
+                return tuple(self._fast.encode(text, add_special_tokens=False).ids)
+            return tuple(self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+        except TypeError as error:  # what the tokenizer says of them does not name them
+            raise DataError(
+                f"{text[:60]!r} is no text that can be encoded", hint="half characters (lone surrogates) are none"
+            ) from error
+
+
+def _splitting(tokenizer: PreTrainedTokenizerBase, markers: Collection[int]) -> Tokenizer:
+    """The Rust tokenizer itself, which is several times faster than its wrapper, made to split special tokens.
+
+    A copy, as what is split is a setting of the tokenizer.
+    """
+    written = tokenizer.backend_tokenizer.to_str()
+    if markers:
+        form = json.loads(written)
+        for token in form["added_tokens"]:
+            token["special"] = token["special"] or token["id"] in markers
+        written = json.dumps(form)
+    fast = Tokenizer.from_str(written)
+    fast.encode_special_tokens = True
+    fast.no_truncation()  # which a folder may ask for
+    fast.no_padding()
+    return fast
+
+
+def _pieces_of_its_own(
+    fast: Tokenizer, tokenizer: PreTrainedTokenizerBase, special: Collection[int]
+) -> re.Pattern[str] | None:
+    """What has to be cut before a Unigram model reads it, which finds its control and byte pieces in any text."""
+    if json.loads(fast.to_str())["model"]["type"] != "Unigram":
+        return None
+    contents = [str(tokenizer.convert_ids_to_tokens(number)) for number in special]
+    return re.compile("|".join([_BYTE, *(re.escape(one) for one in sorted(contents, key=len, reverse=True) if one)]))
