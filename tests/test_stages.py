@@ -236,6 +236,25 @@ def test_attention_without_masks_is_refused_where_trees_are_learnt(kind: str, tm
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("stage", ["sft", "dagger", "ppo"])
+def test_things_that_have_no_other_names_cannot_be_renamed(stage: str, config: Config, tmp_path: Path) -> None:
+    wanted = override(config, [f"{stage}.rename=0.5", "dagger.rounds=1"])
+    with pytest.raises(ConfigError, match=rf"{stage}\.rename is for cookingworld") as caught:
+        stages.run_all(wanted, tmp_path / "run", say=QUIET)
+    assert caught.value.hint == f"set {stage}.rename=0"
+    assert read_stages(tmp_path / "run") == {}
+
+
+def test_a_fold_with_fewer_games_than_asked_for_says_so(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = override(config, ["game.params.rooms=2", "demos.games=2000"])
+    with open_session(Run(tmp_path / "run", small), small, Progress(stderr=True)) as session:
+        found = [len(session.tasks("train", 2000)) for _ in range(2)]
+    assert found == [760, 760]
+    assert capsys.readouterr().err.count("toy has 760 train games here, fewer than 2000") == 1
+
+
 def test_a_model_that_cannot_be_driven_is_refused_before_anything_is_done(tmp_path: Path) -> None:
     model = tmp_path / "bert"
     decoders.bert().save_pretrained(model)

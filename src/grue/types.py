@@ -82,7 +82,7 @@ class Turn:
 
     @property
     def is_context(self) -> bool:
-        """An invalid action of a teacher: nothing to learn from, while a policy's own has branches."""
+        """Of a teacher: an invalid action, from which there is nothing to learn."""
         return not self.valid and not self.branches
 
 

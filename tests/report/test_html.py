@@ -293,6 +293,17 @@ def test_where_nobody_wins_the_score_tells(tmp_path: Path) -> None:
     assert "The 95% interval is 0.170 to 0.190. The base scores 0.010." in text
 
 
+def test_where_only_sampled_actions_were_measured_they_tell(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config")
+    found = results(20)
+    for entry in found["policies"].values():
+        entry["decoding"].pop("greedy", None)
+    (run / "results.json").write_bytes(orjson.dumps(found))
+    text = parsed(run).text
+    assert "has not been evaluated" not in text
+    assert "of 20 test games that it had never seen, with sampled actions, " in text
+
+
 def test_a_story_that_was_trained_on_is_not_called_unseen(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     config = yaml.safe_load((run / "config.yaml").read_text())

@@ -210,6 +210,17 @@ def test_a_step_reads_its_share_of_demonstrations(config: Config) -> None:
         assert len(set(drawn)) == len(drawn)
 
 
+@pytest.mark.parametrize(("batch", "share"), [(4, 0.9), (1, 0.5), (32, 0.99)])
+def test_a_share_that_does_not_come_out_even_is_kept_on_average(batch: int, share: float, config: Config) -> None:
+    turn = Turn(tiny.scripted("gold")[0].turns[0].observation, "look", 0.0)
+    items = Lessons(*([Sample((first + i,), (turn,)) for i in range(40)] for first in (0, 1000)))
+    cfg = config.dagger.model_copy(update={"demo_share": share, "episodes_per_batch": batch})
+    drawn = [[sample.ids[0] for sample in _drawn(items, cfg, random.Random(step))] for step in range(600)]
+    assert {len(step) for step in drawn} == {batch}
+    shown = sum(i < 1000 for step in drawn for i in step) / 600
+    assert shown == pytest.approx(share * batch, abs=0.08)
+
+
 def test_a_teacher_who_never_knows_what_to_do_is_an_error(config: Config) -> None:
     with pytest.raises(TrainingError, match="optimal knew nothing"):
         _corrections(tiny.scripted("random", 3), config)

@@ -146,6 +146,21 @@ def test_failed_games_are_left_out_of_the_update() -> None:
     assert mixed == clean
 
 
+def test_what_a_policy_wrote_without_a_choice_and_in_vain_is_learnt_from() -> None:
+    """With a small policy.top_p a reply may have no branches; the critic has to know where it leads."""
+    forced = [
+        replace(episode, turns=tuple(replace(turn, branches=(), valid=False, log_prob=0.0) for turn in episode.turns))
+        for episode in played()
+    ]
+    metrics, model = update(forced)
+    assert metrics["entropy"] == 0 and not same(weights(model), weights(tiny.policy_model()))
+    assert same(body(model), body(tiny.policy_model()))
+    turns = sum(len(episode.turns) for episode in forced)
+    zeros = [np.zeros(len(episode.turns)) for episode in forced]
+    assert sum(len(item.turns) for item in samples(forced, zeros, zeros)) == turns
+    assert samples(forced) == []  # of a teacher they would be context
+
+
 def test_half_of_the_games_may_fail_but_no_more() -> None:
     four = played()[:4]
     update([*four, *[broken()] * 4])
@@ -317,6 +332,7 @@ def test_the_entropy_bonus_is_steered_towards_its_target() -> None:
     down = update(played(), "ppo.entropy_coef=0.02", "ppo.entropy_target=0.001")[0]["entropy_coef"]
     assert down == pytest.approx(0.02 / 1.1)
     assert update(played(), "ppo.entropy_coef=0.099", "ppo.entropy_target=5")[0]["entropy_coef"] == 0.1
+    assert update(played(), "ppo.entropy_coef=0.5", "ppo.entropy_target=5")[0]["entropy_coef"] == 0.5  # as was asked for
     assert update(played(), "ppo.entropy_coef=0.0001", "ppo.entropy_target=0.001")[0]["entropy_coef"] == 1e-4
 
 

@@ -240,8 +240,8 @@ def _last_written(run: Path) -> float:
 
 
 _MEMORY_HINT = (
-    "in this order: halve sft.micro_tokens, dagger.micro_tokens and ppo.micro_tokens (same result, slower), halve "
-    "dagger.slots, ppo.slots and eval.slots, "
+    "in this order: halve sft.micro_tokens, dagger.micro_tokens and ppo.micro_tokens (slower; same result but for "
+    "other draws of a dropout), halve dagger.slots, ppo.slots and eval.slots, "
     "model.adapter=lora, model.quantize=nf4, a smaller model"
 )
 

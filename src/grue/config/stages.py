@@ -6,7 +6,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-# A setting of this machine, which changes rounding at most: it may change when a run is resumed, and is not hashed.
+# A setting of this machine, which changes rounding at most, and the draws of a dropout: it may change when a run is
+# resumed, and is not hashed.
 LOCAL: dict[str, Any] = {"local": True}
 
 
@@ -129,7 +130,7 @@ class DemosConfig(Stage):
 
     teacher: Literal["gold", "gold-pruned", "explore", "optimal", "random"] = Field("gold", description="who plays")
     games: int = Field(900, ge=1, le=1_000_000, description="train games to play")
-    record_limit: int = Field(50, ge=1, le=10_000, description="steps recorded per game, even past game.limit")
+    record_limit: int = Field(50, ge=1, le=10_000, description="steps recorded per game, at least game.limit")
     replays: int = Field(0, ge=0, description="times each demonstration is replayed with steps left out at random")
     omission: float = Field(0.2, ge=0, lt=1, description="chance that a replay leaves a step out")
     omission_keeps: str = Field("", description="replays never leave out actions that begin with this; empty = any")
@@ -232,7 +233,11 @@ class PPOConfig(LearningConfig):
     )
     value_coef: float = Field(0.5, ge=0, description="with value_passes=0: weight of the value loss")
     entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
-    entropy_target: float = Field(0.0, ge=0, description="entropy in nats that the bonus steers towards; 0 = off")
+    entropy_target: float = Field(
+        0.0,
+        ge=0,
+        description="entropy in nats that the bonus steers towards, with a weight up to 0.1 or entropy_coef; 0 = off",
+    )
     kl_coef: float = Field(0.01, ge=0, description="weight of the KL divergence from the policy that PPO began with")
     target_kl: float = Field(
         0.05, ge=0, description="the policy takes no further step of an iteration above this KL from its start; 0 = off"
@@ -246,7 +251,10 @@ class PPOConfig(LearningConfig):
     dev_every: int = Field(10, ge=0, description="iterations between evaluations on the dev fold; 0 = never")
     dev_games: int = Field(200, ge=1, le=1000, description="dev games per such evaluation")
     group_weight: float = Field(
-        0.0, ge=0, le=1, description="weight of the return minus its mean over plays of the same game, against GAE"
+        0.0,
+        ge=0,
+        le=1,
+        description="weight of the return minus its mean over plays of the same game; the rest is GAE, 1 = none of it",
     )
     plays_kept: int = Field(
         0,
@@ -278,6 +286,10 @@ class PPOConfig(LearningConfig):
             raise ValueError("value_shares_trunk needs the value loss inside the PPO loss: set value_passes to 0")
         if self.hidden_state and not self.game_baseline:
             raise ValueError("hidden_state is told to the game baseline: set game_baseline to true")
+        if self.game_baseline and self.group_weight == 1:
+            raise ValueError(
+                "game_baseline is for GAE, which group_weight=1 leaves out: set game_baseline and hidden_state to false"
+            )
         if self.game_baseline and not self.value_passes:
             raise ValueError("game_baseline is fitted apart, like the critic: set value_passes to 1 or more")
         if self.minibatches > self.episodes_per_iteration:
@@ -310,6 +322,12 @@ class EvalConfig(Stage):
     restarts: bool = Field(
         False, description="measure the metric of TALES too: the best score in the steps, starting over at an end"
     )
+
+    @model_validator(mode="after")
+    def _each_decoding_once(self) -> Self:
+        if len(set(self.decodings)) < len(self.decodings):
+            raise ValueError(f"decodings={','.join(self.decodings)} names one twice")
+        return self
 
 
 class Config(Stage):

@@ -12,10 +12,10 @@ from grue.games.told import Starts, Told
 from grue.games.twx import TwxGame
 
 
-def check_training(name: str, rename: float, hidden_state: bool) -> None:
-    """ConfigError where PPO's settings ask of a game what it cannot do."""
+def check_training(name: str, rename: float, hidden_state: bool = False, *, stage: str = "ppo") -> None:
+    """ConfigError where the settings of a stage ask of a game what it cannot do."""
     if rename and name not in RENAMED:
-        raise ConfigError(f"ppo.rename is for {', '.join(RENAMED)}; this is {name}", hint="set ppo.rename=0")
+        raise ConfigError(f"{stage}.rename is for {', '.join(RENAMED)}; this is {name}", hint=f"set {stage}.rename=0")
     if hidden_state and name != "cookingworld":
         raise ConfigError(
             f"ppo.hidden_state is for cookingworld; this is {name}",

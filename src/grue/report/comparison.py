@@ -21,7 +21,7 @@ from grue.report.metrics import policy_title
 from grue.report.plots import DASHES, compact, percent_tick, quiet_frame, spread
 from grue.report.runfiles import RunFiles, read_run
 from grue.report.svg import INK, MUTED, OKABE_ITO
-from grue.report.tables import rows
+from grue.report.tables import by_policy, rows
 from grue.report.text import one_line
 from grue.storage.files import explained, write_atomic
 
@@ -68,11 +68,11 @@ def draw_comparison(compared: Mapping[str, Any], path: Path) -> None:
     alone = len(runs) == 1
     names = ["" if alone else _name(number, kind["settings"]) for number, kind in enumerate(compared["kinds"])]
     kinds = [_kind(name, members, policy, measure) for name, members in zip(names, runs, strict=True)]
-    found = [row for row in rows(runs[0][0].results or {}, "dev") if row.policy in UNTRAINED]
+    found = by_policy(rows(runs[0][0].results or {}, "dev"))
     levels = {
-        policy_title(row.policy): value
-        for row in found
-        if row.decoding != "sampled" and (value := getattr(row, measure)) is not None
+        policy_title(policy): value
+        for policy, row in found.items()
+        if policy in UNTRAINED and (value := getattr(row, measure)) is not None
     }
     with explained(f"write {path}"):
         write_atomic(path, _figure(kinds, measure, levels, path.suffix[1:].lower()))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from grue.games.native import is_one_game
 from grue.report.metrics import policy_title
 from grue.report.runfiles import RunFiles
-from grue.report.tables import Row, rows
+from grue.report.tables import Row, by_policy, rows
 from grue.report.text import as_number, duration, interval_text, number, percent
 
 TRAINED = ("ppo", "dagger", "sft")  # the last stage first
@@ -23,8 +23,7 @@ class Headline(NamedTuple):
 
 def headline(run: RunFiles) -> Headline:
     """What the run found; for a run without results, how far it is."""
-    found = {row.policy: row for row in reversed(rows(run.results or {})) if row.decoding != "sampled"}
-    found = {policy: row for policy, row in found.items() if row.success is not None}
+    found = by_policy([row for row in rows(run.results or {}) if row.success is not None])
     hero = next((found[name] for name in TRAINED if name in found), None)
     if hero is None and "base" in found:
         base = found["base"]
@@ -74,8 +73,10 @@ def _games(row: Row, run: RunFiles) -> str:
     games = f"{number(row.games)} {row.fold} games" if row.games is not None else f"the {row.fold} games"
     game = (run.config or {}).get("game")
     if isinstance(game, dict) and is_one_game(str(game.get("name"))):
-        return f"{games}, all of the story that it trained on"
-    return f"{games} that it had never seen" if row.fold == "test" else games
+        games += ", all of the story that it trained on"
+    elif row.fold == "test":
+        games += " that it had never seen"
+    return f"{games}, with sampled actions" if row.decoding == "sampled" else games
 
 
 def _before(hero: Row, found: dict[str, Row]) -> tuple[Row | None, str]:

@@ -12,7 +12,7 @@ from grue.report.metrics import GROUP_TITLES, policy_title
 from grue.report.plots import LARGE, Reference, panel_svg
 from grue.report.runfiles import StageMetrics
 from grue.report.svg import key_line
-from grue.report.tables import rows
+from grue.report.tables import by_policy, rows
 from grue.report.text import duration, number, percent
 
 _STAGE_TITLES = {
@@ -63,7 +63,7 @@ def _main_figure(stages: Mapping[str, StageMetrics], results: Mapping[str, Any] 
 
 def _references(results: Mapping[str, Any] | None, drawn: str) -> list[Reference]:
     """What other players reach on the dev fold; the policy that is `drawn` is the curve."""
-    others = [row for row in rows(results or {}, "dev") if row.policy != drawn and row.decoding != "sampled"]
+    others = [row for policy, row in by_policy(rows(results or {}, "dev")).items() if policy != drawn]
     return [Reference(policy_title(row.policy), row.success) for row in others if row.success is not None][:6]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,15 @@ def rows(results: Mapping[str, Any], fold: str = "") -> list[Row]:
                 found.append(_row(str(policy), str(decoding), fold, result))
     order = {"scripted": 0, "greedy": 1, "sampled": 2}
     return sorted(found, key=lambda row: (*policy_rank(row.policy), order.get(row.decoding, 3), row.decoding))
+
+
+def by_policy(found: Sequence[Row]) -> dict[str, Row]:
+    """One row for each policy, the one that others are compared by: sampled only where nothing else was measured."""
+    chosen: dict[str, Row] = {}
+    for row in found:
+        if row.policy not in chosen or (chosen[row.policy].decoding == "sampled") > (row.decoding == "sampled"):
+            chosen[row.policy] = row
+    return chosen
 
 
 def folds(results: Mapping[str, Any]) -> list[str]:

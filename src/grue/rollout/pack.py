@@ -96,14 +96,17 @@ def samples(
     advantages: Sequence[np.ndarray] | None = None,
     returns: Sequence[np.ndarray] | None = None,
 ) -> list[Sample]:
-    """One sample a segment. Failed episodes are left out; `advantages` and `returns` are parallel to `episodes`."""
+    """One sample a segment. Failed episodes are left out; `advantages` and `returns` are parallel to `episodes`.
+
+    So are a teacher's invalid actions; with `advantages` turns are a policy's own, and count whatever they led to.
+    """
     packed = []
     for number, episode in enumerate(episodes):
         if episode.outcome is Outcome.FAILED:
             continue
         for place, segment in enumerate(episode.segments):
             inside = [(i, turn) for i, turn in enumerate(episode.turns) if turn.segment == place]
-            chosen = [i for i, turn in inside if not turn.is_context]
+            chosen = [i for i, turn in inside if advantages is not None or not turn.is_context]
             if not chosen:
                 continue
             last = max(episode.turns[i].branches[-1].position if episode.turns[i].branches else 0 for i in chosen)

@@ -77,15 +77,15 @@ def measure(session: Session) -> None:
     """Play every row that is not in evaluation.jsonl yet."""
     known = _read(session)
     missing = [row for row in rows(session) if row.name not in known]
-    loaded = ""
-    with session.say.bar("evaluation", sum(row.games for row in missing), unit="games") as bar:
+    loaded, tasks = "", {row.name: session.tasks(row.fold, row.games) for row in missing}
+    with session.say.bar("evaluation", sum(map(len, tasks.values())), unit="games") as bar:
         for row in missing:
             session.processes.check_interrupt(session.interrupt)
             if row.policy in TRAINED and row.policy != loaded:
                 session.load(row.policy)
                 loaded = row.policy
             cfg = session.config.eval
-            played = _play(session, row, session.tasks(row.fold, row.games), bar)
+            played = _play(session, row, tasks[row.name], bar)
             if failed := [episode for episode in played if episode.outcome is Outcome.FAILED]:
                 session.say.warn(f"{len(failed)} of {len(played)} games failed in {row.name}: {failed[0].error}")
             result = summarise(played, fold=row.fold, bootstrap=cfg.bootstrap, seed=session.config.seed)

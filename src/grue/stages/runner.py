@@ -132,6 +132,10 @@ def _is_plain(config: Config) -> bool:
 def _check(config: Config, processes: Processes) -> None:
     """Refuse what would only come to light after hours."""
     _check_learning(config, processes)
+    if config.sft.epochs:
+        check_training(config.game.name, config.sft.rename, stage="sft")
+    if config.dagger.rounds:
+        check_training(config.game.name, config.dagger.rename, stage="dagger")
     if config.ppo.iterations:
         check_training(config.game.name, config.ppo.rename, config.ppo.hidden_state)
 

@@ -52,6 +52,7 @@ class Session:
     processes: Processes
     trackers: Trackers
     _games: list[Game] = field(default_factory=list)
+    _short: set[tuple[str, int]] = field(default_factory=set)  # folds of fewer games than were asked for, as was said
 
     def games(self, count: int) -> list[Game]:
         """At least `count` games that can be played at once; kept open for the next stage."""
@@ -68,6 +69,9 @@ class Session:
         """`count` tasks of a fold, spread over it (`games.spread`); all of them without a count."""
         game = self.config.game
         every = tasks(game.name, game.params, fold, game.limit, java=game.java, read_timeout=game.read_timeout_s)
+        if count is not None and count > len(every) and (fold, count) not in self._short:
+            self._short.add((fold, count))
+            self.say.warn(f"{game.name} has {len(every)} {fold} games here, fewer than {count}: all are taken")
         return every if count is None else spread(every, count)
 
     @cached_property

@@ -193,8 +193,9 @@ def _learn(
 
 
 def _drawn(items: Lessons, cfg: DaggerConfig, rng: random.Random) -> list[Sample]:
-    """The episodes of one optimiser step."""
-    shown = min(len(items.demos), round(cfg.demo_share * cfg.episodes_per_batch))
+    """The episodes of one optimiser step. A share that does not come out even is kept on average over steps."""
+    whole, rest = divmod(cfg.demo_share * cfg.episodes_per_batch, 1)
+    shown = min(len(items.demos), int(whole) + (rest > 0 and rng.random() < rest))
     corrected = min(len(items.corrected), cfg.episodes_per_batch - shown)
     return rng.sample(list(items.demos), shown) + rng.sample(list(items.corrected), corrected)
 

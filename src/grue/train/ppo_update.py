@@ -24,6 +24,8 @@ from grue.train.measures import play_metrics
 from grue.train.reference import Reference
 from grue.types import Episode, Outcome
 
+LEAST_ENTROPY_COEF, MOST_ENTROPY_COEF = 1e-4, 0.1  # where `ppo.entropy_target` steers
+
 
 def ppo_loss(
     reading: Reading, batch: Batch, cfg: PPOConfig, turns: int, entropy_coef: float, *, policy: bool
@@ -214,7 +216,8 @@ class Updater:
         target = self.config.ppo.entropy_target
         if target > 0:
             factor = 1.1 if entropy < target else 1 / 1.1
-            self.entropy_coef = float(np.clip(self.entropy_coef * factor, 1e-4, 0.1))
+            most = max(MOST_ENTROPY_COEF, self.config.ppo.entropy_coef)
+            self.entropy_coef = float(np.clip(self.entropy_coef * factor, LEAST_ENTROPY_COEF, most))
 
 
 def explained_variance(
