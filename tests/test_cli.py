@@ -303,3 +303,21 @@ def test_doctor_sees_a_java_that_does_not_start_and_a_folder_that_cannot_be_writ
     assert "exit code 3" in checks["java (JAVA_HOME)"]["value"]
     assert checks["writing"]["status"] == "bad"
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_what_a_code_page_has_no_letters_for_does_not_end_a_run(encoding: str) -> None:
+    """Games and models say anything, and a pipe on Windows is no UTF-8."""
+    code = "import sys; sys.argv = ['grue', '--version']\ntry: main()\nfinally: print('\u042f')"
+    done = subprocess.run(
+        [sys.executable, "-c", f"from grue.cli.main import main; {code}"],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        check=False,
+    )
+    assert done.returncode == 0 and done.stdout.endswith(b"\\u042f\n")
+
+
+def test_without_a_standard_output_a_command_still_works() -> None:
+    done = subprocess.run(f"{sys.executable} -m grue doctor >&-", shell=True, capture_output=True, check=False)
+    assert done.returncode == 0 and b"Traceback" not in done.stderr

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -355,3 +358,25 @@ def test_two_processes_do_not_share_a_run_directory(tmp_path: Path) -> None:
     script += "Run(Path(sys.argv[1]), load_config('toy'))"
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert "another process is working on" in done.stderr
+
+
+def test_a_folder_without_a_name_in_utf8_is_refused_before_hours_of_work(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no text in UTF-8"):
+        Run(tmp_path / "byt\udce9", load_config("toy"))
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_a_drive_that_syncs_no_folders_takes_a_run(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shared folders of virtual machines and some network drives."""
+    sync = os.fsync
+
+    def refusing(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refusing)
+    Run(tmp_path / "run", load_config("toy"))
+    assert (tmp_path / "run" / "config.yaml").exists()

@@ -60,9 +60,7 @@ def gpus() -> list[dict[str, Any]]:
     if torch.cuda.is_available():
         properties = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
         return [{"name": gpu.name, "memory_gib": round(gpu.total_memory / 2**30, 1)} for gpu in properties]
-    if torch.backends.mps.is_available():
-        return [{"name": "Apple GPU", "memory_gib": memory_gib()}]
-    return []
+    return []  # a Mac's is not used
 
 
 def versions() -> dict[str, str]:
@@ -93,12 +91,27 @@ def _processor() -> str:
 
 
 def _container_quota(file: str) -> float:
-    """A limit that a container sets (cgroup v2): cores or bytes; infinite if there is none."""
+    """The least limit that a container or batch system sets (cgroup v2): cores or bytes; infinite if there is none."""
+    return min(_quota(folder / file) for folder in _groups())
+
+
+def _groups() -> list[Path]:
+    """The control group of this process and all above it: each may set a limit."""
+    root = Path("/sys/fs/cgroup")
     try:
-        words = (Path("/sys/fs/cgroup") / file).read_text(encoding="ascii").split()
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    own = next((root / line[3:].lstrip("/") for line in lines if line.startswith("0::")), root)
+    return [root, own, *(folder for folder in own.parents if folder.is_relative_to(root))]
+
+
+def _quota(file: Path) -> float:
+    try:
+        words = file.read_text(encoding="ascii").split()
     except OSError:
         return float("inf")
-    if words[0] == "max":
+    if not words or words[0] == "max":
         return float("inf")
     return float(words[0]) / float(words[1]) if len(words) > 1 else float(words[0])
 

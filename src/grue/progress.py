@@ -60,7 +60,8 @@ class Progress:
 
     @property
     def is_terminal(self) -> bool:
-        return self.stream.isatty()
+        stream: TextIO | None = self.stream  # None where it was closed
+        return stream is not None and stream.isatty()
 
     def __call__(self, text: str = "", *, style: str = "") -> None:
         """One message. `style` is a style of rich ("bold", "dim", "red"); a file or pipe gets plain text."""

@@ -21,7 +21,7 @@ from grue import games
 from grue.errors import ConfigError, GameError
 from grue.games import restarts
 from grue.games.gateway import Gateway
-from grue.games.java import find_java
+from grue.games.java import find_java, java_environment
 from grue.games.jvm import JvmSettings, current_jvm
 from grue.games.twx import TwxGame
 from grue.types import Observation, Task
@@ -337,3 +337,13 @@ def test_a_file_that_hides_the_engine_is_named(tmp_path: Path) -> None:
     found = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert found.returncode == 1
     assert f"found at {tmp_path / 'textworld_express.py'}, without textworld-express.jar" in found.stderr
+
+
+def test_java_reads_paths_that_are_not_ascii_in_any_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LANG", "de_DE.UTF-8")
+    assert java_environment()["LANG"] == "de_DE.UTF-8" and "LC_ALL" not in java_environment()
+    monkeypatch.setenv("LC_ALL", "C")
+    expected = "C.UTF-8" if sys.platform == "linux" else "C"
+    assert java_environment()["LC_ALL"] == expected

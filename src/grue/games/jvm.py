@@ -18,7 +18,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from grue.errors import GameError
-from grue.games.java import find_java
+from grue.games.java import ENGLISH, find_java, java_environment
 from grue.games.restarts import note_restart
 
 if TYPE_CHECKING:
@@ -57,7 +57,13 @@ class Jvm:
         """A new TextWorldExpress PythonInterface, to be used by one thread at a time."""
         while self._retired:
             self.release(self._retired.pop())
-        return self._gateway.jvm.textworldexpress.runtime.PythonInterface()
+        try:
+            return self._gateway.jvm.textworldexpress.runtime.PythonInterface()
+        except TypeError as error:  # py4j takes a class that is not there for a package
+            jar = engine_folder() / _JAR
+            raise GameError(
+                f"Java finds no game engine in {jar}", hint="install it where the path has ASCII letters alone"
+            ) from error
 
     def retire(self, interface: Any) -> None:
         """Have Java forget an interface when the next one is made. Does no input or output: a finalizer may call it."""
@@ -111,7 +117,7 @@ def _launch(settings: JvmSettings) -> tuple[subprocess.Popen[bytes], int, str]:
 
     package, java = engine_folder(), find_java(settings.java)
     command = [java, "-classpath", os.pathsep.join((find_jar_path(), str(package / _JAR)))]
-    command += [f"-Xmx{settings.heap}", "-XX:+UseSerialGC", "py4j.GatewayServer"]
+    command += [f"-Xmx{settings.heap}", "-XX:+UseSerialGC", *ENGLISH, "py4j.GatewayServer"]
     command += ["--die-on-broken-pipe", "--enable-auth", "0"]
     with TemporaryFile() as complaints:
         process = subprocess.Popen(
@@ -120,7 +126,9 @@ def _launch(settings: JvmSettings) -> tuple[subprocess.Popen[bytes], int, str]:
             stdin=subprocess.PIPE,  # Java ends when the other end of this pipe is closed
             stdout=subprocess.PIPE,
             stderr=complaints,
+            env=java_environment(),
             start_new_session=True,  # Ctrl-C is for this process, which stops at a safe point
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
         )
         assert process.stdout is not None
         alarm = threading.Timer(_START_TIMEOUT, process.kill)

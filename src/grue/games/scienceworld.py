@@ -18,6 +18,9 @@ from grue.games.native import values
 from grue.types import Task
 
 HEAP = "1g"
+# The engine goes through sets in the order of hashes that Java draws anew each time. With one hash for all objects a
+# game says the same whenever, and wherever, it is played
+SAME_ORDER = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
 _LISTS = {
     "train": "getVariationsTrain",
     "pretrain": "getVariationsTrain",
@@ -100,7 +103,7 @@ def _gateway() -> Any:
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
     from scienceworld.constants import BASEPATH, JAR_PATH
 
-    from grue.games.java import find_java
+    from grue.games.java import ENGLISH, find_java
 
     port, token = launch_gateway(
         classpath=JAR_PATH,
@@ -108,7 +111,7 @@ def _gateway() -> Any:
         die_on_exit=True,
         enable_auth=True,
         java_path=find_java(None),
-        javaopts=[f"-Xmx{HEAP}", "-XX:+UseSerialGC"],
+        javaopts=[f"-Xmx{HEAP}", "-XX:+UseSerialGC", *SAME_ORDER, *ENGLISH],
     )
     return JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import select  # of which Windows has no poll, and is refused below
 import signal
 import subprocess
 import sys
@@ -19,7 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
-from select import POLLHUP, POLLIN, poll
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -191,8 +191,8 @@ class Worker:
         """The next line that the process writes."""
         assert self._process.stdout is not None
         source = self._process.stdout.fileno()
-        watch = poll()
-        watch.register(source, POLLIN | POLLHUP)
+        watch = select.poll()
+        watch.register(source, select.POLLIN | select.POLLHUP)
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             if left <= 0 or not watch.poll(1000 * left):

@@ -22,8 +22,11 @@ _HINTS = {
     errno.EEXIST: "a file stands where a folder is needed: choose another --out",
     errno.ENOLCK: "the drive of this folder gives no locks: mount it with them, or choose another folder (--out)",
     errno.EOPNOTSUPP: "the drive of this folder gives no locks: mount it with them, or choose another folder (--out)",
+    errno.ENOTSUP: "the drive of this folder gives no locks: mount it with them, or choose another folder (--out)",
+    errno.ENOSYS: "the drive of this folder gives no locks: mount it with them, or choose another folder (--out)",
     errno.ENOENT: "has the folder been moved or deleted?",
 }
+_NO_SUCH_CALL = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 _locks: dict[Path, int] = {}  # file -> its descriptor, held until this process ends
 
@@ -67,6 +70,9 @@ def sync_folder(folder: Path) -> None:
         return
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SUCH_CALL:  # shared folders of virtual machines and some network drives
+            raise
     finally:
         os.close(descriptor)
 
