@@ -156,12 +156,13 @@ class Encoder:
 
         As the tokenizer does it when it reads both at once, if that can be had: its last spaces may go with the word.
         """
-        for ids, end in ((self._trusted(end), end) for end in (piece.rstrip(" "), piece)):
+        trusted = self._trusted if first else self._trusted_behind
+        for end in (piece.rstrip(" "), piece):
             space = piece[len(end) :]
             for encode in (self._text.following, self._text.opening):
-                if self._trusted(f"{piece}a") == ids + encode(f"{space}a"):
-                    return Joint(ids if first else self._trusted_behind(end), space, encode)
-        return Joint(self._trusted_behind(piece), "", self._text.following)
+                if self._trusted(f"{piece}a") == self._trusted(end) + encode(f"{space}a"):
+                    return Joint(trusted(end), space, encode)
+        return Joint(trusted(piece), "", self._text.following)
 
     def _cut(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(ids that end an answer, ids that open the next message): cut behind the first special token, or line."""

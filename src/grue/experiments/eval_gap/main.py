@@ -113,14 +113,11 @@ def _measure(
                 cells[name] = suspect.cells(measure)
             found.append(contrast)
             _write(out / "contrasts" / f"{name}.json", {**contrast, **made})
-            _tell(contrast, say, f"  {time.monotonic() - start:.0f} s")
+            low, high = contrast["ci95"]
+            seconds = time.monotonic() - start
+            say(f"{name}: {contrast['points']:+.1f} points [{low:+.1f}, {high:+.1f}]  {seconds:.0f} s")
     title = f"Why is {size.policy} worse in evaluation? {folder.name}, {size.fold} fold"
     return _publish(out, "eval-gap", title, {"run": folder.name, **made}, found, say), cells
-
-
-def _tell(contrast: Contrast, say: Progress, more: str) -> None:
-    low, high = contrast["ci95"]
-    say(f"{contrast['name']}: {contrast['points']:+.1f} points [{low:+.1f}, {high:+.1f}]{more}")
 
 
 def _publish(
