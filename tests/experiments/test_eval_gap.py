@@ -502,7 +502,7 @@ def test_runs_that_are_not_of_one_kind_are_not_averaged(trained: Path, tiny_fold
     with pytest.raises(ConfigError, match=r"not trainings of one kind: ppo\.clip=0\.2 and 0\.1"):
         measure(trained, tmp_path / "other")
     shutil.copytree(trained, tmp_path / "copy", ignore=shutil.ignore_patterns("experiments"))
-    with pytest.raises(DataError, match="same weights"):
+    with pytest.raises(DataError, match="has the weights of another"):
         measure(trained, tmp_path / "copy")
     with pytest.raises(ConfigError, match="few-games: nothing here is averaged"):
         measure(trained, tmp_path / "copy", only="few-games")

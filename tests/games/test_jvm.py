@@ -339,11 +339,8 @@ def test_a_file_that_hides_the_engine_is_named(tmp_path: Path) -> None:
     assert f"found at {tmp_path / 'textworld_express.py'}, without textworld-express.jar" in found.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system says how paths are written")
 def test_java_reads_paths_that_are_not_ascii_in_any_locale(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("LANG", "de_DE.UTF-8")
-    assert java_environment()["LANG"] == "de_DE.UTF-8" and "LC_ALL" not in java_environment()
-    monkeypatch.setenv("LC_ALL", "C")
-    expected = "C.UTF-8" if sys.platform == "linux" else "C"
-    assert java_environment()["LC_ALL"] == expected
+    for locale in ("C", "en_US.UTF-8"):  # the latter need not be there, though it is named
+        monkeypatch.setenv("LC_ALL", locale)
+        assert java_environment()["LC_ALL"] == "C.UTF-8"

@@ -102,6 +102,18 @@ def test_control_and_byte_pieces_cannot_be_forged_with_a_unigram_model(name: str
     assert encoder.text(encoder.action("take </s>")) == "take </s>"
 
 
+def test_a_game_may_say_control_pieces_as_often_as_it_likes() -> None:
+    encoder = encoder_of(kind("llama 2"))
+    ids = encoder.observation("</s> " * 3000)
+    assert not set(ids) & {*kind("llama 2").all_special_ids} - {kind("llama 2").unk_token_id}
+
+
+def test_the_fingerprint_is_the_same_for_every_kind_of_policy() -> None:
+    for template in ("plain", "chat"):
+        prints = {encoder_of(kind("qwen"), template, kind=one).fingerprint for one in ("choose", "write", "think")}
+        assert len(prints) == 1
+
+
 def changed(tokenizer: PreTrainedTokenizerFast, change: str) -> PreTrainedTokenizerFast:
     form = json.loads(tokenizer.backend_tokenizer.to_str())
     if change == "merges":

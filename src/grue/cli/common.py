@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import math
 import os
@@ -120,7 +121,10 @@ def print_json(result: Any) -> None:
     import orjson
 
     option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
-    sys.stdout.write(orjson.dumps(result, default=str, option=option).decode())
+    text = orjson.dumps(result, default=str, option=option).decode()
+    if (sys.stdout.encoding or "").lower() not in ("utf-8", "utf8"):
+        text = json.dumps(json.loads(text)) + "\n"  # which escapes what is not ASCII
+    sys.stdout.write(text)
     sys.stdout.flush()
 
 

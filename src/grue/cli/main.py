@@ -351,7 +351,7 @@ def experiment(
     ] = True,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="where results go; default: RUN/experiments/NAME, of the first RUN"),
+        typer.Option(metavar="DIR", help="where results go, of several runs the means; default: RUN/experiments/NAME"),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 # A setting of this machine, which changes rounding at most, and the draws of a dropout: it may change when a run is
 # resumed, and is not hashed.
@@ -286,10 +286,6 @@ class PPOConfig(LearningConfig):
             raise ValueError("value_shares_trunk needs the value loss inside the PPO loss: set value_passes to 0")
         if self.hidden_state and not self.game_baseline:
             raise ValueError("hidden_state is told to the game baseline: set game_baseline to true")
-        if self.game_baseline and self.group_weight == 1:
-            raise ValueError(
-                "game_baseline is for GAE, which group_weight=1 leaves out: set game_baseline and hidden_state to false"
-            )
         if self.game_baseline and not self.value_passes:
             raise ValueError("game_baseline is fitted apart, like the critic: set value_passes to 1 or more")
         if self.minibatches > self.episodes_per_iteration:
@@ -323,11 +319,10 @@ class EvalConfig(Stage):
         False, description="measure the metric of TALES too: the best score in the steps, starting over at an end"
     )
 
-    @model_validator(mode="after")
-    def _each_decoding_once(self) -> Self:
-        if len(set(self.decodings)) < len(self.decodings):
-            raise ValueError(f"decodings={','.join(self.decodings)} names one twice")
-        return self
+    @field_validator("decodings")
+    @classmethod
+    def _each_once(cls, decodings: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(decodings))  # what is named twice need not be measured twice
 
 
 class Config(Stage):

@@ -52,9 +52,7 @@ def find_java(setting: str | None = None) -> str:
 
 def java_environment() -> dict[str, str]:
     """The environment for a Java that reads files: outside a UTF-8 locale it finds none whose path is not ASCII."""
-    locale = next((value for name in ("LC_ALL", "LC_CTYPE", "LANG") if (value := os.environ.get(name))), "")
-    utf8 = sys.platform != "linux" or "utf" in locale.lower()
-    return dict(os.environ) if utf8 else os.environ | {"LC_ALL": "C.UTF-8"}
+    return os.environ | ({"LC_ALL": "C.UTF-8"} if sys.platform == "linux" else {})
 
 
 @cache

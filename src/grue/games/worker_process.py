@@ -26,6 +26,7 @@ from typing import Any
 import orjson
 
 from grue.errors import ConfigError, GameError
+from grue.games.java import java_environment
 from grue.games.restarts import note_restart
 
 MAX_ANSWER = 64 * 2**20  # bytes; a longer answer counts as a crash
@@ -72,7 +73,8 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=self._complaints,
                 pass_fds=(lifeline,),
-                env=os.environ | {"PYTHONHASHSEED": "0"},  # no game may depend on the order of a set
+                # no game may depend on the order of a set, nor on the language of the system
+                env=java_environment() | {"PYTHONHASHSEED": "0"},
                 start_new_session=True,
             )
         finally:

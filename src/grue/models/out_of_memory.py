@@ -41,13 +41,14 @@ def hints(config: Config, stage: str) -> list[str]:
     """What to change, first what changes no result. Settings that are at their end are left out."""
     model, found = config.model, []
     corrected = stage == "ppo" and config.dagger.rounds > 0  # whoever asks about PPO asks about all of a run
+    draws = " but for dropout's draws" if model.lora_dropout else ""
     if stage in ("sft", "dagger", "ppo"):
         for section in (stage, *(["dagger"] if corrected else [])):
             tokens = getattr(config, section).micro_tokens
             if tokens > 256:
-                found.append(f"{section}.micro_tokens={max(64, tokens // 2)} (is {tokens}; same result, slower)")
+                found.append(f"{section}.micro_tokens={max(64, tokens // 2)} (is {tokens}; same result{draws}, slower)")
         if not model.gradient_checkpointing:
-            found.append("model.gradient_checkpointing=true (same result, slower)")
+            found.append(f"model.gradient_checkpointing=true (same result{draws}, slower)")
     playing = {"dagger": config.dagger.slots, "ppo": config.ppo.slots, "eval": config.eval.slots}
     for section, slots in playing.items():
         also = stage == "ppo" and (section == "eval" or (section == "dagger" and corrected))

@@ -68,7 +68,8 @@ class Encoder:
         self._text = Untrusted(tokenizer, self._markers, self._special)
         self._marker = THINK if self.prompt.kind == "think" else ACT
         self._newline = self._line_end()
-        self._close, self._reopen = self._newline, self._newline[:0]
+        self._close: tuple[int, ...] = self._newline
+        self._reopen: tuple[int, ...] = ()
         if self._chat is not None:
             self._before = self._joint(self._chat.before, first=True)
             self._to_assistant, self._to_user = self._joint(self._chat.to_assistant), self._joint(self._chat.to_user)
@@ -89,8 +90,9 @@ class Encoder:
         spaces = [joint.space for joint in joints]
         if self._text.spaced or any(spaces):  # others have the prompts that they had before there were joints
             form.append([self._text.spaced, spaces])
-        sample = [self.task(_SAMPLE, 9), self.observation(_SAMPLE, ("take key",)), self.action("take Key"), self._close]
-        return f"{_digest(form)}-{_digest([*sample, self._reopen, self._newline])[:16]}"
+        sample = [self._text.opening(_SAMPLE), self._text.following(_SAMPLE), self._newline, self._close, self._reopen]
+        sample += [part for joint in joints for part in (joint.ids, joint.then(_SAMPLE))]
+        return f"{_digest(form)}-{_digest(sample)[:16]}"
 
     def task(self, goal: str, limit: int) -> tuple[int, ...]:
         """What stands before the first observation."""

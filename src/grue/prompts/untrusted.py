@@ -28,23 +28,29 @@ class Untrusted:
         self._tokenizer = tokenizer
         self._fast = _splitting(tokenizer, markers) if tokenizer.is_fast else None
         self._forged = None if self._fast is None else _pieces_of_its_own(self._fast, tokenizer, special)
-        self._break: tuple[int, ...] = ()
-        line, word = self.opening("\n"), self.opening("a")
-        both = self.opening("\na")
-        self.spaced = both[: len(line)] == line and both[len(line) :] != word
-        if self.spaced:
-            self._break = line
+        self._break = self._encode("\n")
+        both = self._encode("\na")
+        self.spaced = both[: len(self._break)] == self._break and both[len(self._break) :] != self._encode("a")
 
     def opening(self, text: str) -> tuple[int, ...]:
         """The ids of `text` where it begins a text."""
-        if self._forged is not None and (found := self._forged.search(text)):
-            cut = found.start() + 1
-            return self.opening(text[:cut]) + self.following(text[cut:])
-        return self._encode(text)
+        first, *others = self._harmless(text)
+        return self._encode(first) + tuple(token for part in others for token in self._behind(part))
 
     def following(self, text: str) -> tuple[int, ...]:
         """The ids of `text` behind other text."""
-        return self.opening("\n" + text)[len(self._break) :] if self.spaced else self.opening(text)
+        return tuple(token for part in self._harmless(text) for token in self._behind(part))
+
+    def _behind(self, text: str) -> tuple[int, ...]:
+        return self._encode("\n" + text)[len(self._break) :] if self.spaced else self._encode(text)
+
+    def _harmless(self, text: str) -> list[str]:
+        """`text` in parts of which none holds a piece that would be taken for more than text."""
+        parts, start = [], 0
+        while self._forged is not None and (found := self._forged.search(text, start)):
+            parts.append(text[start : found.start() + 1])
+            start = found.start() + 1
+        return [*parts, text[start:]]
 
     def _encode(self, text: str) -> tuple[int, ...]:
         try:
@@ -82,4 +88,5 @@ def _pieces_of_its_own(
     if json.loads(fast.to_str())["model"]["type"] != "Unigram":
         return None
     contents = [str(tokenizer.convert_ids_to_tokens(number)) for number in special]
-    return re.compile("|".join([_BYTE, *(re.escape(one) for one in sorted(contents, key=len, reverse=True) if one)]))
+    words = sorted((one for one in contents if len(one) > 1), key=len, reverse=True)
+    return re.compile("|".join([_BYTE, *map(re.escape, words)]))

@@ -32,7 +32,7 @@ from grue.stages.session import Session, open_session
 from grue.stages.show import keep_shown
 from grue.stages.trained import check_trained, check_weights
 from grue.storage import episodes, jsonl
-from grue.storage.run import TRAINING, Run, read_results
+from grue.storage.run import TRAINING, Run, read_results, read_stages
 from grue.tracking.beside import show_finished
 from grue.train.learner import Learner
 from grue.train.ppo import train_ppo
@@ -48,7 +48,11 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     processes = join()
     with processes.together():
         _check_trackers(config)
-        _check(config, processes)
+        _check_learning(config, processes)
+        done = read_stages(out)
+        for stage in TRAINING:
+            if again or done.get(stage, {}).get("state") != "done":  # what has been trained stays as it is
+                _check_games(stage, config, say)
         if not _is_plain(config) and not (out / "stages.json").exists():
             check_model(config.model, config.policy)
     run = open_run(out, config, "demos" if again else "", processes)
@@ -83,10 +87,9 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
     processes = join()
     with processes.together():
         _check_trackers(config)
-        if name == "ppo":
-            _check(config, processes)
-        elif name in ("sft", "dagger"):
+        if name in TRAINING:
             _check_learning(config, processes)
+            _check_games(name, config, say)
         if name == "dagger" and not config.dagger.rounds:
             raise ConfigError("dagger.rounds is 0", hint=f"for example: grue dagger {out} dagger.rounds=5")
         if name == "eval":  # before games are played
@@ -129,15 +132,17 @@ def _is_plain(config: Config) -> bool:
     return known and config.policy.template == "plain"
 
 
-def _check(config: Config, processes: Processes) -> None:
-    """Refuse what would only come to light after hours."""
-    _check_learning(config, processes)
-    if config.sft.epochs:
-        check_training(config.game.name, config.sft.rename, stage="sft")
-    if config.dagger.rounds:
-        check_training(config.game.name, config.dagger.rename, stage="dagger")
-    if config.ppo.iterations:
-        check_training(config.game.name, config.ppo.rename, config.ppo.hidden_state)
+def _check_games(stage: str, config: Config, say: Progress) -> None:
+    """Refuse what would only come to light after hours: settings that ask of a game what it cannot do."""
+    game, ppo = config.game.name, config.ppo
+    if stage == "sft" and config.sft.epochs:
+        check_training(game, config.sft.rename, stage=stage)
+    if stage == "dagger" and config.dagger.rounds:
+        check_training(game, config.dagger.rename, stage=stage)
+    if stage == "ppo" and ppo.iterations:
+        check_training(game, ppo.rename, ppo.hidden_state)
+        if ppo.game_baseline and ppo.group_weight == 1:
+            say.warn("ppo.game_baseline is fitted and not used: ppo.group_weight=1 leaves GAE out")
 
 
 def _check_trackers(config: Config) -> None:

@@ -102,16 +102,17 @@ def load(path: Path, *, prompt: str | None = None) -> Checkpoint:
 
 def check_prompt(path: Path, stored: str | None, wanted: str | None) -> None:
     """CheckpointError where both hashes of the prompts' form are known and differ."""
-    if stored is not None and wanted is not None and not same_prompt(stored, wanted):
+    if stored is not None and wanted is not None and not same_prompt(str(stored), wanted):
         raise CheckpointError(
             f"{path} has learnt from prompts of another form (hash {str(stored)[:12]}) than those of this "
             f"tokenizer and these settings (hash {wanted[:12]})",
-            hint="give policy.template and model.revision as they were when it was trained, or train again",
+            hint="give policy.template and model.revision as they were when it was trained, or train again (an older "
+            "grue may have made other prompts of this model)",
         )
 
 
 def same_prompt(stored: str, wanted: str) -> bool:
-    """Are two fingerprints of prompts alike? What stands behind a hyphen was not taken in the first versions."""
+    """Are two fingerprints of prompts alike? Until 2026-11-26 there was no second part, behind a hyphen."""
     return stored == wanted or ("-" not in stored and stored == wanted.partition("-")[0])
 
 

@@ -207,8 +207,8 @@ class Run:
         elif not checkpoint.same_prompt(str(stored.get("sha256")), fingerprint):
             raise ConfigError(
                 f"the prompt has another form than when {self.out} began: chat template or tokenizer has changed",
-                hint="give model.revision the commit that the run began with, "
-                f"or train again: grue sft {self.out} --again",
+                hint="give model.revision the commit that the run began with, or train again (an older grue may "
+                f"have made other prompts of this model): grue sft {self.out} --again",
             )
 
     def _write_prompt(self, fingerprint: str) -> None:

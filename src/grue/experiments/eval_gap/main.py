@@ -46,16 +46,16 @@ def run(
     out = out or _place(folders[0])
     with explained(f"open {out}", ConfigError):
         out.mkdir(parents=True, exist_ok=True)
-    results = []
+    if alone := [name for name in suspects if name not in pairs]:
+        say(f"of one run each, and not measured here: {', '.join(alone)}")
+    known: set[str] = set()
     cells: dict[str, list[tuple[Cell, Cell]]] = {name: [] for name in pairs}
     for folder, config in configs.items():
         say(f"{folder}:", style="bold")
-        result, measured = _measure(folder, config, size, suspects, _place(folder), say)
-        results.append(result)
+        result, measured = _measure(folder, config, size, pairs, _place(folder), say, known)
+        known.add(result["weights"])
         for name in pairs:
             cells[name].append(measured[name])
-    if len({result["weights"] for result in results}) < len(results):
-        raise DataError(f"two of the runs have the same weights of {size.policy}", hint="each training counts once")
     found = [pair.over_trainings(cells[name], size.bootstrap) for name, pair in pairs.items()]
     title = f"Why is {size.policy} worse in evaluation? {len(folders)} trainings, {size.fold} fold"
     head = {"runs": [folder.name for folder in folders], "seeds": [config.seed for config in configs.values()]}
@@ -81,22 +81,32 @@ def _check_kind(configs: Mapping[Path, Config]) -> None:
     """ConfigError where runs differ in more than their seeds and in how they were evaluated."""
     (first, config), *others = configs.items()
     for folder, other in others:
-        unlike = differences(config, other)
-        if config.sampling_temperature == other.sampling_temperature:
-            unlike = {name: values for name, values in unlike.items() if not name.startswith("eval.")}
-        names = [name for name in unlike if name not in ("seed", "preset")]
-        if names:
-            a, b = unlike[names[0]]
+        unlike = {
+            name: values
+            for name, values in differences(config, other).items()
+            if name not in ("seed", "preset") and not name.startswith("eval.")
+        }
+        temperatures = config.sampling_temperature, other.sampling_temperature
+        if temperatures[0] != temperatures[1]:
+            unlike["eval.temperature"] = temperatures
+        if unlike:
+            name, (a, b) = next(iter(unlike.items()))
             raise ConfigError(
-                f"{first} and {folder} are not trainings of one kind: {names[0]}={a} and {b}",
+                f"{first} and {folder} are not trainings of one kind: {name}={a} and {b}",
                 hint="several runs are averaged; their settings may differ in the seed alone",
             )
 
 
 def _measure(
-    folder: Path, config: Config, size: Settings, suspects: Mapping[str, Suspect], out: Path, say: Progress
+    folder: Path,
+    config: Config,
+    size: Settings,
+    suspects: Mapping[str, Suspect],
+    out: Path,
+    say: Progress,
+    known: Collection[str] = (),
 ) -> tuple[dict[str, Any], dict[str, tuple[Cell, Cell]]]:
-    """(the ranked result of one run, the cells of each contrast that needs no training)."""
+    """(the ranked result of one run, the cells of each `Pair`). `known`: weights that were measured in another run."""
     with explained(f"open {out}", ConfigError):
         out.mkdir(parents=True, exist_ok=True)
         lock(out / ".lock", f"another process is working on {out}", "wait for it, or choose another folder with --out")
@@ -105,6 +115,8 @@ def _measure(
         session.load(size.policy)
         weights = {name: p.detach().clone() for name, p in session.model.named_parameters() if p.requires_grad}
         measure, made = Measure(session, size, Cells(out / "cells"), weights), _made(size, weights)
+        if made["weights"] in known:
+            raise DataError(f"{folder} has the weights of another of the runs", hint="each training counts once")
         found = _on_file(out / "contrasts", made, without=set(suspects))
         for name, suspect in suspects.items():
             start = time.monotonic()
