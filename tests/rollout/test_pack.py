@@ -53,7 +53,7 @@ def episode(turns: Sequence[Turn], *lengths: int, outcome: Outcome = Outcome.WON
 
 
 def test_samples_by_hand() -> None:
-    """Two segments; an invalid turn teaches nothing; ids after the last decision are cut off."""
+    """Two segments; a teacher's invalid turn teaches nothing; ids after the last decision are cut off."""
     turns = [
         turn(3, (3, (7, 8), 0), (5, (1, 2, 3), 2)),
         turn(9, valid=False),
@@ -61,11 +61,14 @@ def test_samples_by_hand() -> None:
     ]
     played = episode(turns, 14, 8)
     failed = replace(played, outcome=Outcome.FAILED)
-    first, second = samples([failed, played], [[9, 9, 9], [1, 2, 3]], [[9, 9, 9], [4, 5, 6]])  # type: ignore[list-item]
+    first, second = samples([failed, played])
     assert first.ids == tuple(range(6))  # up to position 5, where the last choice was made
     assert first.turns == (turns[0],)
-    assert (first.advantages, first.returns) == ((1.0,), (4.0,))
     assert second.ids == tuple(range(100, 105))  # up to the state
+    # of a policy's own there is a value before it, and what it led to
+    first, second = samples([failed, played], [[9, 9, 9], [1, 2, 3]], [[9, 9, 9], [4, 5, 6]])  # type: ignore[list-item]
+    assert first.ids == tuple(range(10)) and first.turns == tuple(turns[:2])
+    assert (first.advantages, first.returns) == ((1.0, 2.0), (4.0, 5.0))
     assert (second.advantages, second.returns) == ((3.0,), (6.0,))
     assert samples([episode([turns[1]], 14)]) == []
 
