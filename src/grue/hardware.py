@@ -103,7 +103,7 @@ def _groups() -> list[Path]:
     except OSError:
         lines = []
     own = next((root / line[3:].lstrip("/") for line in lines if line.startswith("0::")), root)
-    return [root, own, *(folder for folder in own.parents if folder.is_relative_to(root))]
+    return [own, *(folder for folder in own.parents if folder.is_relative_to(root))]
 
 
 def _quota(file: Path) -> float:

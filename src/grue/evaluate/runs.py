@@ -109,6 +109,15 @@ def measured_games(out: Path, name: str) -> list[Episode]:
     return played
 
 
+def training_settings(config: Config, policy: str) -> dict[str, Any]:
+    """What a training of `policy` has in common with those of other seeds: dotted key -> value."""
+    return {
+        name: value
+        for name, value in flat(config, local=False).items()
+        if name not in ("preset", "seed") and name.split(".")[0] not in _BESIDE[policy]
+    }
+
+
 def kind_letter(number: int) -> str:
     """A short name for the kind of this place: A, B, ... Z, #27."""
     return chr(ord("A") + number) if number < 26 else f"#{number + 1}"
@@ -136,11 +145,7 @@ def _kinds(runs: Sequence[_Run], policy: str) -> list[tuple[dict[str, Any], list
     """(settings, runs) of each kind of training, in the order in which they were named."""
     kinds: dict[str, tuple[dict[str, Any], list[_Run]]] = {}
     for run in runs:
-        settings = {
-            name: value
-            for name, value in flat(run.config, local=False).items()
-            if name not in ("preset", "seed") and name.split(".")[0] not in _BESIDE[policy]
-        }
+        settings = training_settings(run.config, policy)
         if "sampled" in run.played:  # how it was measured, but that is what was played
             settings["eval.temperature"] = run.config.sampling_temperature
         kinds.setdefault(json.dumps(settings, sort_keys=True), (settings, []))[1].append(run)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
@@ -34,23 +35,20 @@ class Untrusted:
 
     def opening(self, text: str) -> tuple[int, ...]:
         """The ids of `text` where it begins a text."""
-        first, *others = self._harmless(text)
-        return self._encode(first) + tuple(token for part in others for token in self._behind(part))
+        return self._joined(text, self._encode)
 
     def following(self, text: str) -> tuple[int, ...]:
         """The ids of `text` behind other text."""
-        return tuple(token for part in self._harmless(text) for token in self._behind(part))
+        return self._joined(text, self._behind)
+
+    def _joined(self, text: str, begin: Callable[[str], tuple[int, ...]]) -> tuple[int, ...]:
+        if self._forged is None:
+            return begin(text)
+        first, *others = _harmless(text, self._forged)
+        return begin(first) + tuple(chain.from_iterable(map(self._behind, others)))
 
     def _behind(self, text: str) -> tuple[int, ...]:
         return self._encode("\n" + text)[len(self._break) :] if self.spaced else self._encode(text)
-
-    def _harmless(self, text: str) -> list[str]:
-        """`text` in parts of which none holds a piece that would be taken for more than text."""
-        parts, start = [], 0
-        while self._forged is not None and (found := self._forged.search(text, start)):
-            parts.append(text[start : found.start() + 1])
-            start = found.start() + 1
-        return [*parts, text[start:]]
 
     def _encode(self, text: str) -> tuple[int, ...]:
         try:
@@ -61,6 +59,15 @@ class Untrusted:
             raise DataError(
                 f"{text[:60]!r} is no text that can be encoded", hint="half characters (lone surrogates) are none"
             ) from error
+
+
+def _harmless(text: str, forged: re.Pattern[str]) -> list[str]:
+    """`text` in parts, none of which holds what `forged` finds."""
+    parts, start = [], 0
+    while found := forged.search(text, start):
+        parts.append(text[start : found.start() + 1])
+        start = found.start() + 1
+    return [*parts, text[start:]]
 
 
 def _splitting(tokenizer: PreTrainedTokenizerBase, markers: Collection[int]) -> Tokenizer:

@@ -76,7 +76,7 @@ class Run:
         self._clocks: dict[str, float] = {}  # stage -> when it would have begun, had it run without a break
         self.resumed = self.config_file.exists()
         self._over = STAGES[STAGES.index(again) :] if again and self.resumed else ()  # to be deleted yet
-        if not _is_text(str(out)):  # tensors are saved under names in UTF-8
+        if any("\ud800" <= letter <= "\udfff" for letter in str(out)):  # tensors are saved under names in UTF-8
             raise ConfigError(f"{str(out)!r} is no text in UTF-8", hint="choose another --out")
         with explained(f"open the run directory {out}", ConfigError):
             if not leads:
@@ -396,7 +396,3 @@ def _has_moved(old: str, new: str) -> bool:
 def _of_ours(path: Path) -> bool:
     """Is this what a run leaves that was killed before it wrote its first file?"""
     return path.name == ".lock" or fnmatch(path.name, ".*.tmp")
-
-
-def _is_text(name: str) -> bool:
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)

@@ -148,13 +148,9 @@ def other_games(
 ) -> Contrast:
     """Several trainings, each on games and on other games; the interval is over trainings and both kinds of games."""
     (a_RG, a_groups), (b_RG, b_groups) = (_wins_of_trainings(name, cells) for cells in (repaired, defect))
-    a_RP, b_RP = (
-        np.stack([x_RG[:, places].mean(axis=1) for places in groups], axis=1)
-        for x_RG, groups in ((a_RG, a_groups), (b_RG, b_groups))
-    )
     apart_R = a_RG.mean(axis=1) - b_RG.mean(axis=1)
     details["by_seed"] = [round(100 * float(apart), 2) for apart in apart_R]
-    found, mean = gap_over_seeds(a_RP, b_RP), float(apart_R.mean())
+    found, mean = gap_over_seeds(_averaged(a_RG, a_groups), _averaged(b_RG, b_groups)), float(apart_R.mean())
     low, high = mean + found.low - found.value, mean + found.high - found.value
     if np.ptp(a_RG) == np.ptp(b_RG) == 0:  # as in `unpaired`
         a, b = _interval(repaired[0], resamples), _interval(defect[0], resamples)
@@ -182,7 +178,7 @@ def crossed_interval(difference_SG: FloatArray, problems: Sequence[Hashable] | N
     groups = grouped(problems or range(difference_SG.shape[1]))
     if np.ptp(difference_SG) == 0:  # no spread to be seen would claim certainty
         return alike_interval(float(difference_SG[0, 0]), len(groups))
-    found = mean_over_seeds(np.stack([difference_SG[:, places].mean(axis=1) for places in groups], axis=1))
+    found = mean_over_seeds(_averaged(difference_SG, groups))
     # around the mean over games, which that over problems differs from where some problems have a game more
     half, mean = found.high - found.value, float(difference_SG.mean())
     return mean - half, mean + half
@@ -317,6 +313,11 @@ def _wins_of_trainings(name: str, cells: Sequence[Cell]) -> tuple[FloatArray, li
     """[trainings, games] of the games that all have finished, and where the games of each problem stand."""
     games = _shared(name, cells)
     return np.stack([cell.wins(games) for cell in cells]), grouped(cells[0].problems(games) or games)
+
+
+def _averaged(x_RG: FloatArray, groups: Sequence[Places]) -> FloatArray:
+    """[trainings, problems] from [trainings, games]."""
+    return np.stack([x_RG[:, places].mean(axis=1) for places in groups], axis=1)
 
 
 def _shared(name: str, cells: Sequence[Cell]) -> list[int]:

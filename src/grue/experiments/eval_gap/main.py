@@ -9,8 +9,9 @@ from typing import Any
 
 import orjson
 
-from grue.config import Config, differences
+from grue.config import Config
 from grue.errors import ConfigError, DataError
+from grue.evaluate.runs import training_settings
 from grue.experiments.eval_gap.arms import Weights
 from grue.experiments.eval_gap.cells import Cell, Cells
 from grue.experiments.eval_gap.contrasts import Contrast
@@ -36,7 +37,7 @@ def run(
     configs = {folder: _examined(folder) for folder in folders}
     if len(folders) == 1:
         return _measure(folders[0], configs[folders[0]], size, suspects, out or _place(folders[0]), say)[0]
-    _check_kind(configs)
+    _check_kind(configs, size.policy)
     pairs = {name: suspect for name, suspect in suspects.items() if isinstance(suspect, Pair)}
     if not pairs:
         raise ConfigError(
@@ -77,24 +78,19 @@ def _examined(folder: Path) -> Config:
     return config
 
 
-def _check_kind(configs: Mapping[Path, Config]) -> None:
-    """ConfigError where runs differ in more than their seeds and in how they were evaluated."""
-    (first, config), *others = configs.items()
+def _check_kind(configs: Mapping[Path, Config], policy: str) -> None:
+    """ConfigError where the trainings of `policy` differ in more than their seeds, or are sampled otherwise."""
+    (first, settings), *others = (
+        (folder, training_settings(config, policy) | {"eval.temperature": config.sampling_temperature})
+        for folder, config in configs.items()
+    )
     for folder, other in others:
-        unlike = {
-            name: values
-            for name, values in differences(config, other).items()
-            if name not in ("seed", "preset") and not name.startswith("eval.")
-        }
-        temperatures = config.sampling_temperature, other.sampling_temperature
-        if temperatures[0] != temperatures[1]:
-            unlike["eval.temperature"] = temperatures
-        if unlike:
-            name, (a, b) = next(iter(unlike.items()))
-            raise ConfigError(
-                f"{first} and {folder} are not trainings of one kind: {name}={a} and {b}",
-                hint="several runs are averaged; their settings may differ in the seed alone",
-            )
+        for name, value in settings.items():
+            if other[name] != value:
+                raise ConfigError(
+                    f"{first} and {folder} are not trainings of one kind: {name}={value} and {other[name]}",
+                    hint="several runs are averaged; their settings may differ in the seed alone",
+                )
 
 
 def _measure(
