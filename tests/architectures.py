@@ -173,6 +173,81 @@ def phi3() -> PreTrainedConfig:
     return Phi3Config(**_shape(rope_parameters=rope, original_max_position_embeddings=CONTEXT // 2))
 
 
+def qwen3_5() -> PreTrainedConfig:
+    """A state that is corrected rather than added to (Gated DeltaNet), and one layer that attends."""
+    from transformers import Qwen3_5TextConfig
+
+    states = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16}
+    kinds = ["linear_attention", "full_attention"]
+    return Qwen3_5TextConfig(**_shape(head_dim=16, layer_types=kinds), **states, linear_value_head_dim=8)
+
+
+def qwen3_5_pictures() -> PreTrainedConfig:
+    """The same beside a tower that reads pictures, as all Qwen3.5 come."""
+    from transformers import Qwen3_5Config
+
+    text = {**qwen3_5().to_dict(), "vocab_size": len(tiny.tokenizer()) + 4}
+    places = {"image_token_id": 1, "video_token_id": 2, "vision_start_token_id": 3, "vision_end_token_id": 4}
+    first = len(tiny.tokenizer()) - 1
+    tower = {"hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2, "out_hidden_size": 64}
+    return Qwen3_5Config(
+        text_config=text,
+        vision_config={**tower, "patch_size": 4, "num_position_embeddings": 16},
+        **{name: first + place for name, place in places.items()},
+    )
+
+
+def lfm2() -> PreTrainedConfig:
+    """Short convolutions, which remember the last two tokens, and a layer that attends."""
+    from transformers import Lfm2Config
+
+    return Lfm2Config(**_shape(layer_types=["conv", "full_attention"]))
+
+
+def granite_hybrid() -> PreTrainedConfig:
+    """Layers of the second Mamba, one that attends, and logits with a scale (Granite 4)."""
+    from transformers import GraniteMoeHybridConfig
+
+    states = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 16}
+    experts = {"num_local_experts": 0, "shared_intermediate_size": 128, "logits_scaling": 4.0}
+    return GraniteMoeHybridConfig(**_shape(layer_types=["linear_attention", "full_attention"]), **states, **experts)
+
+
+def falcon_h1() -> PreTrainedConfig:
+    """Attention and the second Mamba side by side in every layer."""
+    from transformers import FalconH1Config
+
+    states = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_ssm": 128, "mamba_d_state": 16, "mamba_chunk_size": 16}
+    return FalconH1Config(**_shape(), **states)
+
+
+def jamba() -> PreTrainedConfig:
+    """The first Mamba, which goes on by one token at a time, and a layer that attends without positions."""
+    from transformers import JambaConfig
+
+    states = {"mamba_d_state": 8, "mamba_dt_rank": 8, "use_mamba_kernels": False}
+    kinds = {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 1, "num_experts_per_tok": 1}
+    return JambaConfig(**_shape(), **states, **kinds)
+
+
+def mamba() -> PreTrainedConfig:
+    """No attention at all."""
+    from transformers import MambaConfig
+
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "bos_token_id", "eos_token_id")
+    shape = {name: size for name, size in _shape().items() if name in names}
+    return MambaConfig(**shape, state_size=8, initializer_range=0.3)
+
+
+RECURRENT: dict[str, Callable[[], PreTrainedConfig]] = {
+    "qwen3_5": qwen3_5,
+    "qwen3_5_pictures": qwen3_5_pictures,
+    "lfm2": lfm2,
+    "granite_hybrid": granite_hybrid,
+    "falcon_h1": falcon_h1,
+    "jamba": jamba,
+    "mamba": mamba,
+}
 ALL: dict[str, Callable[[], PreTrainedConfig]] = {
     "llama": llama,
     "qwen3": qwen3,
@@ -190,6 +265,7 @@ ALL: dict[str, Callable[[], PreTrainedConfig]] = {
     "granite": granite,
     "mixtral": mixtral,
     "opt": opt,
+    **RECURRENT,
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from transformers import PreTrainedModel
 
@@ -138,16 +140,25 @@ def gemma4() -> PreTrainedModel:
     return _of("gemma4")
 
 
+def _named(name: str) -> Callable[[], PreTrainedModel]:
+    def make() -> PreTrainedModel:
+        return _of(name)
+
+    make.__name__ = name
+    return make
+
+
+RECURRENT = [_named(name) for name in architectures.RECURRENT]
 ARCHITECTURES = [llama, gpt2, qwen3, gemma3, mistral, falcon, phi, gemma2, gpt_oss, deepseek, gemma4]
 
 
 # What cannot be driven.
 
 
-def mamba() -> PreTrainedModel:
-    from transformers import MambaConfig, MambaForCausalLM
+def rwkv() -> PreTrainedModel:
+    from transformers import RwkvConfig, RwkvForCausalLM
 
-    return MambaForCausalLM(MambaConfig(vocab_size=64, hidden_size=16, state_size=4, num_hidden_layers=1))
+    return RwkvForCausalLM(RwkvConfig(vocab_size=64, hidden_size=16, num_hidden_layers=2))
 
 
 def t5() -> PreTrainedModel:

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ import architectures
 import tiny
 from grue import stages
 from grue.cli import doctor
-from grue.config import ModelConfig, load_config
+from grue.config import ModelConfig, PolicyConfig, load_config
 from grue.errors import ConfigError, GrueError, ModelError
 from grue.evaluate.probe import replay
 from grue.models.load import embedded_folder, load_base, load_model
@@ -74,8 +75,13 @@ FORMATS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("name", ["llama", "gpt2", "falcon"])
+RECURRENT = [
+    *(("qwen3_5_pictures", "lora"), ("qwen3_5", "nf4"), ("lfm2", "nf4-dora"), ("falcon_h1", "lora")),
+    *(("jamba", "rslora"), ("mamba", "lora")),
+]
+
+
+@pytest.mark.parametrize(("name", "form"), [*product(["llama", "gpt2", "falcon"], FORMATS), *RECURRENT])
 def test_only_the_adapter_learns_and_it_moves_the_policy(name: str, form: str, folders: dict[str, Path]) -> None:
     """Also what quantised weights allow: play, a gradient through them, play again, and the same play without."""
     if "quantize" in FORMATS[form][0]:
@@ -169,12 +175,33 @@ def test_logits_are_those_that_the_model_itself_gives(name: str, folders: dict[s
     assert bool((some[:, 2] == float("-inf")).all())
 
 
+@pytest.mark.parametrize("name", ["gemma3_pictures", "qwen3_5_pictures"])
 @pytest.mark.parametrize("adapter", ["none", "lora"])
-def test_what_reads_pictures_learns_nothing(adapter: str, folders: dict[str, Path]) -> None:
-    model, episodes = played(settings(folders["gemma3_pictures"], f"model.adapter={adapter}"), 2)
+def test_what_reads_pictures_learns_nothing(adapter: str, name: str, folders: dict[str, Path]) -> None:
+    model, episodes = played(settings(folders[name], f"model.adapter={adapter}"), 2)
     assert replay(model, episodes, 1.0).largest < 1e-3
     names = [name for name, p in model.lm.named_parameters() if p.requires_grad]
-    assert names and all(".language_model." in name or "lm_head" in name for name in names)
+    assert names and not any("vision" in name or "visual" in name or "projector" in name for name in names)
+
+
+def test_an_adapter_leaves_out_what_a_mamba_reads_past_it(folders: dict[str, Path]) -> None:
+    lm, _ = load_model(settings(folders["falcon_h1"], "model.adapter=lora"))
+    learned = {n.split(".lora_")[0].rpartition(".")[2] for n, p in lm.named_parameters() if p.requires_grad}
+    assert {"in_proj", "q_proj", "o_proj", "down_proj"} <= learned
+    assert "out_proj" not in learned
+    lm, _ = load_model(settings(folders["qwen3_5"], "model.adapter=lora"))
+    assert any("linear_attn.out_proj.lora_" in n for n, p in lm.named_parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("kind", ["aligned", "score"])
+def test_trees_of_actions_are_refused_to_recurrent_layers_before_the_first_game(
+    kind: str, folders: dict[str, Path]
+) -> None:
+    config = settings(folders["qwen3_5"])
+    check_model(config, PolicyConfig(kind="choose"))
+    with pytest.raises(ConfigError, match=f"policy.kind={kind} reads trees of actions, which qwen3_5_text") as caught:
+        check_model(config, PolicyConfig(kind=kind))
+    assert "policy.kind=choose" in caught.value.hint
 
 
 @pytest.mark.parametrize("dora", ["true", "false"])

@@ -10,8 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import decoders
 import tiny
 from grue import games
+from grue.models.policy_model import PolicyModel
 from grue.policy.choose import Decoding, Query
 from grue.policy.engine import Engine
 from grue.policy.write import WritePolicy, nucleus
@@ -108,14 +110,15 @@ def test_a_listed_action_that_is_written_is_valid_and_only_such_a_one() -> None:
         assert encoder.text([*ids, *encoder.action("look")]) == action  # what follows the line is not read
 
 
-def test_the_weight_of_an_action_is_the_probability_that_it_is_written() -> None:
+@pytest.mark.parametrize("model", [MODEL, PolicyModel(decoders.RECURRENT[0]())], ids=["attends", "recurrent"])
+def test_the_weight_of_an_action_is_the_probability_that_it_is_written(model: PolicyModel) -> None:
     actions = ("go east", "look")
     prefix = [*tiny.encoder().task("Find the key.", 12), *tiny.encoder().observation("A hall.")]
     turn = Turn(Observation("A hall.", "Find the key.", "", actions, 0.0), "look", 0.0, state_position=len(prefix) - 1)
-    shown = dict(tiny.player(MODEL, kind="write").weigh(turn, prefix, 1.0))
+    shown = dict(tiny.player(model, kind="write").weigh(turn, prefix, 1.0))
     with torch.no_grad():
         for action in actions:
             ids = tiny.encoder().action(action)
-            log_probs = torch.log_softmax(MODEL.lm(torch.tensor([[*prefix, *ids]])).logits[0].double(), -1)
+            log_probs = torch.log_softmax(model.lm(torch.tensor([[*prefix, *ids]])).logits[0].double(), -1)
             total = sum(float(log_probs[len(prefix) - 1 + place, token]) for place, token in enumerate(ids))
             assert math.log(shown[action]) == pytest.approx(total, abs=1e-3)

@@ -127,16 +127,23 @@ def _targets(model: nn.Module, text: str) -> str | list[str]:
     return wanted
 
 
+def _read_past(model: nn.Module, name: str) -> bool:
+    parent, _, last = name.rpartition(".")
+    mixer = model.get_submodule(parent)
+    return last in ("out_proj", "dt_proj") and hasattr(mixer, "A_log") and hasattr(mixer, "D")
+
+
 def _all_linear(model: nn.Module) -> str | list[str]:
-    """What peft calls so, where that is meant: not in what reads pictures, and not in a mixture of experts.
+    """What peft calls so, where that is meant: not in what reads pictures, nor where it is not heard.
 
     The experts of a layer are one parameter, which peft adapts by making all of them anew in each pass, and takes the
-    names of dense layers for theirs; a router gives back more than a product.
+    names of dense layers for theirs; a router gives back more than a product. Mamba reads the weights of two of its
+    projections itself, past any adapter.
     """
     every = matrices(model)
     decoder: Any = getattr(model, "get_decoder", lambda: model)()
     text = {id(module) for module in decoder.modules()}
-    chosen = [name for name in every if id(model.get_submodule(name)) in text]
+    chosen = [name for name in every if id(model.get_submodule(name)) in text and not _read_past(model, name)]
     inside = {name.partition(".experts.")[0] for name, _ in decoder.named_parameters() if ".experts." in name}
     blocks = {name.rpartition(".")[2] for name in inside}
     if not any(block.isdigit() for block in blocks):  # else experts have no block of their own

@@ -1,4 +1,4 @@
-"""What the ragged key-value cache and tree masks ask of an architecture, and masks for each kind of its layers."""
+"""What the ragged cache and tree masks ask of an architecture, and masks for each kind of its layers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from grue.errors import ModelError
+from grue.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 WAY_OUT = (
-    "choose a decoder whose layers attend to earlier tokens by position, such as Llama, Qwen3, Gemma 3, GPT-2 or Phi"
+    "choose a decoder whose layers attend to earlier tokens by position, such as Llama, Qwen3, Gemma 3, GPT-2 or Phi, "
+    "or keep a recurrent state in transformers' cache, such as Qwen3.5, LFM2, Granite 4 or Mamba"
 )
-# modules that carry a state from token to token, which cannot be cut off where a row of a ragged batch ends
+ATTENDING = frozenset({"full_attention", "sliding_attention"})  # kinds of layers, as configurations name them
+RECURRENT = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding"})  # hybrid: both in one layer
+WITHOUT_MEMORY = frozenset({"mlp", "moe"})
+# with the first Mamba's scan: several tokens are read from a state of zeros, whatever went before (transformers 5.23)
+STEPWISE = frozenset({"mamba", "falcon_mamba", "jamba", "zamba"})
+# modules that carry a state from token to token; it may be somewhere else than in the cache
 _RECURRENT = re.compile(r"mamba|rwkv|recurrent|deltanet|shortconv|xlstm|retention|linearattention", re.IGNORECASE)
 
 
@@ -32,25 +38,55 @@ def check_architecture(model: PreTrainedModel) -> None:
     config = model.config.get_text_config()
     name = str(config.model_type)
     check_decoder(model.config)
-    takes = set(inspect.signature(model.get_decoder().forward).parameters)
-    if getattr(config, "is_decoder", True) is False and "encoder_hidden_states" in takes:
+    known = takes(model.get_decoder())
+    if getattr(config, "is_decoder", True) is False and "encoder_hidden_states" in known:
         raise ModelError(f"{name} is an encoder, whose tokens see what comes after them", hint=WAY_OUT)
     recurrent = next((type(m).__name__ for m in model.modules() if _RECURRENT.search(type(m).__name__)), None)
-    if recurrent is not None:
-        raise ModelError(f"{name} keeps a recurrent state ({recurrent}) that cannot be kept ragged", hint=WAY_OUT)
+    if recurrent is not None and not is_recurrent(config):
+        raise ModelError(f"{name} keeps a recurrent state ({recurrent}) outside of the cache", hint=WAY_OUT)
     if getattr(config, "alibi", False):
         raise ModelError(
             f"{name} with alibi derives positions from a padding mask, not from position ids", hint=WAY_OUT
         )
-    if missing := {cache_argument(model.get_decoder()), "position_ids", "attention_mask"} - takes:
+    seeing = {"position_ids", "attention_mask"} if attends(config) else set()
+    if missing := {cache_argument(model.get_decoder()), *seeing} - known:
         raise ModelError(f"the decoder of {name} takes no {min(missing)}, so it cannot be fed in parts", hint=WAY_OUT)
     sliding_window(config)
 
 
+def takes(decoder: torch.nn.Module) -> set[str]:
+    """The names of what a decoder may be given."""
+    return set(inspect.signature(decoder.forward).parameters)
+
+
 def cache_argument(decoder: torch.nn.Module) -> str:
-    """What a decoder calls its key-value cache: transformers renames it, one architecture after the other (5.24)."""
-    takes = inspect.signature(decoder.forward).parameters
-    return "past_key_values" if "past_key_values" in takes else "cache"
+    """What a decoder calls its cache: transformers renames it, one architecture after the other (5.24)."""
+    known = takes(decoder)
+    return next((name for name in ("past_key_values", "cache_params") if name in known), "cache")
+
+
+def _layer_kinds(config: Any) -> set[str]:
+    return set(getattr(config, "layer_types", None) or ())
+
+
+def is_recurrent(config: PreTrainedConfig) -> bool:
+    """Do some layers keep a state that moves on with every token, instead of keys and values by place?"""
+    return bool(_layer_kinds(config) & RECURRENT)
+
+
+def attends(config: PreTrainedConfig) -> bool:
+    """Has any layer attention, and so a use for positions and masks?"""
+    kinds = _layer_kinds(config)
+    return not kinds or bool(kinds - {"linear_attention", "conv"} - WITHOUT_MEMORY)
+
+
+def check_reads_trees(config: PreTrainedConfig, what: str) -> None:
+    """ConfigError where `what` reads trees of actions, and a recurrent state would run through them as if one text."""
+    if is_recurrent(config):
+        raise ConfigError(
+            f"{what} reads trees of actions, which {config.model_type}, with its recurrent layers, cannot",
+            hint="set policy.kind=choose, which decides token by token among the same actions",
+        )
 
 
 def check_decoder(config: Any) -> None:
@@ -69,9 +105,9 @@ def freeze_towers(model: PreTrainedModel) -> None:
 
 
 def sliding_window(config: Any) -> Window:
-    """The sliding layers that a configuration names. ModelError for layers that are neither sliding nor full."""
-    kinds = set(getattr(config, "layer_types", None) or ())
-    if unknown := kinds - {"full_attention", "sliding_attention"}:
+    """The sliding layers that a configuration names. ModelError for layers of a kind that is not known here."""
+    kinds = _layer_kinds(config)
+    if unknown := kinds - ATTENDING - RECURRENT - WITHOUT_MEMORY:
         raise ModelError(
             f"{config.model_type} has layers of the kind {sorted(unknown)[0]!r}, whose state cannot be kept ragged",
             hint=WAY_OUT,
@@ -82,10 +118,9 @@ def sliding_window(config: Any) -> Window:
             hint=WAY_OUT,
         )
     window = getattr(config, "sliding_window", None)
-    slides = not kinds or "sliding_attention" in kinds
-    if not getattr(config, "use_sliding_window", True) and "sliding_attention" not in kinds:
-        slides = False
-    return Window(int(window) if window is not None and slides else None, "full_attention" in kinds)
+    sliding = bool(kinds & {"sliding_attention", "hybrid_sliding"})
+    slides = sliding or (not kinds and getattr(config, "use_sliding_window", True))
+    return Window(int(window) if window is not None and slides else None, bool(kinds & {"full_attention", "hybrid"}))
 
 
 def layer_masks(
@@ -106,3 +141,10 @@ def layer_masks(
         return mask(seen)
     sliding = mask(seen & (key_places > query_places - window.size))
     return {"full_attention": mask(seen), "sliding_attention": sliding} if window.mixed else sliding
+
+
+def masks_by_kind(masks: torch.Tensor | dict[str, torch.Tensor]) -> Any:
+    """What a model with recurrent layers is given for its `layer_masks`: those layers have none."""
+    if not isinstance(masks, dict):
+        return masks  # with four axes: the model itself gives it to the layers that attend
+    return masks | dict.fromkeys(("linear_attention", "conv"))

@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from grue.models.architecture import sliding_window
+from grue.models.architecture import is_recurrent, sliding_window
 from grue.models.causal import CausalRows, RowGroup, row_groups
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def packed_attention(
 def takes_rows(model: PreTrainedModel, ids_BL: torch.Tensor) -> bool:
     """Can `model` read these rows without their padding, and is that faster?
 
-    Not where layers look at a window (no such masks here), nor where activations are computed again, which happens
-    after the pass.
+    Not where layers look at a window (no such masks here) or keep a state (which would go on into the next row), nor
+    where activations are computed again, which happens after the pass.
     """
     config = model.config
     return (
@@ -103,6 +103,7 @@ def takes_rows(model: PreTrainedModel, ids_BL: torch.Tensor) -> bool:
         and takes_own_attention(model)
         and 1 < ids_BL.shape[1] <= LONGEST
         and sliding_window(config).size is None
+        and not is_recurrent(config)
         and not (model.training and _drops_attention(config))
         and not getattr(config, "attn_logit_softcapping", None)
         and not any(getattr(module, "gradient_checkpointing", False) for module in model.modules())

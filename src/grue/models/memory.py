@@ -8,13 +8,17 @@ vocabulary has its own part: with 150,000 tokens a few hundred such choices outw
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers.cache_utils import DynamicCache
 
 from grue.config import Config, ModelConfig
 from grue.models.adapter import adapted_matrices, matrices
+from grue.models.architecture import STEPWISE, attends, cache_argument, is_recurrent, takes
 from grue.models.load import compute_dtype, default_device, stored_dtype
 from grue.models.packed import packs
 from grue.models.scores import CHUNK
@@ -86,7 +90,8 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
     # two buffers while one grows into the other
     slots = max(config.ppo.slots, config.eval.slots, config.dagger.slots if config.dagger.rounds else 0)
     size = (torch.float32 if settings.adapter == "none" and dtype is torch.float32 else dtype).itemsize
-    playing = {"key-value cache": int(1.5 * slots * (settings.context + 1) * cache_elements(model) * size)}
+    places, states = remembered(model)
+    playing = {"cache": int(1.5 * slots * (settings.context + 1) * places * size) + slots * states * FULL}
     vocabulary = len(model.get_output_embeddings().weight)
     tokens = [config.sft.micro_tokens, config.ppo.micro_tokens]
     tokens += [config.dagger.micro_tokens] if config.dagger.rounds else []
@@ -116,37 +121,69 @@ def weight_bytes(model: PreTrainedModel, config: ModelConfig) -> int:
     return int(packed * QUANTISED[method] + (total - packed) * size)
 
 
-def cache_elements(model: PreTrainedModel) -> int:
-    """Numbers that the key-value cache holds for one token."""
-    config: Any = model.config.get_text_config()
-    layers = _layers(config)
-    shared = getattr(config, "num_kv_shared_layers", None) or 0  # the last ones, which read what others have written
-    return sum(map(_cached, layers[: len(layers) - shared]))
+@torch.no_grad()
+def remembered(model: PreTrainedModel) -> tuple[int, int]:
+    """Numbers that the cache holds: (for each token, for each sequence). Counted after one token, without data.
+
+    `model` is on the "meta" device.
+    """
+    decoder = copy.deepcopy(model.get_decoder()).to(torch.bfloat16)  # experts are multiplied in 16 bits alone
+    token = torch.zeros(1, 1, dtype=torch.long, device="meta")
+    cache = DynamicCache(config=decoder.config)
+    place = {"position_ids": token} if "position_ids" in takes(decoder) else {}
+    decoder(input_ids=token, use_cache=True, **place, **{cache_argument(decoder): cache})
+    places, states = [], []
+    for layer in cache.layers:
+        places += [getattr(layer, "keys", None), getattr(layer, "values", None)]
+        states += [*getattr(layer, "conv_states", {}).values(), *getattr(layer, "recurrent_states", {}).values()]
+    return _numbers(places), _numbers(states)
+
+
+def _numbers(tensors: Iterable[torch.Tensor | None]) -> int:
+    return sum(tensor.numel() for tensor in tensors if tensor is not None)
 
 
 def activation_bytes(model: PreTrainedModel, config: ModelConfig, tokens: int, dtype: torch.dtype) -> int:
     """Bytes kept for the backward pass of one micro-batch of `tokens`."""
     text: Any = model.config.get_text_config()
     b, hidden, layers = dtype.itemsize, int(text.hidden_size), int(text.num_hidden_layers)
-    queries = sum(int(one.num_attention_heads) * _head_size(one) for one in _layers(text)) // layers
-    inner = int(getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * hidden)
-    keys = cache_elements(model) // (2 * layers)
-    # two norms, computed in float32; inputs of the projections; queries, keys, values, output; the inner layer
-    layer = 2 * (FULL + FULL) * hidden + b * (2 * hidden + 2 * queries + 2 * keys + 4 * inner)
+    layer = _recurrent_layer(model, b) if is_recurrent(text) else _attending_layer(model, b)
     if config.adapter == "lora":
         adapted = adapted_matrices(model, config.lora_targets).values()
         layer += b * sum(inputs + config.lora_rank for inputs, _ in adapted) // layers
-    length = min(config.context, tokens)
+    pairs = int(text.num_attention_heads) * min(config.context, tokens) if attends(text) else 0
     if plain_attention(model, config) == "eager":
-        layer += (FULL + b) * int(text.num_attention_heads) * length
+        layer += (FULL + b) * pairs
     elif default_device() == "cpu" and dtype is torch.bfloat16:  # our own kernel keeps one half of the matrix
-        layer += b * int(text.num_attention_heads) * length // 2
+        layer += b * pairs // 2
     kept = FULL * hidden * layers + layer if config.gradient_checkpointing else layer * layers
     cast = 0
     # the copies that autocast makes of float32 weights; shards are put together in 16 bits, and parted again
     if config.adapter == "none" and dtype is not torch.float32 and config.sharding == "none":
         cast = b * sum(inputs * outputs for inputs, outputs in matrices(model).values())
     return tokens * (kept + 3 * FULL * hidden) + cast
+
+
+def _attending_layer(model: PreTrainedModel, b: int) -> int:
+    """Bytes that a layer keeps of a token, where all of them attend; numbers take `b` bytes."""
+    text: Any = model.config.get_text_config()
+    hidden, layers = int(text.hidden_size), int(text.num_hidden_layers)
+    queries = sum(int(one.num_attention_heads) * _head_size(one) for one in _layers(text)) // layers
+    inner = int(getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * hidden)
+    keys = remembered(model)[0] // (2 * layers)
+    # two norms, computed in float32; inputs of the projections; queries, keys, values, output; the inner layer
+    return 2 * (FULL + FULL) * hidden + b * (2 * hidden + 2 * queries + 2 * keys + 4 * inner)
+
+
+def _recurrent_layer(model: PreTrainedModel, b: int) -> int:
+    """The same where some layers keep a state, on average; measured with the implementations of transformers itself.
+
+    What goes into and out of products, twice over, and states: of every token in a scan, else of some.
+    """
+    text: Any = model.config.get_text_config()
+    products = sum(inputs + outputs for inputs, outputs in matrices(model.get_decoder()).values())
+    states = FULL * remembered(model)[1] * (5 if text.model_type in STEPWISE else 1) // 2
+    return (2 * b * products + states) // int(text.num_hidden_layers)
 
 
 def vocabulary_bytes(config: Config, vocabulary: int, tokens: int, slots: int) -> tuple[int, int]:
@@ -194,19 +231,6 @@ def _layers(config: Any) -> list[Any]:
     if getattr(config, "is_heterogeneous", False):
         return list(config.per_layer_config)
     return [config] * int(config.num_hidden_layers)
-
-
-def _cached(layer: Any) -> int:
-    """Numbers that one layer keeps for one token."""
-    if getattr(layer, "kv_lora_rank", None):  # DeepSeek's latent attention
-        return int(layer.kv_lora_rank + layer.qk_rope_head_dim)
-    heads = getattr(layer, "num_key_value_heads", None) or layer.num_attention_heads
-    grouped = getattr(layer, "new_decoder_architecture", False)
-    if getattr(layer, "multi_query", False) and not grouped:
-        heads = 1
-    elif layer.model_type == "falcon":  # it writes copies of each for every query head
-        heads = layer.num_attention_heads
-    return 2 * int(heads) * _head_size(layer)
 
 
 def _head_size(config: Any) -> int:

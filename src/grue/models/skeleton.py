@@ -9,7 +9,7 @@ import torch
 from grue.config import ModelConfig, PolicyConfig
 from grue.errors import ConfigError, needs
 from grue.models.adapter import adapted_matrices
-from grue.models.architecture import check_architecture, check_decoder, freeze_towers
+from grue.models.architecture import check_architecture, check_decoder, check_reads_trees, freeze_towers
 from grue.models.checkpointing import check_recomputing
 from grue.models.quantization import check_stored, stored_method
 from grue.models.sources import cannot_load, read_config, safe_options, source_of
@@ -18,6 +18,8 @@ from grue.prompts.tokens import Encoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+TREE_KINDS = ("score", "aligned")  # policies that weigh whole actions
 
 
 def skeleton(config: ModelConfig) -> PreTrainedModel:
@@ -46,6 +48,8 @@ def check_model(config: ModelConfig, prompt: PolicyConfig) -> None:
     check_tokenizer(config.name, tokenizer, model)
     check_context(config.name, model, config.context)
     check_prompt(config.name, Encoder(tokenizer, prompt), model)
+    if prompt.kind in TREE_KINDS:
+        check_reads_trees(model.config.get_text_config(), f"policy.kind={prompt.kind}")
     if config.gradient_checkpointing:
         check_recomputing(model)
     if config.adapter == "lora":
@@ -56,7 +60,7 @@ def check_attention(name: str, kind: str = "") -> None:
     """ConfigError where flash attention is asked for and cannot be had, or cannot train policies of this `kind`."""
     if name != "flash_attention_2":
         return
-    if kind in ("score", "aligned"):
+    if kind in TREE_KINDS:
         raise ConfigError(
             f"policy.kind={kind} trains on trees of actions, whose masks model.attention=flash_attention_2 cannot take",
             hint="set model.attention=sdpa",

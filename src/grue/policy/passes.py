@@ -38,10 +38,13 @@ def plan_pass(
     window: Window,
     dtype: torch.dtype,
     device: torch.device,
+    *,
+    exact: bool = False,
 ) -> Pass:
     """The pass that reads ids[i] (at least one) behind the before[i] tokens of rows[i].
 
     With `trees`, ids[i] are the tokens of trees[i] and each sees what stands above it; else each sees all before it.
+    `exact` groups have no padding: their rows have equally many new tokens.
     """
     sizes = np.array([len(new) for new in ids])
     starts = np.array(before)
@@ -52,7 +55,7 @@ def plan_pass(
     if trees is not None:
         places_N = np.repeat(starts, sizes) + np.concatenate([tree.depths for tree in trees])
     groups = []
-    kinds = np.searchsorted(WIDTHS, sizes)
+    kinds = sizes if exact else np.searchsorted(WIDTHS, sizes)
     for kind in np.unique(kinds):
         part_B = np.flatnonzero(kinds == kind)
         step_Bn = np.minimum(np.arange(sizes[part_B].max()), sizes[part_B, None] - 1)  # padding is the last token again

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from grue.models.architecture import is_recurrent
 from grue.models.policy_model import PolicyModel
 from grue.policy.tree import lay_out
 from grue.policy.trie import Node
@@ -33,12 +34,28 @@ def action_probabilities(
 def candidate_weights(model: PolicyModel, candidates: Sequence[Candidate], prefix: Sequence[int]) -> torch.Tensor:
     """Scores (K,) of whole actions after the ids of `prefix`, before any softmax over them."""
     device = next(model.parameters()).device
+    if is_recurrent(model.lm.config.get_text_config()):
+        return _one_by_one(model, candidates, prefix)
     ids, trees = lay_out([(prefix, [(len(prefix) - 1, tuple(candidates))])])
     nothing = torch.zeros(0, dtype=torch.long, device=device)
     children = torch.zeros(1, len(candidates), dtype=torch.long, device=device)
     reading = model(torch.from_numpy(ids).to(device), nothing, nothing, children, nothing, nothing, trees.to(device))
     scores_K: torch.Tensor = reading.logits_NC[0]
     return scores_K
+
+
+def _one_by_one(model: PolicyModel, candidates: Sequence[Candidate], prefix: Sequence[int]) -> torch.Tensor:
+    """The same with a row of its own for each action, for models that read no trees."""
+    device = next(model.parameters()).device
+    tokens = [(row, place, token) for row, one in enumerate(candidates) for place, token in enumerate(one.ids)]
+    row_P, place_P, token_P = torch.tensor(tokens, device=device).T
+    longest = max(len(one.ids) for one in candidates)
+    ids = torch.tensor([[*prefix, *one.ids, *[0] * (longest - len(one.ids))] for one in candidates], device=device)
+    nothing = row_P[:0]
+    reading = model(ids, row_P, len(prefix) - 1 + place_P, token_P[:, None], nothing, nothing, whole=True)
+    logits_NC: torch.Tensor = reading.logits_NC
+    scores_K = logits_NC.new_zeros(len(candidates)).index_add(0, row_P, logits_NC[:, 0])
+    return scores_K / torch.tensor([one.divisor for one in candidates], device=device)
 
 
 def _branching(node: Node, path: tuple[int, ...]) -> list[tuple[tuple[int, ...], Node]]:
