@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 VOCABULARY, LARGEST, SECONDS = 600, 30_000_000, 25
 LENGTHS = {70: 30, 5: 2, 41: 40}  # of texts -> tokens of the first part
 SMALL: dict[int, tuple[str, ...]] = {  # by the names that configurations give to sizes
-    1: ("bos_token_id", "n_group", "topk_group", "n_shared_experts", "first_k_dense_replace"),
-    2: ("eos_token_id", "num_experts_per_tok", "moe_k", "encoder_layers", "decoder_layers"),
+    1: ("bos_token_id", "n_group", "topk_group", "n_shared_experts", "first_k_dense_replace", "attn_layer_offset"),
+    2: ("eos_token_id", "num_experts_per_tok", "moe_k", "encoder_layers", "decoder_layers", "attn_layer_period"),
     4: (
         *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_attention_heads", "n_head", "n_heads"),
         *("num_heads", "num_key_value_heads", "decoder_attention_heads", "encoder_attention_heads"),
@@ -53,6 +53,11 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"layer_types": None},
     {"head_dim": None, "layer_types": None},
     {"num_key_value_heads": 2, "head_dim": None},
+    {"layer_types": None, "mamba_d_ssm": 128},
+    {"layer_types": ["linear_attention", "hybrid"] * 2, "hybrid_layer_ids": [1, 3]},
+    {"layer_types": ["conv", "full_attention"] * 2},
+    {"layer_types": None, "num_experts_per_tok": 1},
+    {"num_heads": 16, "head_dim": 8},
 )
 
 

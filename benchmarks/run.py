@@ -3,7 +3,7 @@
 The same as `grue bench NAME --json`, but takes settings, such as model.name=FOLDER or threads=1, and sizes of the
 benchmark, such as slots=256. `--random 1536x22` plays with random weights in the shape of 22 Llama layers 1536 wide
 (0.6 B): what a real model of that size costs, without one. In `896x24x2` the 14 heads of 64 share 2 sets of keys and
-values, as those of Qwen2.5-0.5B do.
+values, as those of Qwen2.5-0.5B do; with `--recurrent` three layers of four keep a state, as those of Qwen3.5 do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from grue import bench
-from grue.bench.memory import make_model
+from grue.bench.random_model import make_model
 from grue.config import load_config
 from grue.errors import GrueError
 
@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument(
         "--random", metavar="WIDTHxLAYERS[xKEY_HEADS]", help="random weights instead of the embedded base"
     )
+    parser.add_argument("--recurrent", action="store_true", help="with --random: a model with recurrent layers")
     given = parser.parse_intermixed_args()
     pairs = [argument for argument in given.arguments if "=" in argument]
     names = [argument for argument in given.arguments if "=" not in argument] or list(bench.NAMES)
@@ -39,8 +40,11 @@ def main() -> None:
             except ValueError:
                 parser.error(f"--random {given.random}: WIDTHxLAYERS or WIDTHxLAYERSxKEY_HEADS, such as 1536x22")
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
-            print(f"making {layers} Llama layers, {width} wide", file=sys.stderr)
-            pairs.append(f"model.name={make_model(folder, load_config('cooking16', []), width, layers, key_heads)}")
+            print(
+                f"making {layers} {'recurrent' if given.recurrent else 'Llama'} layers, {width} wide", file=sys.stderr
+            )
+            made = load_config("cooking16", [])
+            pairs.append(f"model.name={make_model(folder, made, width, layers, key_heads, recurrent=given.recurrent)}")
         known = {name: inspect.signature(bench.run_of(name)).parameters for name in names}
         settings = [pair for pair in pairs if not any(pair.partition("=")[0] in sizes for sizes in known.values())]
         for name in names:

@@ -14,7 +14,7 @@ import torch
 
 import tiny
 from grue import bench, games
-from grue.bench import grpo, memory, rollout, score, turn_cost, update
+from grue.bench import grpo, memory, random_model, rollout, score, turn_cost, update
 from grue.bench.common import task_sets
 from grue.bench.notebook import WINDOW, PromptActorCritic, PromptPlayer, prompts_of, render_prompt
 from grue.errors import ConfigError, ModelError
@@ -234,9 +234,9 @@ def test_an_arm_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"'shared' of the memory benchmark failed: .*absent"):
         memory.measure("shared", config, tmp_path / "absent", 1, 16)
     with pytest.raises(ConfigError, match="no multiple of 64"):
-        memory.make_model(tmp_path, config, 100, 1)
+        random_model.make_model(tmp_path, config, 100, 1)
     with pytest.raises(ConfigError, match="3 heads cannot share 2 sets of keys"):
-        memory.make_model(tmp_path, config, 192, 1, 2)
+        random_model.make_model(tmp_path, config, 192, 1, 2)
 
 
 def test_both_ways_of_updating_learn_from_the_same_reference(tiny_folder: Path) -> None:

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from grue.bench import Say
+from grue.bench.random_model import make_model
 from grue.config import Config, override
 from grue.errors import ConfigError, ModelError, needs
 from grue.hardware import physical_cores
@@ -100,44 +101,6 @@ def check_platform() -> None:
         raise ConfigError(
             "grue bench memory reads /proc/self, which this system does not have", hint="use Linux, or a GPU"
         )
-
-
-def make_model(folder: Path, config: Config, hidden: int, layers: int, key_heads: int | None = None) -> Path:
-    """A folder with random weights in bfloat16, heads of 64 and the inner layer 8/3 as wide, as Llama has them.
-
-    Without `key_heads` each head has keys of its own; most models of today share them between heads.
-    """
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-    from transformers.utils import logging as hf_logging
-
-    from grue.models.tokenizer import load_tokenizer
-
-    if hidden % 64:
-        raise ConfigError(f"hidden={hidden} is no multiple of 64", hint="4-bit weights and heads need one")
-    heads = hidden // 64
-    key_heads = key_heads or heads
-    if heads % key_heads:
-        raise ConfigError(f"{heads} heads cannot share {key_heads} sets of keys", hint=f"take a divisor of {heads}")
-    tokenizer = load_tokenizer(config.model)
-    shape = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden,
-        intermediate_size=-(-8 * hidden // 3 // 64) * 64,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=key_heads,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    hf_logging.disable_progress_bar()
-    torch.manual_seed(config.seed)
-    LlamaForCausalLM._from_config(shape, dtype=torch.bfloat16).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 def measure(arm: str, config: Config, small: Path, segments: int, tokens: int) -> dict[str, Any]:

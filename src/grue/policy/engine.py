@@ -17,7 +17,6 @@ import torch
 from grue.errors import ModelError
 from grue.models.architecture import (
     STEPWISE,
-    attends,
     cache_argument,
     check_architecture,
     check_reads_trees,
@@ -55,13 +54,14 @@ class Engine:
         self.dtype = next(model.parameters()).dtype
         self.lengths = [0] * slots
         self._window = sliding_window(self.decoder.config)
-        self._recurrent, self._attends = is_recurrent(self.decoder.config), attends(self.decoder.config)
+        self._recurrent = is_recurrent(self.decoder.config)
+        self._attends = "position_ids" in takes(self.decoder)  # only an architecture without attention has none
         self._stepwise = self.decoder.config.model_type in STEPWISE
         self._packs = takes_own_attention(self.decoder) and not self._recurrent
         self._plan = CachePlan()
         self._cache = ragged_cache(self.decoder.config, slots, columns, self._plan)
         self._states = [layer for layer in self._cache.layers if isinstance(layer, StateLayer)]
-        self._cache_argument, self._places = cache_argument(self.decoder), "position_ids" in takes(self.decoder)
+        self._cache_argument = cache_argument(self.decoder)
 
     @torch.inference_mode()
     def reset(self, row: int, length: int = 0) -> None:
@@ -160,9 +160,10 @@ class Engine:
     def _forward(
         self, ids_BL: torch.Tensor, places_BL: torch.Tensor, masks: torch.Tensor | dict[str, torch.Tensor]
     ) -> torch.Tensor:
-        seeing: dict[str, Any] = {"position_ids": places_BL} if self._places else {}
+        seeing: dict[str, Any] = {}
         if self._attends:
-            seeing["attention_mask"] = masks_by_kind(masks) if self._recurrent else masks
+            masks = masks_by_kind(masks) if self._recurrent else masks
+            seeing = {"position_ids": places_BL, "attention_mask": masks}
         hidden: torch.Tensor = self.decoder(
             input_ids=ids_BL, use_cache=True, **seeing, **{self._cache_argument: self._cache}
         ).last_hidden_state
