@@ -34,7 +34,8 @@ from grue.stages.session import open_session
 from grue.stages.show import play_and_show
 from grue.stages.trained import load_trained, read_probe
 from grue.storage import checkpoint, episodes
-from grue.storage.run import Run, read_run_config
+from grue.storage.contents import read_run_config
+from grue.storage.run import Run
 from grue.types import Episode
 
 QUIET = Progress(quiet=True)

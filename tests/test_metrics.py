@@ -9,7 +9,7 @@ import tiny
 from grue import stages
 from grue.progress import Progress
 from grue.report.metrics import METRICS, split_name
-from grue.storage.run import read_metrics
+from grue.storage.contents import read_metrics
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "metrics.md"
 # all that adds a number: float16, a baseline, the KL, the dev fold

@@ -14,7 +14,7 @@ from grue.errors import ConfigError
 from grue.progress import Progress
 from grue.stages import run_all, run_stage
 from grue.storage import episodes
-from grue.storage.run import read_metrics
+from grue.storage.contents import read_metrics
 
 SMALL = (
     "game.limit=4",

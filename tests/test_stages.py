@@ -29,7 +29,8 @@ from grue.stages.runner import plan
 from grue.stages.session import open_session
 from grue.stages.trained import load_trained, read_probe
 from grue.storage import checkpoint, episodes, jsonl
-from grue.storage.run import Run, read_metrics, read_run_config, read_stages
+from grue.storage.contents import read_metrics, read_run_config, read_stages
+from grue.storage.run import Run
 from grue.types import Outcome
 
 QUIET = Progress(quiet=True)
@@ -580,7 +581,8 @@ def test_a_run_that_is_being_trained_can_be_watched(finished: Path, tmp_path: Pa
     out = tmp_path / "run"
     shutil.copytree(finished, out)
     code = (
-        "import sys; from pathlib import Path; from grue.storage.run import Run, read_run_config; "
+        "import sys; from pathlib import Path; from grue.storage.run import Run; "
+        "from grue.storage.contents import read_run_config; "
         "out = Path(sys.argv[1]); run = Run(out, read_run_config(out)); print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(

@@ -41,7 +41,8 @@ from grue.policy.choose import Decoding
 from grue.progress import Progress
 from grue.rollout.collect import collect
 from grue.stages.session import open_session
-from grue.storage.run import Run, read_run_config
+from grue.storage.contents import read_run_config
+from grue.storage.run import Run
 from grue.train.credit import RunningScale, credit
 from grue.types import Outcome
 

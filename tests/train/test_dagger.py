@@ -19,7 +19,8 @@ from grue.rollout.pack import Sample
 from grue.stages.lessons import lessons
 from grue.stages.session import open_session
 from grue.storage import checkpoint, episodes, jsonl
-from grue.storage.run import Run, read_metrics, read_stages
+from grue.storage.contents import read_metrics, read_stages
+from grue.storage.run import Run
 from grue.train.dagger import Lessons, _corrections, _drawn, _learn
 from grue.train.learner import Learner
 from grue.types import Turn

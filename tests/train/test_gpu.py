@@ -28,7 +28,7 @@ from grue.progress import Progress
 from grue.rollout.pack import samples
 from grue.stages.export import export_run
 from grue.storage import checkpoint
-from grue.storage.run import checkpoints
+from grue.storage.contents import checkpoints
 from grue.train.learner import Learner
 from pretended_gpu import Gpu, OnGpu, pretended
 

@@ -11,7 +11,8 @@ import tiny
 from grue import games
 from grue.interrupt import Interrupt
 from grue.progress import Progress
-from grue.storage.run import Run, read_metrics
+from grue.storage.contents import read_metrics
+from grue.storage.run import Run
 from grue.train.learner import Learner
 from grue.train.ppo import train_ppo
 

@@ -26,7 +26,7 @@ from grue.errors import GrueError
 from grue.launch import interface_to, this_command
 from grue.progress import Progress
 from grue.storage import checkpoint
-from grue.storage.run import read_evaluation, read_metrics
+from grue.storage.contents import read_evaluation, read_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable

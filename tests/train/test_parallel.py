@@ -20,7 +20,7 @@ from grue.interrupt import Interrupt, Interrupted
 from grue.launch import this_command
 from grue.parallel import ALONE, Processes
 from grue.storage import checkpoint, episodes
-from grue.storage.run import read_metrics, read_results
+from grue.storage.contents import read_metrics, read_results
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 # one process sums gradients in the order of the micro-batches, two in another: float32 rounding, grown over the steps

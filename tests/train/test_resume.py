@@ -17,8 +17,8 @@ from children import End, start_command, wait, work
 import tiny
 from grue.config import Config, load_config
 from grue.storage import checkpoint
+from grue.storage.contents import read_metrics, read_stages
 from grue.storage.jsonl import read
-from grue.storage.run import read_metrics, read_stages
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 

@@ -21,7 +21,7 @@ import architectures
 import tiny
 from grue.config import Config, config_hash, load_config
 from grue.errors import ConfigError, GrueError, TrainingError
-from grue.storage.run import read_metrics
+from grue.storage.contents import read_metrics
 
 if TYPE_CHECKING:
     import torch

@@ -22,8 +22,8 @@ from grue.evaluate.stats import FloatArray, alike_interval, bootstrap_mean, pair
 from grue.evaluate.summary import Played, by_game
 from grue.games.spread import problem
 from grue.storage import episodes
-from grue.storage.run import episodes as file_of
-from grue.storage.run import evaluation_name, read_evaluation, read_run_config, read_stages
+from grue.storage.contents import episodes as file_of
+from grue.storage.contents import evaluation_name, read_evaluation, read_run_config, read_stages
 from grue.types import Episode, Task
 
 MEASURES = {"success": "won", "score": "score"}  # what is said -> the attribute of `Played`

@@ -28,7 +28,8 @@ from grue.report import html
 from grue.stages.final import final_results
 from grue.stages.session import open_session
 from grue.storage import episodes, forms, jsonl
-from grue.storage.run import Run, keep_evaluation, read_results
+from grue.storage.contents import keep_evaluation, read_results
+from grue.storage.run import Run
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
 

@@ -30,8 +30,8 @@ from grue.stages.trained import (
     stage_weights,
 )
 from grue.storage import checkpoint, episodes
+from grue.storage.contents import read_results, read_run_config, read_stages
 from grue.storage.files import explained
-from grue.storage.run import read_results, read_run_config, read_stages
 
 
 def export_run(

@@ -20,7 +20,8 @@ from grue.games.teachers import HasGold, teacher
 from grue.hardware import hardware, versions
 from grue.policy.choose import Decoding
 from grue.storage import episodes, jsonl
-from grue.storage.run import STAGES, Run, evaluation_name, read_evaluation, read_metrics
+from grue.storage.contents import evaluation_name, read_evaluation, read_metrics
+from grue.storage.run import STAGES, Run
 from grue.types import Episode, Observation, Outcome, Task
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from grue.policy.policy import make_policy
 from grue.prompts.tokens import Encoder
 from grue.rollout.player import PolicyPlayer
 from grue.storage import checkpoint, episodes
-from grue.storage.run import checkpoints, read_run_config, read_stages
-from grue.storage.run import episodes as episodes_file
+from grue.storage.contents import checkpoints, read_run_config, read_stages
+from grue.storage.contents import episodes as episodes_file
 from grue.train.learner import load_weights
 from grue.train.measures import UNMEASURED
 from grue.types import Episode

@@ -11,7 +11,8 @@ from grue.progress import Progress
 from grue.stages.session import open_session
 from grue.stages.show import print_episode, shown_episode
 from grue.stages.trained import last_trained
-from grue.storage.run import Run, read_run_config
+from grue.storage.contents import read_run_config
+from grue.storage.run import Run
 
 
 def watch(

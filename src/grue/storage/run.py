@@ -5,15 +5,14 @@
     checkpoints/    one folder per stage     results.json    the final table, atomic; report.html beside it
     prompt.json     hash of the prompt's form, chat template included
 
-`Run` is for the one process that writes; whoever only looks uses the `read_*` functions.
+`Run` is for the one process that writes; whoever only looks uses `contents`.
 """
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,17 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from grue.config import PRESETS, Config, differences, dump_config, read_config
-from grue.errors import ConfigError, DataError
-from grue.storage import forms, jsonl
+from grue.errors import ConfigError
+from grue.storage import jsonl
+from grue.storage.contents import (
+    checkpoints,
+    episodes,
+    keep_evaluation,
+    keep_metrics,
+    read_json,
+    read_metrics,
+    read_stages,
+)
 from grue.storage.files import explained, lock, write_atomic
 
 if TYPE_CHECKING:
@@ -199,7 +207,7 @@ class Run:
             return
         from grue.storage import checkpoint
 
-        stored = _read_json(self._prompt_file)
+        stored = read_json(self._prompt_file)
         if stored is None:
             for stage in STAGES:  # weights that have learnt from another form refuse before this one is written down
                 checkpoint.check_newest(self.checkpoints(stage), fingerprint)
@@ -297,95 +305,8 @@ class Run:
             write_atomic(file, data)
 
 
-def checkpoints(out: Path, stage: str) -> Path:
-    """Folder of a stage's checkpoints in a run directory."""
-    return out / "checkpoints" / _plain(stage)
-
-
-def episodes(out: Path, name: str) -> Path:
-    """File of a run's episodes called `name`."""
-    return out / "episodes" / f"{_plain(name)}.jsonl"
-
-
-def evaluation_name(policy: str, fold: str, decoding: str) -> str:
-    """What the games and the row of one measurement are called."""
-    return f"eval-{policy}-{fold}-{decoding}"
-
-
-def tracking_file(out: Path, tracker: str) -> Path:
-    """What a tracker has been sent of the run in `out`; what it said lies beside it."""
-    return out / "tracking" / f"{_plain(tracker)}.json"
-
-
-def read_run_config(out: Path) -> Config:
-    """The configuration of an existing run."""
-    file = out / "config.yaml"
-    if not file.exists():
-        raise ConfigError(f"{out} is not a run directory: it has no config.yaml", hint="grue run --out DIR makes one")
-    config = read_config(file)
-    # a run may be somebody else's: which program is started is said by the command, or by JAVA_HOME
-    return config.model_copy(update={"game": config.game.model_copy(update={"java": None})})
-
-
-def read_metrics(out: Path, stage: str = "") -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl, those of one stage if it is named."""
-    rows = jsonl.read(out / "metrics.jsonl", forms.metrics_row)
-    return [row for _, row in rows if not stage or row["stage"] == stage]
-
-
-def keep_metrics(out: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Forget the rows of metrics.jsonl that are not `wanted`."""
-    jsonl.keep(out / "metrics.jsonl", wanted, forms.metrics_row)
-
-
-def read_evaluation(out: Path) -> list[dict[str, Any]]:
-    """The rows of evaluation.jsonl: {"row": name, "result": ...}, and "api", who played what, for a chat model."""
-    return [row for _, row in jsonl.read(out / "evaluation.jsonl", forms.evaluation_row)]
-
-
-def keep_evaluation(out: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Forget the rows of evaluation.jsonl that are not `wanted`."""
-    jsonl.keep(out / "evaluation.jsonl", wanted, forms.evaluation_row)
-
-
-def read_results(out: Path) -> dict[str, Any] | None:
-    """results.json, None before there is one."""
-    file = out / "results.json"
-    results = _read_json(file)
-    if results is not None:
-        forms.results(str(file), results)
-    return results
-
-
-def read_stages(out: Path) -> dict[str, dict[str, Any]]:
-    """Stage -> {"state": "begun" or "done", ...facts}."""
-    file = out / "stages.json"
-    stages = _read_json(file) or {}
-    forms.stages(str(file), stages)
-    return stages
-
-
-def _read_json(file: Path) -> dict[str, Any] | None:
-    if not file.exists():
-        return None
-    try:
-        with explained(f"read {file}"):
-            data = orjson.loads(file.read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise DataError(f"{file} is not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise DataError(f"{file} holds {type(data).__name__}, not an object")
-    return data
-
-
 def _pretty(data: Mapping[str, Any]) -> bytes:
     return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
-
-
-def _plain(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise ValueError(f"{name!r} cannot be the name of a file")
-    return name
 
 
 def _has_moved(old: str, new: str) -> bool:

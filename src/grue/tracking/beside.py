@@ -17,7 +17,7 @@ from typing import IO
 
 from grue.errors import GrueError
 from grue.progress import Progress
-from grue.storage.run import tracking_file
+from grue.storage.contents import tracking_file
 
 EVERY_S = 5.0  # between two looks at the run's files
 SILENCE_S = 3.0  # before a run says that it waits for a tracker

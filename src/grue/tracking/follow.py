@@ -17,8 +17,8 @@ import orjson
 
 from grue.config import flat
 from grue.errors import DataError, GrueError, first_line
+from grue.storage.contents import read_evaluation, read_metrics, read_run_config, tracking_file
 from grue.storage.files import lock, write_atomic
-from grue.storage.run import read_evaluation, read_metrics, read_run_config, tracking_file
 from grue.tracking.trackers import TRACKERS, Tracker
 
 EVALUATED = ("success", "score", "steps_mean", "limit", "lost", "invalid", "failed")  # of a row of the final table

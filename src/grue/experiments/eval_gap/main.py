@@ -22,8 +22,9 @@ from grue.experiments.eval_gap.table import markdown, ranked
 from grue.hardware import hardware, versions
 from grue.progress import Progress
 from grue.stages.session import open_session
+from grue.storage.contents import read_run_config
 from grue.storage.files import explained, lock, write_atomic
-from grue.storage.run import Run, read_run_config
+from grue.storage.run import Run
 
 
 def run(

@@ -1,0 +1,103 @@
+"""What stands in a run directory, for those who only look: where its files are, and readers of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from grue.config import Config, read_config
+from grue.errors import ConfigError, DataError
+from grue.storage import forms, jsonl
+from grue.storage.files import explained
+
+
+def checkpoints(out: Path, stage: str) -> Path:
+    """Folder of a stage's checkpoints in a run directory."""
+    return out / "checkpoints" / _plain(stage)
+
+
+def episodes(out: Path, name: str) -> Path:
+    """File of a run's episodes called `name`."""
+    return out / "episodes" / f"{_plain(name)}.jsonl"
+
+
+def evaluation_name(policy: str, fold: str, decoding: str) -> str:
+    """What the games and the row of one measurement are called."""
+    return f"eval-{policy}-{fold}-{decoding}"
+
+
+def tracking_file(out: Path, tracker: str) -> Path:
+    """What a tracker has been sent of the run in `out`; what it said lies beside it."""
+    return out / "tracking" / f"{_plain(tracker)}.json"
+
+
+def read_run_config(out: Path) -> Config:
+    """The configuration of an existing run."""
+    file = out / "config.yaml"
+    if not file.exists():
+        raise ConfigError(f"{out} is not a run directory: it has no config.yaml", hint="grue run --out DIR makes one")
+    config = read_config(file)
+    # a run may be somebody else's: which program is started is said by the command, or by JAVA_HOME
+    return config.model_copy(update={"game": config.game.model_copy(update={"java": None})})
+
+
+def read_metrics(out: Path, stage: str = "") -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl, those of one stage if it is named."""
+    rows = jsonl.read(out / "metrics.jsonl", forms.metrics_row)
+    return [row for _, row in rows if not stage or row["stage"] == stage]
+
+
+def keep_metrics(out: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Forget the rows of metrics.jsonl that are not `wanted`."""
+    jsonl.keep(out / "metrics.jsonl", wanted, forms.metrics_row)
+
+
+def read_evaluation(out: Path) -> list[dict[str, Any]]:
+    """The rows of evaluation.jsonl: {"row": name, "result": ...}, and "api", who played what, for a chat model."""
+    return [row for _, row in jsonl.read(out / "evaluation.jsonl", forms.evaluation_row)]
+
+
+def keep_evaluation(out: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Forget the rows of evaluation.jsonl that are not `wanted`."""
+    jsonl.keep(out / "evaluation.jsonl", wanted, forms.evaluation_row)
+
+
+def read_results(out: Path) -> dict[str, Any] | None:
+    """results.json, None before there is one."""
+    file = out / "results.json"
+    results = read_json(file)
+    if results is not None:
+        forms.results(str(file), results)
+    return results
+
+
+def read_stages(out: Path) -> dict[str, dict[str, Any]]:
+    """Stage -> {"state": "begun" or "done", ...facts}."""
+    file = out / "stages.json"
+    stages = read_json(file) or {}
+    forms.stages(str(file), stages)
+    return stages
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
+    """The object in a file, None where there is no file. DataError for anything else in it."""
+    if not file.exists():
+        return None
+    try:
+        with explained(f"read {file}"):
+            data = orjson.loads(file.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise DataError(f"{file} is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise DataError(f"{file} holds {type(data).__name__}, not an object")
+    return data
+
+
+def _plain(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ValueError(f"{name!r} cannot be the name of a file")
+    return name
