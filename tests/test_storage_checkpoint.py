@@ -207,8 +207,9 @@ KILLS = """
             checkpoint.save(folder, step, weights, {"step": step})
             os.write(done, step.to_bytes(4, "big"))
 
-    finished = step = 0
-    for _ in range(10):
+    finished = step = rounds = 0
+    while rounds < 10 or not finished:  # a busy machine may finish nothing in the time of ten
+        rounds += 1
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
