@@ -2,7 +2,7 @@
 
 PLAN is JSON: {"key": bearer token that is demanded or "", "faults": what the first requests get instead of an answer,
 "pick": "first" or "last" valid action, or a text}. A fault is a status, "hang", "drop", "garbage", "drip",
-[status, wait], or an answer: an object, whose "status" may be another than 200, or other text.
+[status, wait], or an answer: an object, which may name another "status" than 200 and "headers", or other text.
 Every request is appended to the file named by "log".
 """
 
@@ -66,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
         if fault == "drip":
             return self._drip()
         if isinstance(fault, dict):
-            return self._send(fault.pop("status", 200), fault)
+            return self._send(fault.pop("status", 200), fault, fault.pop("headers", None))
         if isinstance(fault, str):
             return self._send(200, fault.encode())
         if isinstance(fault, list):

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,8 @@ from grue import games
 from grue.errors import ConfigError
 from grue.games.play import play
 from grue.policy.api import ApiPlayer, parse_reply
-from grue.policy.chat_client import ApiError, ChatClient, Endpoint
+from grue.policy.chat_client import ApiError, ChatClient
+from grue.policy.endpoint import Endpoint
 from grue.types import Outcome
 
 Start = Callable[..., tuple[str, Path]]
@@ -145,6 +148,14 @@ def test_the_endpoint_may_say_how_long_to_wait(serve: Start) -> None:
     assert second - first >= 1.5
 
 
+def test_the_endpoint_may_say_until_when_to_wait(serve: Start) -> None:
+    begin = formatdate(time.time() + 3, usegmt=True)  # of whole seconds
+    url, log = serve("take key", [[429, begin]])
+    assert client(url, backoff_s=0.0).reply(ASK) == "take key"
+    first, second = (entry["time"] for entry in requests(log))
+    assert second - first >= 1.5
+
+
 def test_waits_grow_from_attempt_to_attempt(serve: Start) -> None:
     url, log = serve("take key", [500] * 4)
     client(url, backoff_s=0.2).reply(ASK)
@@ -179,10 +190,18 @@ def test_a_key_is_never_shown(serve: Start) -> None:
     assert "wr0ng" not in repr(asked.endpoint)
 
 
-@pytest.mark.parametrize("url", ["ftp://x/v1", "localhost:8000", ""])
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://x/v1", "localhost:8000", "", "http://x/v 1", "http://x/v\xe9", "http://a..b/v1", f"http://{'a' * 70}.b"],
+)
 def test_addresses_are_checked(url: str) -> None:
     with pytest.raises(ConfigError, match="not the address"):
         Endpoint(url, "m")
+
+
+def test_a_name_that_cannot_be_sent_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is not the name of a model"):
+        Endpoint("http://x/v1", "caf\udce9")
 
 
 class Proxy(BaseHTTPRequestHandler):
@@ -421,6 +440,20 @@ def test_one_refused_game_has_failed_and_the_others_go_on(serve: Start, tiny_fol
     done = _evaluated(tmp_path / "run", file, url, "--api-model", "m", "--api-concurrency", "1")
     assert done.returncode == 0, done.stderr
     assert (json.loads(done.stdout)["games"], json.loads(done.stdout)["failed"]) == (3, 1)
+    assert "1 of 4 games failed in api-m-test-greedy: " in done.stderr
+
+
+def test_that_no_game_was_finished_is_said(serve: Start, tiny_folder: Path, tmp_path: Path) -> None:
+    """Also of a model whose name would be too long for a file."""
+    from grue.config import dump_config
+
+    file, name = tmp_path / "settings.yaml", "m" * 260
+    file.write_text(dump_config(tiny.config(tiny_folder, "eval.games=2")), encoding="utf-8")
+    url, _ = serve("first", [None, 400, None, None, 400])
+    done = _evaluated(tmp_path / "run", file, url, "--api-model", name, "--api-concurrency", "1")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["success"] is None
+    assert ": no game was finished; 3 requests" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -432,6 +465,7 @@ def test_one_refused_game_has_failed_and_the_others_go_on(serve: Start, tiny_fol
         ({"usage": {"prompt_tokens": 10**30, "completion_tokens": 3}}, {"prompt_tokens": None}),
         ({"usage": {"prompt_tokens": 7, "completion_tokens": 3}}, {"prompt_tokens": 7, "cost": 13e-6}),
         ({"choices": [{"message": {"content": None}, "finish_reason": "length"}]}, {"empty": 1, "cut": 1}),
+        ({"choices": [{"message": {"role": "assistant"}, "finish_reason": "length"}]}, {"empty": 1, "cut": 1}),
         ({"choices": [{"message": {"content": [{"type": "text", "text": "look"}]}}]}, {"empty": 0}),
     ],
     ids=str,
@@ -520,6 +554,66 @@ def test_who_is_told_to_stop_does_not_wait_for_an_answer(serve: Start) -> None:
         with pytest.raises(ApiError):
             waiting.result()
     assert time.monotonic() - began < 10
+
+
+def test_who_is_told_to_stop_makes_no_other_attempt(serve: Start) -> None:
+    url, log = serve("look", [[503, 60]])
+    asked = client(url)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(asked.reply, ASK)
+        while not asked.usage.retries:
+            time.sleep(0.05)
+        asked.stop()
+        with pytest.raises(ApiError, match="is not asked any more"):
+            waiting.result(10)
+    assert len(requests(log)) == 1
+
+
+def test_who_is_told_to_stop_does_not_wait_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port whose queue is full, as one behind a firewall that drops what comes."""
+    monkeypatch.setattr("grue.policy.chat_client.CONNECT_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ThreadPoolExecutor(1) as pool:
+        port = full.getsockname()[1]
+        queued = [socket.socket() for _ in range(4)]
+        for one in queued:
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", port))
+        asked = client(f"http://127.0.0.1:{port}/v1", timeout_s=300.0)
+        waiting = pool.submit(asked.reply, ASK)
+        time.sleep(0.3)
+        asked.stop()
+        with pytest.raises(ApiError):
+            waiting.result(15)
+        for one in queued:
+            one.close()
+
+
+def test_where_an_endpoint_sends_its_callers_is_said(serve: Start) -> None:
+    moved = {"Location": "https://u:secret@other/v1/chat/completions?key=secret"}
+    url, _ = serve("look", [{"status": 308, "headers": moved}])
+    with pytest.raises(ApiError, match="HTTP 308 to other/v1/chat/completions") as caught:
+        client(url).reply(ASK)
+    assert "secret" not in str(caught.value)
+
+
+def test_an_answer_that_is_too_long_is_said(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grue.policy.chat_client.MAX_REPLY_BYTES", 2000)
+    url, _ = serve("look", [" " * 3000] * 2)
+    with pytest.raises(ApiError, match="an answer of more than 2,000 bytes"):
+        client(url, retries=1).reply(ASK)
+
+
+def test_an_empty_answer_is_not_sent_back_empty(serve: Start) -> None:
+    """Some endpoints refuse a conversation that holds one."""
+    url, log = serve("look", [{"choices": [{"message": {"content": ""}}]}])
+    player = ApiPlayer(client(url), "m")
+    with closing(games.make("toy")) as game:
+        task = tiny.tasks(1)[0]
+        player.start(task, game.reset(task))
+        assert player.act(game.reset(task)) == ""
+        player.act(game.reset(task))
+    said = [m["content"] for m in requests(log)[1]["body"]["messages"] if m["role"] == "assistant"]
+    assert said == ["(no answer)"]
 
 
 def test_keys_and_addresses_that_cannot_be_sent_are_not_shown() -> None:

@@ -32,7 +32,9 @@ def evaluate(
     api_timeout: Annotated[float, typer.Option(min=1, max=3600, help="seconds to wait for an answer")] = 60.0,
     api_retries: Annotated[int, typer.Option(min=0, max=20, help="further attempts at a request that failed")] = 6,
     api_temperature: Annotated[float, typer.Option(min=0, max=2, help="0 = greedy")] = 0.0,
-    api_max_tokens: Annotated[int, typer.Option(min=1, help="tokens of a reply, thoughts included")] = 256,
+    api_max_tokens: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="tokens of a reply, thoughts included")
+    ] = 256,
     api_prices: Annotated[
         str | None, typer.Option(metavar="IN,OUT", help="prices of a million prompt and completion tokens")
     ] = None,
@@ -51,7 +53,7 @@ def evaluate(
                 common.existing_run(folder)
             endpoint = None
             if api is not None:
-                from grue.policy.chat_client import Endpoint
+                from grue.policy.endpoint import Endpoint
 
                 endpoint = Endpoint(
                     url=api,

@@ -38,7 +38,8 @@ class ApiPlayer:
         self._messages.append({"role": "user", "content": f"{self._task}{observation.text.strip()}{listed}"})
         self._task = ""
         action = parse_reply(self._client.reply(self._messages), actions)
-        self._messages.append({"role": "assistant", "content": action})
+        # some endpoints refuse a conversation with an empty answer in it
+        self._messages.append({"role": "assistant", "content": action or "(no answer)"})
         return action
 
 

@@ -12,22 +12,23 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
-from unicodedata import normalize
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
-from grue.errors import ConfigError, GrueError
-from grue.policy.connection import LOCAL, connect, proxy_of
+from grue.errors import GrueError
+from grue.policy.connection import connect, proxy_of
+from grue.policy.endpoint import Endpoint
 from grue.storage import jsonl
 
 RETRIED = frozenset((408, 409, 425, 429, *range(500, 600))) - {501, 505}  # gateways have numbers of their own
 OF_THE_REQUEST = frozenset((400, 413, 422))  # a filter, a conversation that is too long: the next game may be fine
 MAX_REPLY_BYTES = 4_000_000
 MAX_WAIT_S = 120.0
+CONNECT_S = 10.0  # to reach an endpoint, or know that it cannot be: meanwhile nothing can be broken off
 _THOUGHT = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
-_QUERY = re.compile(r"(api-version=[A-Za-z0-9._-]+)?")  # what Azure asks for; keys have many names
 
 
 class ApiError(GrueError, RuntimeError):
@@ -36,51 +37,6 @@ class ApiError(GrueError, RuntimeError):
 
 class RefusedError(ApiError):
     """The endpoint has refused this very request."""
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """Where a chat model is, and how it is asked."""
-
-    url: str  # up to /v1; "/chat/completions" is added
-    model: str
-    key: str = field(default="", repr=False)  # sent as a bearer token; never written anywhere
-    timeout_s: float = 60.0
-    retries: int = 6
-    backoff_s: float = 1.0  # before the first retry; doubled each time, with jitter
-    temperature: float = 0.0
-    max_tokens: int = 256
-    prices: tuple[float, float] | None = None  # per million tokens of prompt and completion, in any currency
-
-    def __post_init__(self) -> None:
-        parts = _address(self.url)
-        object.__setattr__(self, "key", self.key.strip())  # files of settings leave line ends behind
-        if not (self.key.isascii() and self.key.isprintable()):
-            raise ConfigError(
-                "the key in the environment holds characters that no key has", hint="is it all of one line?"
-            )
-        if self.key and parts.scheme == "http" and parts.hostname not in LOCAL:
-            raise ConfigError(f"{self.url} would send the key unencrypted", hint="use https://, or unset the key")
-        proxy_of(self.url)
-
-
-def _address(url: str) -> SplitResult:
-    """The parts of an endpoint's address. Messages show it, so ConfigError, without it, where it may hold a secret."""
-    parts = None
-    with suppress(ValueError):  # of brackets, signs or a port that cannot be
-        split = urlsplit(url)
-        if split.scheme in ("http", "https") and split.hostname and split.port != 0:
-            parts = split
-    # of what is no address it is not known where a secret would stand
-    plain = parts is not None and "@" not in parts.netloc and _QUERY.fullmatch(parts.query) and not parts.fragment
-    if not plain and any(sign in normalize("NFKC", url) for sign in "@?#"):
-        raise ConfigError(
-            "the address of an endpoint holds no key and no password: behind its path may stand ?api-version= alone",
-            hint="https://HOST/v1, and the key in the environment: export GRUE_API_KEY=... (or OPENAI_API_KEY)",
-        )
-    if parts is None:
-        raise ConfigError(f"{url!r} is not the address of an endpoint", hint="https://HOST/v1")
-    return parts
 
 
 COUNTS, TOKENS = ("requests", "retries", "empty", "cut"), ("prompt_tokens", "completion_tokens")
@@ -139,6 +95,7 @@ class ChatClient:
     def reply(self, messages: Sequence[dict[str, str]]) -> str:
         """The model's answer to a conversation. ApiError when the endpoint refuses or all attempts have failed."""
         for attempt in range(self.endpoint.retries + 1):
+            self._check_stopped()
             began = time.monotonic()
             try:
                 answer = self._post(messages)
@@ -155,6 +112,10 @@ class ChatClient:
                     jitter = 0.5 + self._jitter.random()
                 self._stopped.wait(min(MAX_WAIT_S, problem.wait_s or self.endpoint.backoff_s * 2**attempt * jitter))
         raise AssertionError("unreachable")
+
+    def _check_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise ApiError(f"{self.endpoint.url} is not asked any more")
 
     def _post(self, messages: Sequence[dict[str, str]]) -> dict[str, Any]:
         end, limit = self.endpoint, self._limit
@@ -174,6 +135,10 @@ class ChatClient:
         with self._lock:
             self._open.add(connection)
         try:
+            connection.timeout = min(CONNECT_S, end.timeout_s)
+            connection.connect()
+            connection.sock.settimeout(end.timeout_s)
+            self._check_stopped()  # from here on `stop` finds a socket to shut
             connection.request("POST", path, json.dumps(body).encode(), headers)
             with connection.getresponse() as response:
                 data = b""
@@ -182,6 +147,8 @@ class ChatClient:
                     data += part
                     if time.monotonic() > until or self._stopped.is_set():
                         raise TimeoutError(f"no whole answer in {end.timeout_s:g} s")
+                if len(data) >= MAX_REPLY_BYTES:
+                    raise TimeoutError(f"an answer of more than {MAX_REPLY_BYTES:,} bytes")
         except ssl.SSLCertVerificationError as error:
             raise ApiError(f"{end.url} has no valid certificate: {error.verify_message}") from error
         except (OSError, http.client.HTTPException) as error:  # time-outs are OSErrors
@@ -195,13 +162,18 @@ class ChatClient:
         if response.status == 400 and limit == "max_tokens" and b"max_completion_tokens" in data:
             self._limit = "max_completion_tokens"  # what newer models of OpenAI call it, and refuse the other
             return self._post(messages)
+        if moved := response.getheader("Location") if 300 <= response.status < 400 else None:
+            raise ApiError(
+                f"{end.url} sends its callers elsewhere: HTTP {response.status} to {_without_secrets(moved)}",
+                hint="give the address that it names, less /chat/completions",
+            )
         return _read(end, response.status, data, response.getheader("Retry-After"))
 
     def _count(self, answer: dict[str, Any], seconds: float) -> str:
         try:
             choice = answer["choices"][0]
-            text = _text(choice["message"]["content"])
-        except (KeyError, IndexError, TypeError) as error:
+            text = _text(choice["message"].get("content"))
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise ApiError(
                 f"{self.endpoint.url} answers with something else than a chat completion",
                 hint="the address ends in /v1",
@@ -258,8 +230,7 @@ def _told(usage: Any, name: str) -> int | None:
 
 def _read(endpoint: Endpoint, status: int, data: bytes, retry_after: str | None) -> dict[str, Any]:
     if status in RETRIED:
-        wait_s = float(retry_after) if retry_after and re.fullmatch(r"\d+(\.\d+)?", retry_after) else None
-        raise _RetryError(f"HTTP {status} {_said(endpoint, data)}".strip(), wait_s)
+        raise _RetryError(f"HTTP {status} {_said(endpoint, data)}".strip(), _wait_of(retry_after or ""))
     if status != 200:
         raise _refused(endpoint, status, data)
     try:
@@ -280,6 +251,19 @@ def _read(endpoint: Endpoint, status: int, data: bytes, retry_after: str | None)
     if isinstance(choices, list) and isinstance(choices[0], dict) and choices[0].get("finish_reason") == "error":
         raise _RetryError(f"an answer that was broken off: {_said(endpoint, data)}")
     return answer
+
+
+def _wait_of(retry_after: str) -> float | None:
+    """The seconds that a Retry-After header asks for, as a number or as a date; None where it says neither."""
+    if re.fullmatch(r"\d+(\.\d+)?", retry_after):
+        return float(retry_after)
+    with suppress(ValueError):
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+    return None
+
+
+def _without_secrets(url: str) -> str:
+    return url.partition("?")[0].rpartition("@")[2]
 
 
 def _refused(endpoint: Endpoint, status: int, data: bytes) -> ApiError:

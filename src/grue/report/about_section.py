@@ -120,11 +120,15 @@ def glossary_section(run: RunFiles) -> Html:
         logged |= {metric.name: metric.meaning for metric in found}
     order = [name for name in METRICS if name in logged] + sorted(name for name in logged if name not in METRICS)
     parts: list[Html | None] = [
-        _words("Policies", [(policy_title(name), POLICY_MEANINGS.get(name, "not described")) for name in policies]),
+        _words("Policies", [(policy_title(name), _meaning(name)) for name in policies]),
         _words("Columns", list(COLUMNS.items())) if policies else None,
         _words("Logged numbers", [(name, logged[name] or "A number that nobody has described.") for name in order]),
     ]
     return tag("section", tag("h2", "Words"), *parts, id="words") if any(parts) else Html()
+
+
+def _meaning(policy: str) -> str:
+    return POLICY_MEANINGS.get(policy.partition(":")[0], "not described")
 
 
 def _words(title: str, pairs: list[tuple[str, str]]) -> Html | None:

@@ -125,6 +125,7 @@ POLICY_MEANINGS: dict[str, str] = {
     "sft": "after imitation of the teacher (supervised fine-tuning)",
     "dagger": "after imitation with the teacher's corrections of its own games",
     "ppo": "after proximal policy optimisation",
+    "api": "a chat model behind an endpoint, which has not been trained here",
 }
 
 POLICY_TITLES: dict[str, str] = {"sft": "SFT", "dagger": "DAgger", "ppo": "PPO"}

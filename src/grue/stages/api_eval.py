@@ -6,11 +6,11 @@ What an answer took is kept as it comes, so that the sum is right however often 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from grue.games.guard import as_played
 from grue.interrupt import Interrupt
 from grue.launch import launched
 from grue.policy.api import ApiPlayer
-from grue.policy.chat_client import COUNTS, TOKENS, ChatClient, Endpoint, RefusedError
+from grue.policy.chat_client import COUNTS, TOKENS, ChatClient, RefusedError
+from grue.policy.endpoint import Endpoint
 from grue.progress import Progress
 from grue.report import html
 from grue.stages.final import final_results
@@ -203,9 +204,13 @@ def evaluate_api(
         else ""
     )
     cost = "" if usage["cost"] is None else f", cost {usage['cost']:.4f}"
-    won = f"success {result['success'] or 0:.1%} of {result['games']} games"
+    won = "no game was finished"
+    if result["success"] is not None:
+        won = f"success {result['success']:.1%} of {result['games']} games"
     say(f"{name}: {won}; {usage['requests']} requests{told}{cost}")
     say(f"its row stands in {out / 'report.html'}" if done else f"kept in {table}; grue eval {out} adds the others")
+    if failed := [episode for episode in played if episode.outcome is Outcome.FAILED]:
+        say.warn(f"{len(failed)} of {len(played)} games failed in {row}: {failed[0].error}")
     if usage["empty"]:
         say.warn(
             f"{usage['empty']} of {usage['requests']} replies of {endpoint.model} were empty, which counts as an "
@@ -216,8 +221,8 @@ def evaluate_api(
 
 def _file_name(model: str) -> str:
     """`model` as part of a file's name; two models never share one."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", model)
-    return plain if plain == model else f"{plain}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", model)[:100]
+    return plain if plain == model else f"{plain}-{sha256(model.encode()).hexdigest()[:6]}"
 
 
 def _aside(path: Path) -> Path:

@@ -11,7 +11,7 @@ from functools import partial
 from grue import heap
 from grue.config import Config
 from grue.errors import TrainingError
-from grue.evaluate.probe import tolerance
+from grue.evaluate.probe import limit_of, tolerance
 from grue.games import Game
 from grue.games.told import Starts
 from grue.games.training import training_games
@@ -90,7 +90,7 @@ def train_ppo(
             rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup)
             metrics |= updater.update(episodes, iteration, rate, reference)
             if iteration == done:
-                _warn_of_gap(metrics["engine_gap"], tolerance(config.model), say)
+                _warn_of_gap(metrics["engine_gap"], limit_of(episodes, tolerance(config.model)), cfg.temperature, say)
             update_s = time.monotonic() - played
             turns = sum(episode.steps for episode in episodes) * metrics["passes"]
             metrics |= {"update_s": update_s, "turns_per_s": turns / update_s}
@@ -138,12 +138,13 @@ def draw_tasks(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list
     return [task for task in chosen for _ in range(plays)]
 
 
-def _warn_of_gap(gap: float, limit: float, say: Progress) -> None:
-    """What is played and what is trained may differ by rounding, and of long texts by some more."""
+def _warn_of_gap(gap: float, limit: float, temperature: float, say: Progress) -> None:
+    """Play and training may differ by rounding, which a low temperature magnifies, and of long texts by some more."""
+    limit /= min(1.0, temperature)
     if gap > 3 * limit:
         say.warn(
             f"a turn's log-probabilities in play and in training differ by {gap:.2g} nats on average, more than "
-            f"rounding ({limit}): is this an architecture that grue cannot drive?"
+            f"rounding ({limit:.2g}): is this an architecture that grue cannot drive?"
         )
 
 
