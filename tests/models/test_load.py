@@ -192,6 +192,17 @@ def test_an_adapter_leaves_out_what_a_mamba_reads_past_it(folders: dict[str, Pat
     lm, _ = load_model(settings(folders["qwen3_5"], "model.adapter=lora"))
     assert any("linear_attn.out_proj.lora_" in n for n, p in lm.named_parameters() if p.requires_grad)
 
+    load_model(settings(folders["qwen3_5"], "model.adapter=lora", "model.lora_targets=out_proj"))
+    for name, target in (("falcon_h1", "out_proj"), ("mamba", "in_proj,x_proj")):
+        with pytest.raises(ConfigError, match="is read past any adapter"):
+            load_model(settings(folders[name], "model.adapter=lora", f"model.lora_targets={target}"))
+
+
+@pytest.mark.parametrize("form", ["nf4", "int8"])
+def test_the_first_mamba_is_not_quantised(form: str, folders: dict[str, Path]) -> None:
+    with pytest.raises(ModelError, match=f"mamba multiplies with weights that {form} would pack"):
+        check_model(settings(folders["mamba"], f"model.quantize={form}"), PolicyConfig())
+
 
 @pytest.mark.parametrize("kind", ["aligned", "score"])
 def test_trees_of_actions_are_refused_to_recurrent_layers_before_the_first_game(

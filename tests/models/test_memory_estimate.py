@@ -87,6 +87,20 @@ def test_the_cache_is_counted_exactly(name: str, folders: dict[str, Path]) -> No
     assert bool(states) == (name in architectures.RECURRENT)
 
 
+def test_a_cache_without_keys_and_one_that_cannot_be_filled_without_data_are_counted() -> None:
+    """Layers of one kind only, and experts that are chosen by numbers that are not there."""
+    from transformers import AutoModelForCausalLM, GraniteMoeHybridConfig, JetMoeConfig
+
+    states = architectures.granite_hybrid().to_dict() | {"layer_types": ["linear_attention"] * 2}
+    jet = JetMoeConfig(vocab_size=64, hidden_size=32, num_hidden_layers=3, num_key_value_heads=2, intermediate_size=16)
+    with torch.device("meta"):
+        all_states = AutoModelForCausalLM.from_config(GraniteMoeHybridConfig(**states))
+        experts = AutoModelForCausalLM.from_config(jet)
+    places, state = remembered(all_states)
+    assert places == 0 and state > 0
+    assert remembered(experts) == (3 * 2 * 2 * 32 // jet.num_attention_heads, 0)
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2", "phi", *architectures.RECURRENT])
 @pytest.mark.parametrize("adapter", ["none", "lora"])
 def test_activations_are_counted_roughly(name: str, adapter: str, folders: dict[str, Path]) -> None:

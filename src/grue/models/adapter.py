@@ -99,7 +99,11 @@ def adapted_matrices(model: nn.Module, targets: str) -> dict[str, tuple[int, int
     if isinstance(wanted, str):
         return every
     # whole names where they are ours, last parts where they are the user's
-    return {name: shape for name, shape in every.items() if name.rpartition(".")[2] in wanted or name in wanted}
+    return {name: shape for name, shape in every.items() if _is_named(name, wanted)}
+
+
+def _is_named(name: str, wanted: list[str]) -> bool:
+    return name in wanted or name.rpartition(".")[2] in wanted
 
 
 def _targets(model: nn.Module, text: str) -> str | list[str]:
@@ -115,6 +119,11 @@ def _targets(model: nn.Module, text: str) -> str | list[str]:
             f"model.lora_targets={text}: the output layer, or what shares its weights, cannot have an adapter",
             hint=f"it may have {', '.join(known)}",
         )
+    if deaf := [name for name in matrices(model) if _read_past(model, name) and _is_named(name, wanted)]:
+        raise ConfigError(
+            f"model.lora_targets={text}: the weight of {deaf[0]} is read past any adapter",
+            hint="say all-linear, which leaves such layers out",
+        )
     # a quantised layer need not look like a linear one, so any module of that name will do
     present = {part for name, _ in model.named_modules() for part in (name, name.rpartition(".")[2])}
     for name in wanted:
@@ -128,17 +137,18 @@ def _targets(model: nn.Module, text: str) -> str | list[str]:
 
 
 def _read_past(model: nn.Module, name: str) -> bool:
+    """Does a Mamba read this projection's weight itself, at least in its kernels?"""
     parent, _, last = name.rpartition(".")
     mixer = model.get_submodule(parent)
-    return last in ("out_proj", "dt_proj") and hasattr(mixer, "A_log") and hasattr(mixer, "D")
+    return last in ("out_proj", "dt_proj", "x_proj") and hasattr(mixer, "A_log") and hasattr(mixer, "D")
 
 
 def _all_linear(model: nn.Module) -> str | list[str]:
     """What peft calls so, where that is meant: not in what reads pictures, nor where it is not heard.
 
     The experts of a layer are one parameter, which peft adapts by making all of them anew in each pass, and takes the
-    names of dense layers for theirs; a router gives back more than a product. Mamba reads the weights of two of its
-    projections itself, past any adapter.
+    names of dense layers for theirs; a router gives back more than a product. Mamba reads the weights of some of
+    its projections itself, past any adapter.
     """
     every = matrices(model)
     decoder: Any = getattr(model, "get_decoder", lambda: model)()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -121,17 +122,24 @@ def weight_bytes(model: PreTrainedModel, config: ModelConfig) -> int:
     return int(packed * QUANTISED[method] + (total - packed) * size)
 
 
+@lru_cache(maxsize=1)  # a model with hundreds of layers takes seconds, and is asked for twice
 @torch.no_grad()
 def remembered(model: PreTrainedModel) -> tuple[int, int]:
     """Numbers that the cache holds: (for each token, for each sequence). Counted after one token, without data.
 
-    `model` is on the "meta" device.
+    `model` is on the "meta" device, where some mixtures of experts cannot choose: these go by their settings.
     """
     decoder = copy.deepcopy(model.get_decoder()).to(torch.bfloat16)  # experts are multiplied in 16 bits alone
     token = torch.zeros(1, 1, dtype=torch.long, device="meta")
     cache = DynamicCache(config=decoder.config)
-    place = {"position_ids": token} if "position_ids" in takes(decoder) else {}
-    decoder(input_ids=token, use_cache=True, **place, **{cache_argument(decoder): cache})
+    seeing = {}
+    if "position_ids" in takes(decoder):
+        seeing = {"position_ids": token, "attention_mask": torch.zeros(1, 1, 1, 1, dtype=torch.bfloat16, device="meta")}
+    try:
+        decoder(input_ids=token, use_cache=True, **seeing, **{cache_argument(decoder): cache})
+    except NotImplementedError:
+        layers = _layers(decoder.config)
+        return sum(2 * int(one.num_key_value_heads) * _head_size(one) for one in layers), 0
     places, states = [], []
     for layer in cache.layers:
         places += [getattr(layer, "keys", None), getattr(layer, "values", None)]

@@ -61,6 +61,15 @@ def check_stored(config: ModelConfig, raw: Mapping[str, Any]) -> None:
         )
 
 
+def check_quantisable(name: str, architecture: str, method: str | None) -> None:
+    """ModelError where an architecture multiplies with weights that this method would pack."""
+    if method is not None and architecture in ("mamba", "falcon_mamba"):
+        raise ModelError(
+            f"{name!r} cannot be quantised: {architecture} multiplies with weights that {method} would pack",
+            hint="take weights that are not quantised, with model.adapter=lora, or a later Mamba",
+        )
+
+
 def loading_options(config: ModelConfig, dtype: torch.dtype) -> dict[str, Any]:
     """What `from_pretrained` is given to quantise while it loads; {} where nothing is to be quantised."""
     if config.quantize == "none":

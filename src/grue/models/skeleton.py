@@ -11,7 +11,7 @@ from grue.errors import ConfigError, needs
 from grue.models.adapter import adapted_matrices
 from grue.models.architecture import check_architecture, check_decoder, check_reads_trees, freeze_towers
 from grue.models.checkpointing import check_recomputing
-from grue.models.quantization import check_stored, stored_method
+from grue.models.quantization import check_quantisable, check_stored, stored_method
 from grue.models.sources import cannot_load, read_config, safe_options, source_of
 from grue.models.tokenizer import check_context, check_prompt, check_tokenizer, load_tokenizer
 from grue.prompts.tokens import Encoder
@@ -36,8 +36,10 @@ def skeleton(config: ModelConfig) -> PreTrainedModel:
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise cannot_load(config.name, error) from error
     check_architecture(model)
+    stored = stored_method(raw)
+    check_quantisable(config.name, model.config.model_type, stored if config.quantize == "none" else config.quantize)
     freeze_towers(model)
-    model.config.grue_stored_method = stored_method(raw)
+    model.config.grue_stored_method = stored
     return model
 
 
