@@ -98,7 +98,7 @@ def test_a_cache_without_keys_and_one_that_cannot_be_filled_without_data_are_cou
         experts = AutoModelForCausalLM.from_config(jet)
     places, state = remembered(all_states)
     assert places == 0 and state > 0
-    assert remembered(experts) == (3 * 2 * 2 * 32 // jet.num_attention_heads, 0)
+    assert remembered(experts) == (3 * 2 * 2 * jet.kv_channels, 0)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2", "phi", *architectures.RECURRENT])
