@@ -241,7 +241,6 @@ def mamba() -> PreTrainedConfig:
 
 RECURRENT: dict[str, Callable[[], PreTrainedConfig]] = {
     "qwen3_5": qwen3_5,
-    "qwen3_5_pictures": qwen3_5_pictures,
     "lfm2": lfm2,
     "granite_hybrid": granite_hybrid,
     "falcon_h1": falcon_h1,
@@ -266,6 +265,7 @@ ALL: dict[str, Callable[[], PreTrainedConfig]] = {
     "mixtral": mixtral,
     "opt": opt,
     **RECURRENT,
+    "qwen3_5_pictures": qwen3_5_pictures,
 }
 
 

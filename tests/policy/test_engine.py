@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -50,12 +51,14 @@ def check(engine: Engine, fed: dict[int, list[int]], rows: list[int], new: list[
         assert torch.allclose(hidden[place], expected, **exact), (row, len(fed[row]))
 
 
-@pytest.mark.parametrize("part_bytes", [attention.PART_BYTES, 1], ids=["all rows at once", "row by row"])
-@pytest.mark.parametrize("make", [*ARCHITECTURES, *RECURRENT])
+@pytest.mark.parametrize(
+    ("make", "part_bytes"),
+    [*product(ARCHITECTURES, (attention.PART_BYTES, 1)), *((make, attention.PART_BYTES) for make in RECURRENT)],
+)
 def test_a_random_schedule_gives_the_hidden_states_of_full_passes(
     make: Callable[[], PreTrainedModel], part_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Subsets of the rows in any order, 1 to 12 new tokens each, resets in between."""
+    """Subsets of the rows in any order, 1 to 12 new tokens each, resets in between; many rows at once, or one."""
     monkeypatch.setattr(attention, "PART_BYTES", part_bytes)
     model, draw, slots = make(), random.Random(3), 6
     engine = Engine(model, slots, COLUMNS)
