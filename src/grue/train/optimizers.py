@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ def make_optimizer(kind: str, groups: Sequence[dict[str, Any]], learning_rate: f
     needs("bitsandbytes", feature=f"model.optimizer={kind}")
     from bitsandbytes.optim.adamw import AdamW8bit, PagedAdamW, PagedAdamW8bit
 
+    # moments on a CPU are in main memory as it is
+    warnings.filterwarnings("ignore", message="Paged optimizers are not supported on CPU")
     form = {"adamw-8bit": AdamW8bit, "paged-adamw": PagedAdamW, "paged-adamw-8bit": PagedAdamW8bit}
     optimizer: torch.optim.Optimizer = form[kind](list(groups), lr=learning_rate, betas=BETAS)
     return optimizer
