@@ -40,10 +40,8 @@ def main() -> None:
             except ValueError:
                 parser.error(f"--random {given.random}: WIDTHxLAYERS or WIDTHxLAYERSxKEY_HEADS, such as 1536x22")
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
-            print(
-                f"making {layers} {'recurrent' if given.recurrent else 'Llama'} layers, {width} wide", file=sys.stderr
-            )
-            made = load_config("cooking16", [])
+            kind, made = "Qwen3.5" if given.recurrent else "Llama", load_config("cooking16", [])
+            print(f"making {layers} {kind} layers, {width} wide", file=sys.stderr)
             pairs.append(f"model.name={make_model(folder, made, width, layers, key_heads, recurrent=given.recurrent)}")
         known = {name: inspect.signature(bench.run_of(name)).parameters for name in names}
         settings = [pair for pair in pairs if not any(pair.partition("=")[0] in sizes for sizes in known.values())]

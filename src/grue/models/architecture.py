@@ -59,6 +59,11 @@ def takes(decoder: torch.nn.Module) -> set[str]:
     return set(inspect.signature(decoder.forward).parameters)
 
 
+def takes_places(decoder: torch.nn.Module) -> bool:
+    """Is a decoder given positions and masks? One without attention takes neither."""
+    return "position_ids" in takes(decoder)
+
+
 def cache_argument(decoder: torch.nn.Module) -> str:
     """What a decoder calls its cache: transformers renames it, one architecture after the other (5.24)."""
     known = takes(decoder)

@@ -19,12 +19,12 @@ from transformers.cache_utils import DynamicCache
 
 from grue.config import Config, ModelConfig
 from grue.models.adapter import adapted_matrices, matrices
-from grue.models.architecture import STEPWISE, attends, cache_argument, is_recurrent, takes
+from grue.models.architecture import STEPWISE, attends, cache_argument, is_recurrent, takes_places
 from grue.models.load import compute_dtype, default_device, stored_dtype
 from grue.models.packed import packs
 from grue.models.scores import CHUNK
 from grue.models.sharding import wants_shards
-from grue.models.skeleton import plain_attention, skeleton
+from grue.models.skeleton import TREE_KINDS, plain_attention, skeleton
 from grue.parallel import ALONE, Processes
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ FULL = 4  # bytes of a float32: what learns, its gradient, its moments
 # bytes per weight: 4 bits and a doubly quantised scale for each 64 weights (QLoRA, section 3); 8 bits
 QUANTISED = {"nf4": 0.5 + 0.127 / 8, "int8": 1.0, "gptq": 0.53, "awq": 0.53, "bitsandbytes": 0.52}
 MOMENTS = {"adamw": 8, "paged-adamw": 8, "adamw-8bit": 2, "paged-adamw-8bit": 2}
+SCANNED_STATES, CHUNKED_STATES = 2.5, 0.5  # that recurrent layers keep for the backward pass, per token
 # bytes per token of the vocabulary, measured as peaks (tests/models/vocabulary_peak.py): of a choice in free text, of
 # one of CHUNK states in a tree, and of a game that is about to choose
 FREE_NODE, FREE_NODE_WITH_REFERENCE, TREE_STATE = 24, 40, 16
@@ -133,11 +134,11 @@ def remembered(model: PreTrainedModel) -> tuple[int, int]:
     token = torch.zeros(1, 1, dtype=torch.long, device="meta")
     cache = DynamicCache(config=decoder.config)
     seeing = {}
-    if "position_ids" in takes(decoder):
+    if takes_places(decoder):
         seeing = {"position_ids": token, "attention_mask": torch.zeros(1, 1, 1, 1, dtype=torch.bfloat16, device="meta")}
     try:
         decoder(input_ids=token, use_cache=True, **seeing, **{cache_argument(decoder): cache})
-    except NotImplementedError:
+    except NotImplementedError:  # what is chosen hangs on the data
         layers = _layers(decoder.config)
         return sum(2 * int(one.num_key_value_heads) * _head_size(one) for one in layers), 0
     places, states = [], []
@@ -186,18 +187,19 @@ def _attending_layer(model: PreTrainedModel, b: int) -> int:
 def _recurrent_layer(model: PreTrainedModel, b: int) -> int:
     """The same where some layers keep a state, on average; measured with the implementations of transformers itself.
 
-    What goes into and out of products, twice over, and states: of every token in a scan, else of some.
+    What goes into and out of products, twice over, and states: in a scan several of every token, else one of some.
     """
     text: Any = model.config.get_text_config()
     products = sum(inputs + outputs for inputs, outputs in matrices(model.get_decoder()).values())
-    states = FULL * remembered(model)[1] * (5 if text.model_type in STEPWISE else 1) // 2
-    return (2 * b * products + states) // int(text.num_hidden_layers)
+    copies = SCANNED_STATES if text.model_type in STEPWISE else CHUNKED_STATES
+    states = FULL * copies * remembered(model)[1]
+    return int(2 * b * products + states) // int(text.num_hidden_layers)
 
 
 def vocabulary_bytes(config: Config, vocabulary: int, tokens: int, slots: int) -> tuple[int, int]:
     """(in play of `slots` games, in learning of a micro-batch of `tokens`) what holds a number for every token."""
     kind, policy = config.policy.kind, config.policy
-    if kind in ("aligned", "score"):
+    if kind in TREE_KINDS:
         # a part of the states at a time, and in play those that the trees begin at
         return TREE_STATE_IN_PLAY * (CHUNK + slots) * vocabulary, TREE_STATE * CHUNK * vocabulary
     if kind == "choose":

@@ -148,7 +148,7 @@ class ChatClient:
                     if time.monotonic() > until or self._stopped.is_set():
                         raise TimeoutError(f"no whole answer in {end.timeout_s:g} s")
                 if len(data) >= MAX_REPLY_BYTES:
-                    raise TimeoutError(f"an answer of more than {MAX_REPLY_BYTES:,} bytes")
+                    raise _RetryError(f"an answer of more than {MAX_REPLY_BYTES:,} bytes")
         except ssl.SSLCertVerificationError as error:
             raise ApiError(f"{end.url} has no valid certificate: {error.verify_message}") from error
         except (OSError, http.client.HTTPException) as error:  # time-outs are OSErrors

@@ -23,7 +23,7 @@ from grue.models.architecture import (
     is_recurrent,
     masks_by_kind,
     sliding_window,
-    takes,
+    takes_places,
 )
 from grue.models.attention import Group, own_attention, packed_attention, takes_own_attention
 from grue.policy.cache import CachePlan, StateLayer, ragged_cache
@@ -55,7 +55,7 @@ class Engine:
         self.lengths = [0] * slots
         self._window = sliding_window(self.decoder.config)
         self._recurrent = is_recurrent(self.decoder.config)
-        self._attends = "position_ids" in takes(self.decoder)  # only an architecture without attention has none
+        self._takes_places = takes_places(self.decoder)
         self._stepwise = self.decoder.config.model_type in STEPWISE
         self._packs = takes_own_attention(self.decoder) and not self._recurrent
         self._plan = CachePlan()
@@ -161,7 +161,7 @@ class Engine:
         self, ids_BL: torch.Tensor, places_BL: torch.Tensor, masks: torch.Tensor | dict[str, torch.Tensor]
     ) -> torch.Tensor:
         seeing: dict[str, Any] = {}
-        if self._attends:
+        if self._takes_places:
             masks = masks_by_kind(masks) if self._recurrent else masks
             seeing = {"position_ids": places_BL, "attention_mask": masks}
         hidden: torch.Tensor = self.decoder(

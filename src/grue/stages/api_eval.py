@@ -26,7 +26,7 @@ from grue.policy.chat_client import COUNTS, TOKENS, ChatClient, RefusedError
 from grue.policy.endpoint import Endpoint
 from grue.progress import Progress
 from grue.report import html
-from grue.stages.final import final_results
+from grue.stages.final import final_results, warn_of_failed
 from grue.stages.session import open_session
 from grue.storage import episodes, forms, jsonl
 from grue.storage.contents import keep_evaluation, read_results
@@ -209,8 +209,7 @@ def evaluate_api(
         won = f"success {result['success']:.1%} of {result['games']} games"
     say(f"{name}: {won}; {usage['requests']} requests{told}{cost}")
     say(f"its row stands in {out / 'report.html'}" if done else f"kept in {table}; grue eval {out} adds the others")
-    if failed := [episode for episode in played if episode.outcome is Outcome.FAILED]:
-        say.warn(f"{len(failed)} of {len(played)} games failed in {row}: {failed[0].error}")
+    warn_of_failed(played, row, say)
     if usage["empty"]:
         say.warn(
             f"{usage['empty']} of {usage['requests']} replies of {endpoint.model} were empty, which counts as an "

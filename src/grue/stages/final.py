@@ -26,7 +26,7 @@ from grue.types import Episode, Observation, Outcome, Task
 
 if TYPE_CHECKING:
     from grue.config import EvalConfig
-    from grue.progress import Bar
+    from grue.progress import Bar, Progress
     from grue.stages.session import Session
 
 TRAINED = ("base", "sft", "dagger", "ppo")
@@ -87,8 +87,7 @@ def measure(session: Session) -> None:
                 loaded = row.policy
             cfg = session.config.eval
             played = _play(session, row, tasks[row.name], bar)
-            if failed := [episode for episode in played if episode.outcome is Outcome.FAILED]:
-                session.say.warn(f"{len(failed)} of {len(played)} games failed in {row.name}: {failed[0].error}")
+            warn_of_failed(played, row.name, session.say)
             result = summarise(played, fold=row.fold, bootstrap=cfg.bootstrap, seed=session.config.seed)
             if cfg.restarts:
                 result["tales"] = _tales(session, row, played)
@@ -98,6 +97,12 @@ def measure(session: Session) -> None:
                 episodes.append(file, [_outline(episode) for episode in played])
                 jsonl.append(session.run.evaluation_file, [{"row": row.name, "result": result}])
             bar.advance(0, note=f"{row.policy} {row.fold} {row.decoding}: {result['success'] or 0:.1%}")
+
+
+def warn_of_failed(played: Sequence[Episode], name: str, say: Progress) -> None:
+    """Say how many games of the measurement `name` failed, and the first reason."""
+    if failed := [episode for episode in played if episode.outcome is Outcome.FAILED]:
+        say.warn(f"{len(failed)} of {len(played)} games failed in {name}: {failed[0].error}")
 
 
 def final_results(session: Session, *, wall_s: float | None, command: str) -> dict[str, Any]:
