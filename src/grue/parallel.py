@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from grue.errors import GrueError, TrainingError
+from grue.errors import ConfigError, GrueError, TrainingError
 from grue.interrupt import Interrupt
-from grue.launch import ask_for_life, choose_interface, here, launched, machines
+from grue.launch import ask_for_life, choose_interface, here, launched, machines, processes_here
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -208,6 +208,7 @@ def join(error: GrueError | None = None) -> Processes:
     choose_interface()
     cpu = not torch.cuda.is_available()
     if not cpu:
+        _check_gpus(torch.cuda.device_count())
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     with _unmet_explained():
         state = PartialState(cpu=cpu, timeout=MEETING)
@@ -221,6 +222,15 @@ def join(error: GrueError | None = None) -> Processes:
     ask_for_life()
     distributed_c10d._set_pg_timeout(PATIENCE)
     return processes
+
+
+def _check_gpus(count: int) -> None:
+    """ConfigError where not every process of this machine can have a GPU of its own."""
+    if processes_here() > count:
+        raise ConfigError(
+            f"{processes_here()} processes were started here, and torch sees {count} GPU{'' if count == 1 else 's'}",
+            hint=f"each process needs one of its own: --num_processes {count}; CUDA_VISIBLE_DEVICES may hide some",
+        )
 
 
 def leave() -> None:

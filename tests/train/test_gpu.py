@@ -20,9 +20,11 @@ from transformers import PreTrainedModel
 import decoders
 import tiny
 from grue import games, load_policy, stages
+from grue.errors import ConfigError
 from grue.games.play import play
 from grue.interrupt import Interrupted
 from grue.models.load import compute_dtype, load_model
+from grue.parallel import join
 from grue.policy.engine import Engine
 from grue.progress import Progress
 from grue.rollout.pack import samples
@@ -81,6 +83,13 @@ def test_a_gpu_that_only_emulates_bfloat16_is_given_float16(major: int, wanted: 
     with pretended(major):
         assert torch.cuda.is_bf16_supported()
         assert compute_dtype("auto", "cuda") is wanted
+
+
+def test_more_processes_than_gpus_are_refused(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="2 processes were started here, and torch sees 1 GPU"):
+        join()
 
 
 def _checkpoint(run: Path, stage: str) -> checkpoint.Checkpoint:
