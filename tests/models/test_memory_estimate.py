@@ -190,6 +190,16 @@ def test_out_of_memory_names_settings_and_ordered_hints() -> None:
     assert places == sorted(places)
 
 
+def test_of_a_gpu_it_says_what_was_asked_for_and_is_free() -> None:
+    """The words are an H100's, which go on with every process on it."""
+    words = "CUDA out of memory. Tried to allocate 24.00 MiB. GPU 0 has a total capacity of 79.18 GiB of which "
+    words += "65.42 GiB is free."
+    more = " Process 1249 has 952.00 MiB memory in use. Including non-PyTorch memory, this process has 4.61 GiB memory"
+    with pytest.raises(OutOfMemoryError) as caught, explained_memory(load_config("toy"), "sft"):
+        raise torch.OutOfMemoryError(words + more)
+    assert f"({words[:-1]}) with model.name=" in caught.value.message
+
+
 def test_hints_are_only_about_what_can_still_be_changed() -> None:
     config = load_config(
         "cooking16",

@@ -28,7 +28,8 @@ def clean_action(action: str) -> str:
     if not isinstance(action, str):
         raise GameError(f"an action must be a str, not {type(action).__name__}", hint="decode the model's output first")
     line = " ".join(action[: 20 * MAX_ACTION].split())
-    line = "".join(char if _is_clean(char) else "?" for char in line)
+    if not line.isprintable():
+        line = "".join(char if _is_clean(char) else "?" for char in line)
     return line[:MAX_ACTION].rstrip()
 
 

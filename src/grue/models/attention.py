@@ -33,20 +33,36 @@ PART_BYTES = 2**20  # of copied keys and values at a time: half of a core's seco
 class Group:
     """B sequences of at most n tokens of a pass, of which R are no padding; `length` keys of each are read."""
 
-    rows_B: torch.Tensor  # of the cache
+    rows_B: torch.Tensor | None  # of the cache; None: all, in its order
     tokens_Bn: torch.Tensor  # which token of the pass each one is; padding is any of them
     real_R: torch.Tensor  # which of the B*n are no padding
     masks: torch.Tensor | dict[str, torch.Tensor]  # (B, 1, n, length), added to scores; one for each kind of layer
     length: int
 
 
-_GROUPS: ContextVar[Sequence[Group]] = ContextVar("groups of the packed pass", default=())
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The groups of a pass of N tokens. Token i is the order_N[i]-th of all that they hold, padding included."""
+
+    groups: Sequence[Group]
+    order_N: torch.Tensor
+
+
+_PACKED: ContextVar[Packed | None] = ContextVar("the packed pass", default=None)
 _ROWS: ContextVar[Sequence[RowGroup]] = ContextVar("rows of the pass in training", default=())
 
 
 def takes_own_attention(model: PreTrainedModel) -> bool:
     """Does a model ask for its attention by name? Others, such as Falcon, take any name but "sdpa" for "eager"."""
     return model.config._attn_implementation in ("sdpa", NAME) and bool(model._supports_attention_backend)
+
+
+def attend_without_plans() -> None:
+    """Have torch use its own kernels on a GPU, not cuDNN's: those are planned anew for every shape, some 0.1 s each.
+
+    Hardly any shape comes again when a pass holds what a batch happens to.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 @contextmanager
@@ -76,10 +92,12 @@ def packed_attention(
     longest = max(group.length for group in groups)
 
     def joined(masks: Sequence[torch.Tensor]) -> torch.Tensor:
+        if len(masks) == 1:
+            return masks[0].flatten(0, 2)[None, None]
         flat = [mask.flatten(0, 2) for mask in masks]
         return torch.cat([torch.nn.functional.pad(mask, (0, longest - mask.shape[1])) for mask in flat])[None, None]
 
-    token = _GROUPS.set(groups)
+    token = _PACKED.set(Packed(groups, _order(groups)))
     try:
         with own_attention(model):
             first = groups[0].masks
@@ -88,7 +106,14 @@ def packed_attention(
             else:
                 yield joined([group.masks for group in groups])  # type: ignore[misc]
     finally:
-        _GROUPS.reset(token)
+        _PACKED.reset(token)
+
+
+def _order(groups: Sequence[Group]) -> torch.Tensor:
+    tokens_R = torch.cat([group.tokens_Bn.flatten()[group.real_R] for group in groups])
+    sizes = [group.tokens_Bn.numel() for group in groups]
+    places = [group.real_R + sum(sizes[:number]) for number, group in enumerate(groups)]
+    return torch.empty_like(tokens_R).index_copy_(0, tokens_R, torch.cat(places))
 
 
 def takes_rows(model: PreTrainedModel, ids_BL: torch.Tensor) -> bool:
@@ -144,9 +169,9 @@ def attention(
     if rows := _ROWS.get():
         assert not options.get("dropout")  # see `takes_rows`
         return _rows(query, key, value, rows, options.get("scaling")), None
-    if groups := _GROUPS.get():
+    if packed := _PACKED.get():
         assert attention_mask is not None
-        return _of_groups(groups, query, key, value, attention_mask, options.get("scaling")), None
+        return _of_groups(packed, query, key, value, attention_mask, options.get("scaling")), None
     plain = options.get("position_bias") is None and options.get("softcap") is None and not options.get("dropout")
     shared = query.shape[1] // key.shape[1]
     if plain and attention_mask is not None and attention_mask.shape[1] == 1 and shared > 1:
@@ -176,7 +201,7 @@ def _dtype_of(query: torch.Tensor) -> torch.dtype:
 
 
 def _of_groups(
-    groups: Sequence[Group],
+    packed: Packed,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -185,27 +210,25 @@ def _of_groups(
 ) -> torch.Tensor:
     """(1, N, heads, dim) for query (1, heads, N, dim), key and value (all rows, key heads, length, dim)."""
     query_NHD = query[0].transpose(0, 1)
-    out_NHD = query.new_empty(*query_NHD.shape[:2], value.shape[-1])
-    start = 0
-    for group in groups:
+    found, start = [], 0
+    for group in packed.groups:
         rows, n = group.tokens_Bn.shape
         end = start + rows * n
-        index = group.tokens_Bn.flatten()
         states_BnHD = _of_rows(
             group.rows_B,
-            query_NHD[index].unflatten(0, (rows, n)).transpose(1, 2),
+            query_NHD[group.tokens_Bn].transpose(1, 2),
             key[:, :, : group.length],
             value[:, :, : group.length],
             mask[0, 0, start:end, : group.length].unflatten(0, (rows, n))[:, None],
             scale,
         )
-        out_NHD[index[group.real_R]] = states_BnHD.flatten(0, 1)[group.real_R]
+        found.append(states_BnHD.flatten(0, 1))
         start = end
-    return out_NHD[None]
+    return (found[0] if len(found) == 1 else torch.cat(found)).index_select(0, packed.order_N)[None]
 
 
 def _of_rows(
-    rows_B: torch.Tensor,
+    rows_B: torch.Tensor | None,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -216,6 +239,8 @@ def _of_rows(
 
     On a CPU some rows at a time: their copied keys and values are then still in its cache when attention reads them.
     """
+    if rows_B is None:
+        return _grouped_heads(query, key, value, mask, scale)
     count, on_cpu = len(rows_B), key.device.type == "cpu"
     size = (key[0].numel() + value[0].numel()) * key.element_size()
     part = min(count, max(1, PART_BYTES // size)) if on_cpu else count

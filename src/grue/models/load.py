@@ -15,6 +15,7 @@ from grue.errors import ModelError
 from grue.hardware import native_bfloat16
 from grue.models.adapter import with_adapter
 from grue.models.architecture import freeze_towers
+from grue.models.attention import attend_without_plans
 from grue.models.checkpointing import prepare_recomputing
 from grue.models.out_of_memory import is_out_of_memory
 from grue.models.quantization import (
@@ -61,6 +62,7 @@ def load_model(config: ModelConfig, *, device: str | None = None) -> tuple[PreTr
     ConfigError where settings do not fit the model or a package is missing.
     """
     heap.keep_few_kernels()
+    attend_without_plans()
     model, tokenizer = load_base(config, device=device)
     if config.adapter == "lora":
         model = with_adapter(model, config)

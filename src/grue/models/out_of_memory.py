@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,8 +32,10 @@ def explained_memory(config: Config, stage: str) -> Iterator[None]:
         if isinstance(error, OutOfMemoryError) or not is_out_of_memory(error):
             raise
         lines = str(error).strip().splitlines()
+        # of a GPU torch says first how much was asked for and is free, then what every process on it has
+        said = re.split(r"\.? (?=Process \d|Including |Of the allocated )", lines[0])[0] if lines else "no memory left"
         raise OutOfMemoryError(
-            f"out of memory in {stage} ({lines[0] if lines else 'no memory left'}) with {_now(config, stage)}",
+            f"out of memory in {stage} ({said}) with {_now(config, stage)}",
             hint="in this order: " + "; ".join(hints(config, stage)),
         ) from error
 

@@ -10,6 +10,7 @@ with recurrent layers, whose states move on with padding too, is fed rows with e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +28,7 @@ from grue.models.architecture import (
 )
 from grue.models.attention import Group, own_attention, packed_attention, takes_own_attention
 from grue.policy.cache import CachePlan, StateLayer, ragged_cache
-from grue.policy.passes import Pass, plan_pass
+from grue.policy.passes import ON_CPU, ON_GPU, Grouping, Pass, plan_pass
 from grue.policy.tree import CandidateTree
 
 if TYPE_CHECKING:
@@ -62,6 +63,13 @@ class Engine:
         self._cache = ragged_cache(self.decoder.config, slots, columns, self._plan)
         self._states = [layer for layer in self._cache.layers if isinstance(layer, StateLayer)]
         self._cache_argument = cache_argument(self.decoder)
+        self._grouping = self._grouped()
+
+    def _grouped(self) -> Grouping:
+        on = ON_CPU if self.device.type == "cpu" else ON_GPU
+        if self._recurrent:  # a state would move on with padding
+            return replace(on, widths=None)
+        return replace(on, slots=self.slots) if self._packs and on is ON_GPU else on
 
     @torch.inference_mode()
     def reset(self, row: int, length: int = 0) -> None:
@@ -120,8 +128,8 @@ class Engine:
     ) -> torch.Tensor:
         """Hidden states (N, hidden) of all `ids`, whose keys are written behind their rows."""
         before = [self.lengths[row] for row in rows]
-        whole = plan_pass(rows, ids, before, trees, self._window, self.dtype, self.device, exact=self._recurrent)
-        self._plan.reach = max(length + len(new) for length, new in zip(before, ids, strict=True))
+        whole = plan_pass(rows, ids, before, trees, self._window, self.dtype, self.device, self._grouping)
+        self._plan.reach = max(group.length for group in whole.groups)
         if self._packs:
             return self._packed(whole)
         hidden_NH: torch.Tensor | None = None
@@ -144,6 +152,7 @@ class Engine:
 
     def _padded(self, whole: Pass, group: Group) -> torch.Tensor:
         """The states (R, hidden) of a group's tokens, its rows as a batch."""
+        assert group.rows_B is not None
         plan, real_N = self._plan, group.tokens_Bn.flatten()[group.real_R]
         plan.rows, plan.real = group.rows_B, group.real_R
         plan.write_rows, plan.write_columns = whole.rows_N[real_N], whole.columns_N[real_N]

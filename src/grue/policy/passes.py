@@ -16,7 +16,28 @@ from grue.models.architecture import Window, layer_masks
 from grue.models.attention import Group
 from grue.policy.tree import CandidateTree
 
-WIDTHS = (6, 12, 18, 24, 40)  # rows with more new tokens are in a group of their own
+Tokens = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """How rows are put together.
+
+    Rows whose numbers of new tokens are at most the same one of `widths` are in one group, and those above the last;
+    with `widths` None all rows of a group have equally many. How many keys a group reads is rounded up to `round_to`.
+    With `slots` a group with at least half of so many rows takes in the others of the cache, as padding: then keys and
+    values are read where they lie.
+    """
+
+    widths: tuple[int, ...] | None
+    round_to: int = 1
+    slots: int | None = None
+
+
+# On a CPU arithmetic takes time, so there is little padding. On a GPU each call does, whatever its size, and so does a
+# copy of keys; torch's kernel wants masks whose length is a multiple of 8, or copies them in every layer.
+ON_CPU = Grouping((6, 12, 18, 24, 40))
+ON_GPU = Grouping((48,), round_to=64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,65 +59,70 @@ def plan_pass(
     window: Window,
     dtype: torch.dtype,
     device: torch.device,
-    *,
-    exact: bool = False,
+    grouping: Grouping = ON_CPU,
 ) -> Pass:
     """The pass that reads ids[i] (at least one) behind the before[i] tokens of rows[i].
 
     With `trees`, ids[i] are the tokens of trees[i] and each sees what stands above it; else each sees all before it.
-    `exact` groups have no padding: their rows have equally many new tokens.
     """
-    sizes = np.array([len(new) for new in ids])
-    starts = np.array(before)
+    sizes, starts, cache_rows = (np.array(numbers) for numbers in ([len(new) for new in ids], before, rows))
     first = np.cumsum(sizes) - sizes
-    offsets_N = np.arange(sizes.sum()) - np.repeat(first, sizes)
-    columns_N = np.repeat(starts, sizes) + offsets_N
+    columns_N = np.repeat(starts - first, sizes) + np.arange(sizes.sum())
     places_N = columns_N
     if trees is not None:
         places_N = np.repeat(starts, sizes) + np.concatenate([tree.depths for tree in trees])
     groups = []
-    kinds = sizes if exact else np.searchsorted(WIDTHS, sizes)
+    kinds = sizes if grouping.widths is None else np.searchsorted(grouping.widths, sizes)
     for kind in np.unique(kinds):
         part_B = np.flatnonzero(kinds == kind)
-        step_Bn = np.minimum(np.arange(sizes[part_B].max()), sizes[part_B, None] - 1)  # padding is the last token again
-        tokens_Bn = first[part_B, None] + step_Bn
+        # what stands in each row of the group; -1 only fills it up, and reads the first token of the pass again
+        given_B, rows_B = part_B, cache_rows[part_B]
+        every = grouping.slots is not None and 2 * len(part_B) >= grouping.slots
+        if every:
+            given_B = np.full(grouping.slots or 0, -1)
+            given_B[rows_B] = part_B
+        sizes_B = np.where(given_B < 0, 0, sizes[given_B])
+        starts_B = np.where(given_B < 0, 1, starts[given_B])
+        step_Bn = np.minimum(np.arange(sizes_B.max()), np.maximum(sizes_B - 1, 0)[:, None])
+        tokens_Bn = np.where(given_B < 0, 0, first[given_B])[:, None] + step_Bn
         length = int((starts[part_B] + sizes[part_B]).max())
-        some = None if trees is None else [trees[i] for i in part_B.tolist()]
-        seen_BnL, key_places = _seen(starts[part_B], step_Bn, length, some)
-        places_Bn1 = torch.from_numpy(places_N[tokens_Bn][..., None])
-        masks = layer_masks(window, torch.from_numpy(seen_BnL), places_Bn1, torch.from_numpy(key_places), dtype)
-        real_R = np.flatnonzero(np.arange(step_Bn.shape[1]) < sizes[part_B, None])
+        length = -(-length // grouping.round_to) * grouping.round_to
+        some = None if trees is None else [None if i < 0 else trees[i] for i in given_B.tolist()]
+        seen_BnL, key_places = _seen(starts_B, step_Bn, length, some, device)
+        places_Bn1 = torch.from_numpy(places_N[tokens_Bn][..., None]).to(device)
         groups.append(
             Group(
-                torch.tensor([rows[i] for i in part_B.tolist()], device=device),
+                None if every else torch.from_numpy(rows_B).to(device),
                 torch.from_numpy(tokens_Bn).to(device),
-                torch.from_numpy(real_R).to(device),
-                {kind: mask.to(device) for kind, mask in masks.items()}
-                if isinstance(masks, dict)
-                else masks.to(device),
+                torch.from_numpy(np.flatnonzero(np.arange(step_Bn.shape[1]) < sizes_B[:, None])).to(device),
+                layer_masks(window, seen_BnL, places_Bn1, key_places, dtype),
                 length,
             )
         )
-    return Pass(
-        torch.tensor([token for new in ids for token in new], device=device),
-        torch.from_numpy(np.repeat(np.array(rows), sizes)).to(device),
-        torch.from_numpy(columns_N).to(device),
-        torch.from_numpy(places_N).to(device),
-        tuple(groups),
-    )
+    given_N = np.array([token for new in ids for token in new])
+    of_tokens = np.stack([given_N, np.repeat(cache_rows, sizes), columns_N, places_N])  # one copy to a GPU, not four
+    tokens_4N = torch.from_numpy(of_tokens).to(device)
+    return Pass(tokens_4N[0], tokens_4N[1], tokens_4N[2], tokens_4N[3], tuple(groups))
 
 
 def _seen(
-    starts_B: NDArray[np.int64], step_Bn: NDArray[np.int64], length: int, trees: Sequence[CandidateTree] | None
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """(what each token may see (B, n, length), the places of the keys (B or 1, 1, length))."""
-    keys_L = np.arange(length)
+    starts_B: Tokens,
+    step_Bn: Tokens,
+    length: int,
+    trees: Sequence[CandidateTree | None] | None,
+    device: torch.device,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(what each token may see (B, n, length), the places of the keys (B or 1, 1, length)), on `device`."""
     if trees is None:
-        return keys_L <= (starts_B[:, None] + step_Bn)[..., None], keys_L[None, None]
-    seen_BnL = np.repeat((keys_L < starts_B[:, None])[:, None], step_Bn.shape[1], axis=1)
-    places_BL = np.repeat(keys_L[None], len(starts_B), axis=0)
+        last_Bn = torch.from_numpy(starts_B[:, None] + step_Bn).to(device)
+        keys_L = torch.arange(length, device=device)
+        return keys_L <= last_Bn[..., None], keys_L[None, None]
+    keys = np.arange(length)
+    seen_BnL = np.repeat((keys < starts_B[:, None])[:, None], step_Bn.shape[1], axis=1)
+    places_BL = np.repeat(keys[None], len(starts_B), axis=0)
     for row, (start, tree) in enumerate(zip(starts_B.tolist(), trees, strict=True)):
-        inside = slice(start, start + len(tree.tokens))
-        seen_BnL[row, :, inside] = tree.seen()[step_Bn[row]]
-        places_BL[row, inside] = start + np.array(tree.depths)
-    return seen_BnL, places_BL[:, None]
+        if tree is not None:
+            inside = slice(start, start + len(tree.tokens))
+            seen_BnL[row, :, inside] = tree.seen()[step_Bn[row]]
+            places_BL[row, inside] = start + np.array(tree.depths)
+    return torch.from_numpy(seen_BnL).to(device), torch.from_numpy(places_BL[:, None]).to(device)

@@ -6,6 +6,7 @@ policy that chooses can only choose valid actions, whatever it has been told.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -46,6 +47,8 @@ class Memory:
 
     def __init__(self, episodes: Iterable[Episode]) -> None:
         needs("bm25s", feature="a memory of episodes")
+        # it imports JAX where that is installed, which would take three quarters of a GPU for itself
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         import bm25s
 
         self.notes = [note for episode in episodes if (note := note_of(episode)) is not None]
