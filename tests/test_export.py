@@ -24,6 +24,7 @@ from grue.config import Config, load_config, override
 from grue.errors import ConfigError, DataError, GrueError, ModelError
 from grue.experiments.eval_gap.arms import measured
 from grue.games.play import play
+from grue.models.load import default_device
 from grue.progress import Progress
 from grue.rollout.pack import collate, samples
 from grue.stages.card import model_card
@@ -95,9 +96,9 @@ def test_a_policy_samples_at_the_temperature_that_it_was_trained_at(tiny_folder:
         (counted,) = _play(session, Row("ppo", "dev", "sampled", 1), tasks, None)
         (examined,) = measured(session, session.model, tasks, greedy=False)
         for episode in (shown, counted, examined):
-            batch = collate(samples([episode]))
+            batch = collate(samples([episode])).to(default_device())
             read = branch_log_probs(session.model(*batch.inputs).logits_NC, 0.5).gather(1, batch.chosen_N[:, None])
-            found = torch.zeros(episode.steps).index_add(0, batch.node_turn_N, read[:, 0])
+            found = read.new_zeros(episode.steps).index_add(0, batch.node_turn_N, read[:, 0])
             assert found.tolist() == pytest.approx([turn.log_prob for turn in episode.turns], abs=1e-4)
 
 

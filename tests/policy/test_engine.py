@@ -17,7 +17,9 @@ from decoders import (
     bert,
     bloom,
     doge,
+    falcon,
     falcon_with_alibi,
+    gemma3,
     gpt2,
     llama,
     qwen3,
@@ -28,8 +30,10 @@ from grue.errors import ConfigError, ModelError
 from grue.models import attention
 from grue.models.architecture import is_recurrent
 from grue.models.policy_model import PolicyModel
+from grue.policy import engine as engine_module
 from grue.policy.drivable import check_drivable
 from grue.policy.engine import Engine
+from grue.policy.passes import ON_GPU
 from grue.policy.tree import candidate_tree
 from grue.types import Candidate
 
@@ -51,15 +55,25 @@ def check(engine: Engine, fed: dict[int, list[int]], rows: list[int], new: list[
         assert torch.allclose(hidden[place], expected, **exact), (row, len(fed[row]))
 
 
+def group_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "ON_CPU", ON_GPU)
+
+
 @pytest.mark.parametrize(
-    ("make", "part_bytes"),
-    [*product(ARCHITECTURES, (attention.PART_BYTES, 1)), *((make, attention.PART_BYTES) for make in RECURRENT)],
+    ("make", "part_bytes", "as_on_a_gpu"),
+    [
+        *product(ARCHITECTURES, (attention.PART_BYTES, 1), [False]),
+        *((make, attention.PART_BYTES, True) for make in (llama, qwen3, gemma3, falcon, RECURRENT[0])),
+        *((make, attention.PART_BYTES, False) for make in RECURRENT),
+    ],
 )
 def test_a_random_schedule_gives_the_hidden_states_of_full_passes(
-    make: Callable[[], PreTrainedModel], part_bytes: int, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], PreTrainedModel], part_bytes: int, as_on_a_gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Subsets of the rows in any order, 1 to 12 new tokens each, resets in between; many rows at once, or one."""
     monkeypatch.setattr(attention, "PART_BYTES", part_bytes)
+    if as_on_a_gpu:
+        group_as_on_a_gpu(monkeypatch)
     model, draw, slots = make(), random.Random(3), 6
     engine = Engine(model, slots, COLUMNS)
     fed: dict[int, list[int]] = {row: [] for row in range(slots)}
@@ -155,11 +169,15 @@ def test_logits_are_those_of_the_whole_model_and_of_a_batch_of_64(make: Callable
     assert float(logits.std()) > 0.1  # not all the same
 
 
-@pytest.mark.parametrize("make", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("make", "as_on_a_gpu"), [*((make, False) for make in ARCHITECTURES), (llama, True), (gemma3, True), (falcon, True)]
+)
 def test_a_look_ahead_gives_the_states_of_whole_sequences_and_leaves_no_trace(
-    make: Callable[[], PreTrainedModel],
+    make: Callable[[], PreTrainedModel], as_on_a_gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trees of several actions behind rows of different lengths; longer than a window of 16 too."""
+    if as_on_a_gpu:
+        group_as_on_a_gpu(monkeypatch)
     actions = [(1, 2, 3, 4), (1, 2, 7), (1, 9), (8, 5, 6)], [(3, 1), (4, 1, 2, 6)]
     trees = [candidate_tree([Candidate(ids, 1.0) for ids in group]) for group in actions]
     engine, fed = Engine(make(), 3, COLUMNS), {0: [], 1: [], 2: []}

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from grue.config import Config
 from grue.interrupt import Interrupted
 from grue.progress import Bar, Progress
@@ -79,7 +81,9 @@ def _command(arguments: list[str]) -> None:
     main()
 
 
-def _server() -> multiprocessing.context.ForkServerContext:
+def _server() -> multiprocessing.context.BaseContext:
+    if torch.cuda.is_available():  # what is imported looks at the GPU, and it cannot be used in a fork afterwards
+        return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     # imported once by the server, which never computes anything: forking after torch has is not safe
     context.set_forkserver_preload(["grue.stages", "grue.cli.main", "peft", "transformers.models.llama.modeling_llama"])
