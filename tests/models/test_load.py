@@ -161,6 +161,19 @@ def test_targets_are_those_that_were_named(folders: dict[str, Path]) -> None:
     assert "q_proj" in caught.value.hint
 
 
+@pytest.mark.skipif(default_device() != "cpu", reason="on a GPU there are kernels to install")
+def test_no_kernels_are_advised_where_there_are_none(
+    folders: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    from transformers.utils import logging as hf_logging
+
+    hf_logging.get_logger().warning_once.cache_clear()  # another test may have been told
+    played(settings(folders["qwen3_5"]), 1)
+    hf_logging.get_logger("transformers.integrations.hub_kernels").warning("a kernel is broken")
+    assert "falling back" not in caplog.text
+    assert "a kernel is broken" in caplog.text
+
+
 @pytest.mark.parametrize("name", architectures.ALL)
 @torch.no_grad()
 def test_logits_are_those_that_the_model_itself_gives(name: str, folders: dict[str, Path]) -> None:

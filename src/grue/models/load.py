@@ -81,6 +81,8 @@ def load_base(
     from transformers.utils import logging as hf_logging
 
     hf_logging.disable_progress_bar()
+    if default_device() == "cpu":
+        logging.getLogger("transformers.integrations.hub_kernels").addFilter(_is_no_advice)
     check_attention(config.attention)
     shape = skeleton(config)
     wanted = dtype or stored_dtype(config)
@@ -141,6 +143,11 @@ def _warn_unread(name: str, model: PreTrainedModel, info: Mapping[str, Any]) -> 
         _log.warning(
             "%d weights of %s are left out, as config.json does not ask for them: %s", len(unread), name, listing
         )
+
+
+def _is_no_advice(record: logging.LogRecord) -> bool:
+    """Anything but that a recurrent layer has no kernel, and which package has one: none has one for a CPU."""
+    return "falling back to its reference" not in record.getMessage()
 
 
 def stored_dtype(config: ModelConfig) -> torch.dtype:
