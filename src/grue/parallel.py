@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from grue.errors import ConfigError, GrueError, TrainingError
 from grue.interrupt import Interrupt
-from grue.launch import ask_for_life, choose_interface, here, launched, machines, processes_here
+from grue.launch import ask_for_life, choose_interface, here, launched, machines
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -226,10 +226,14 @@ def join(error: GrueError | None = None) -> Processes:
 
 def _check_gpus(count: int) -> None:
     """ConfigError where not every process of this machine can have a GPU of its own."""
-    if processes_here() > count:
+    here = int(os.environ.get("LOCAL_WORLD_SIZE") or int(os.environ.get("LOCAL_RANK", "0")) + 1)
+    if here > count:
+        most = (
+            "without `accelerate launch` there is one" if count == machines() == 1 else f"at most {count * machines()}"
+        )
         raise ConfigError(
-            f"{processes_here()} processes were started here, and torch sees {count} GPU{'' if count == 1 else 's'}",
-            hint=f"each process needs one of its own: --num_processes {count}; CUDA_VISIBLE_DEVICES may hide some",
+            f"{here} processes were started here, and torch sees {count} GPU{'' if count == 1 else 's'}",
+            hint=f"each process needs one of its own: {most}; CUDA_VISIBLE_DEVICES may hide some",
         )
 
 

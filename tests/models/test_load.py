@@ -152,6 +152,12 @@ def test_frozen_weights_are_held_in_the_format_of_products(folders: dict[str, Pa
     assert {p.dtype for p in full.parameters()} == {torch.float32}
 
 
+def test_attention_that_is_planned_for_each_shape_is_switched_off(folders: dict[str, Path]) -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    load_model(settings(folders["llama"]))
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_targets_are_those_that_were_named(folders: dict[str, Path]) -> None:
     lm, _ = load_model(settings(folders["llama"], "model.adapter=lora", "model.lora_targets=q_proj,v_proj"))
     adapted = {name.split(".lora_")[0].rpartition(".")[2] for name, p in lm.named_parameters() if p.requires_grad}
@@ -482,7 +488,7 @@ def test_local_layers_by_place_in_the_cache_are_refused(tmp_path: Path) -> None:
     config = GPTNeoConfig(**shape, vocab_size=len(tiny.tokenizer()), max_position_embeddings=512, window_size=16)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     tiny.tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="gpt_neo cuts the window of its local layers"):
+    with pytest.raises(ModelError, match="gpt_neo says by places in the cache what its layers see"):
         check_model(settings(tmp_path), load_config("toy").policy)
 
 

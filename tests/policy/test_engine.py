@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ from grue.models.policy_model import PolicyModel
 from grue.policy import engine as engine_module
 from grue.policy.drivable import check_drivable
 from grue.policy.engine import Engine
-from grue.policy.passes import ON_GPU
+from grue.policy.passes import ON_GPU, Pass, plan_pass
 from grue.policy.tree import candidate_tree
 from grue.types import Candidate
 
@@ -55,8 +56,17 @@ def check(engine: Engine, fed: dict[int, list[int]], rows: list[int], new: list[
         assert torch.allclose(hidden[place], expected, **exact), (row, len(fed[row]))
 
 
-def group_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def group_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Pass]:
+    """The passes that will have been planned so."""
+    passes: list[Pass] = []
+
+    def noted(*arguments: Any) -> Pass:
+        passes.append(plan_pass(*arguments))
+        return passes[-1]
+
     monkeypatch.setattr(engine_module, "ON_CPU", ON_GPU)
+    monkeypatch.setattr(engine_module, "plan_pass", noted)
+    return passes
 
 
 @pytest.mark.parametrize(
@@ -70,29 +80,35 @@ def group_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_random_schedule_gives_the_hidden_states_of_full_passes(
     make: Callable[[], PreTrainedModel], part_bytes: int, as_on_a_gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Subsets of the rows in any order, 1 to 12 new tokens each, resets in between; many rows at once, or one."""
+    """Subsets of the rows in any order, one or more new tokens each, resets in between; many rows at once, or one."""
     monkeypatch.setattr(attention, "PART_BYTES", part_bytes)
-    if as_on_a_gpu:
-        group_as_on_a_gpu(monkeypatch)
+    passes = group_as_on_a_gpu(monkeypatch) if as_on_a_gpu else []
+    longest = 60 if as_on_a_gpu else 12
     model, draw, slots = make(), random.Random(3), 6
     engine = Engine(model, slots, COLUMNS)
     fed: dict[int, list[int]] = {row: [] for row in range(slots)}
     kinds: Counter[str] = Counter()
     for _ in range(30):
         for row in range(slots):
-            if len(fed[row]) > COLUMNS - 12 or draw.random() < 0.05:
+            if len(fed[row]) > COLUMNS - longest or draw.random() < 0.05:
                 engine.reset(row)
                 fed[row] = []
                 kinds["reset"] += 1
         rows = draw.sample(range(slots), draw.choice((1, 2, 4, 5, 6)))
         rows = sorted(rows) if draw.random() < 0.5 else rows
-        most = draw.choice((1, 4, 12))
+        most = draw.choice((1, 4, longest))
         new = [[draw.randrange(300) for _ in range(draw.randint(1, most))] for _ in rows]
         most_rows = len(rows) < slots <= 2 * len(rows)
         kinds["in order" if rows == list(range(slots)) else "most rows" if most_rows else "few rows"] += 1
         check(engine, fed, rows, new)
         assert engine.lengths == [len(fed[row]) for row in range(slots)]
     assert all(kinds[kind] >= 2 for kind in ("reset", "in order", "most rows", "few rows")), kinds
+    if as_on_a_gpu:
+        groups = [group for planned in passes for group in planned.groups]
+        assert all(group.length % 64 == 0 for group in groups)
+        assert any(len(planned.groups) > 1 for planned in passes)
+        assert any(group.rows_B is None for group in groups) == engine._packs
+        assert any(group.rows_B is not None for group in groups)
 
 
 def test_a_sequence_may_fill_its_row_to_the_last_column() -> None:
@@ -176,8 +192,7 @@ def test_a_look_ahead_gives_the_states_of_whole_sequences_and_leaves_no_trace(
     make: Callable[[], PreTrainedModel], as_on_a_gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trees of several actions behind rows of different lengths; longer than a window of 16 too."""
-    if as_on_a_gpu:
-        group_as_on_a_gpu(monkeypatch)
+    passes = group_as_on_a_gpu(monkeypatch) if as_on_a_gpu else []
     actions = [(1, 2, 3, 4), (1, 2, 7), (1, 9), (8, 5, 6)], [(3, 1), (4, 1, 2, 6)]
     trees = [candidate_tree([Candidate(ids, 1.0) for ids in group]) for group in actions]
     engine, fed = Engine(make(), 3, COLUMNS), {0: [], 1: [], 2: []}
@@ -192,6 +207,7 @@ def test_a_look_ahead_gives_the_states_of_whole_sequences_and_leaves_no_trace(
             assert torch.allclose(states[place], expected, atol=1e-5, rtol=1e-4), (row, line)
     assert engine.lengths == [30, 3, 20]
     check(engine, fed, [0, 1, 2], [[1], [2, 3], [4]])
+    assert not passes or (passes[1].groups[0].rows_B is None) == engine._packs
 
 
 def test_a_look_ahead_may_reach_beyond_the_longest_sequence() -> None:

@@ -19,12 +19,11 @@ from transformers import PreTrainedModel
 
 import decoders
 import tiny
-from grue import games, load_policy, stages
+from grue import games, load_policy, parallel, stages
 from grue.errors import ConfigError
 from grue.games.play import play
 from grue.interrupt import Interrupted
 from grue.models.load import compute_dtype, load_model
-from grue.parallel import join
 from grue.policy.engine import Engine
 from grue.progress import Progress
 from grue.rollout.pack import samples
@@ -86,10 +85,16 @@ def test_a_gpu_that_only_emulates_bfloat16_is_given_float16(major: int, wanted: 
 
 
 def test_more_processes_than_gpus_are_refused(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_end_with_parent", lambda: None)  # it would be said of this process for good
     for name, value in {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match="2 processes were started here, and torch sees 1 GPU"):
-        join()
+    with pytest.raises(ConfigError, match="2 processes were started here, and torch sees 1 GPU") as caught:
+        parallel.join()
+    assert "without `accelerate launch`" in caught.value.hint
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "3")
+    with pytest.raises(ConfigError) as caught:
+        parallel.join()
+    assert "at most 3;" in caught.value.hint
 
 
 def _checkpoint(run: Path, stage: str) -> checkpoint.Checkpoint:

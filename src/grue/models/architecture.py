@@ -117,9 +117,9 @@ def sliding_window(config: Any) -> Window:
             f"{config.model_type} has layers of the kind {sorted(unknown)[0]!r}, whose state cannot be kept ragged",
             hint=WAY_OUT,
         )
-    if "local" in (getattr(config, "attention_layers", None) or ()):  # GPT-Neo
+    if getattr(config, "attention_layers", None):  # GPT-Neo
         raise ModelError(
-            f"{config.model_type} cuts the window of its local layers by places in the cache, not by position",
+            f"{config.model_type} says by places in the cache what its layers see, not by position",
             hint=WAY_OUT,
         )
     window = getattr(config, "sliding_window", None)

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from grue.config import Config
 from grue.errors import GrueError
 
+# of a GPU torch says first how much was asked for and is free; then this, and what every process on it has
+_MORE = re.compile(r"\.? (?=Process \d|Including |[\d.]+ .iB allowed|Of the allocated )")
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory")
 
 
@@ -32,8 +34,7 @@ def explained_memory(config: Config, stage: str) -> Iterator[None]:
         if isinstance(error, OutOfMemoryError) or not is_out_of_memory(error):
             raise
         lines = str(error).strip().splitlines()
-        # of a GPU torch says first how much was asked for and is free, then what every process on it has
-        said = re.split(r"\.? (?=Process \d|Including |Of the allocated )", lines[0])[0] if lines else "no memory left"
+        said = _MORE.split(lines[0])[0] if lines else "no memory left"
         raise OutOfMemoryError(
             f"out of memory in {stage} ({said}) with {_now(config, stage)}",
             hint="in this order: " + "; ".join(hints(config, stage)),

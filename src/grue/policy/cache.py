@@ -36,7 +36,7 @@ class CachePlan:
     write_rows: torch.Tensor  # (N,)
     write_columns: torch.Tensor  # (N,)
     length: int = 0  # columns to read
-    reach: int = 0  # columns that the buffer must have to be written
+    reach: int = 0  # columns that the buffer must have
 
 
 class RaggedLayer(CacheLayerMixin):

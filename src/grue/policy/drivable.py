@@ -12,7 +12,7 @@ from grue.models.out_of_memory import is_out_of_memory
 from grue.models.policy_model import PolicyModel
 from grue.policy.engine import Engine
 
-PARTS = ((7, 5), (1, 2))  # tokens of two texts that are read together, in two parts each
+PARTS = ((7, 5), (1, 2), (20, 1))  # tokens of texts that are read together, in two parts each
 TOLERANCE = 1e-2  # of the logits' length
 COARSE = 0.3  # the same in 16 bits or less, where rounding may send a token to another expert
 

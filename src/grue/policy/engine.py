@@ -59,11 +59,11 @@ class Engine:
         self._takes_places = takes_places(self.decoder)
         self._stepwise = self.decoder.config.model_type in STEPWISE
         self._packs = takes_own_attention(self.decoder) and not self._recurrent
+        self._grouping = self._grouped()
         self._plan = CachePlan()
-        self._cache = ragged_cache(self.decoder.config, slots, columns, self._plan)
+        self._cache = ragged_cache(self.decoder.config, slots, self._grouping.rounded(columns), self._plan)
         self._states = [layer for layer in self._cache.layers if isinstance(layer, StateLayer)]
         self._cache_argument = cache_argument(self.decoder)
-        self._grouping = self._grouped()
 
     def _grouped(self) -> Grouping:
         on = ON_CPU if self.device.type == "cpu" else ON_GPU

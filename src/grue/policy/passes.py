@@ -1,6 +1,7 @@
 """What a forward pass over a ragged batch reads: rows with similar numbers of new tokens stand in groups.
 
-Within a group rows are padded to the longest by their last token once more, which is computed and thrown away.
+Within a group rows are padded to the longest by their last token once more, which is computed and thrown away, as is
+what other rows of the cache give where they stand in a group to fill it up.
 """
 
 from __future__ import annotations
@@ -26,12 +27,21 @@ class Grouping:
     Rows whose numbers of new tokens are at most the same one of `widths` are in one group, and those above the last;
     with `widths` None all rows of a group have equally many. How many keys a group reads is rounded up to `round_to`.
     With `slots` a group with at least half of so many rows takes in the others of the cache, as padding: then keys and
-    values are read where they lie.
+    values are read where they lie. Beyond the last of `widths` padding is dear, and only all rows are read so.
     """
 
     widths: tuple[int, ...] | None
     round_to: int = 1
     slots: int | None = None
+
+    def rounded(self, length: int) -> int:
+        return -(-length // self.round_to) * self.round_to
+
+    def reads_in_place(self, rows: int, longest: int) -> bool:
+        """Does a group of so many rows, of at most so many new tokens, take in all rows of the cache?"""
+        if self.slots is None or self.widths is None:
+            return False
+        return 2 * rows >= self.slots if longest <= self.widths[-1] else rows == self.slots
 
 
 # On a CPU arithmetic takes time, so there is little padding. On a GPU each call does, whatever its size, and so does a
@@ -75,9 +85,9 @@ def plan_pass(
     kinds = sizes if grouping.widths is None else np.searchsorted(grouping.widths, sizes)
     for kind in np.unique(kinds):
         part_B = np.flatnonzero(kinds == kind)
-        # what stands in each row of the group; -1 only fills it up, and reads the first token of the pass again
+        # what stands in each row of the group; -1 only fills it up: the first token of the pass, beside any keys
         given_B, rows_B = part_B, cache_rows[part_B]
-        every = grouping.slots is not None and 2 * len(part_B) >= grouping.slots
+        every = grouping.reads_in_place(len(part_B), int(sizes[part_B].max()))
         if every:
             given_B = np.full(grouping.slots or 0, -1)
             given_B[rows_B] = part_B
@@ -85,8 +95,7 @@ def plan_pass(
         starts_B = np.where(given_B < 0, 1, starts[given_B])
         step_Bn = np.minimum(np.arange(sizes_B.max()), np.maximum(sizes_B - 1, 0)[:, None])
         tokens_Bn = np.where(given_B < 0, 0, first[given_B])[:, None] + step_Bn
-        length = int((starts[part_B] + sizes[part_B]).max())
-        length = -(-length // grouping.round_to) * grouping.round_to
+        length = grouping.rounded(int((starts[part_B] + sizes[part_B]).max()))
         some = None if trees is None else [None if i < 0 else trees[i] for i in given_B.tolist()]
         seen_BnL, key_places = _seen(starts_B, step_Bn, length, some, device)
         places_Bn1 = torch.from_numpy(places_N[tokens_Bn][..., None]).to(device)
