@@ -22,6 +22,7 @@ from grue import heap
 from grue.errors import CheckpointError, TrainingError
 from grue.interrupt import Interrupt
 from grue.models.attention import own_attention
+from grue.models.load import compute_dtype
 from grue.pretrain.corpus import Transcript, augment
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
@@ -198,7 +199,8 @@ class _Work:
             cosine = 0.5 * (1 + math.cos(math.pi * self.step / total))
             group["lr"] = recipe.learning_rate * warm * (0.02 + 0.98 * cosine)
         weights_BT = thinned(weights_BT, recipe.observation_share, self.thinning)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        # in bfloat16 a step takes minutes where the processor has no instructions for it
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=compute_dtype("auto", "cpu") is torch.bfloat16):
             loss, action_loss = loss_of(self.model, ids_BT, weights_BT)
         if not math.isfinite(value := loss.item()):
             raise TrainingError(
