@@ -37,11 +37,12 @@ class Grouping:
     def rounded(self, length: int) -> int:
         return -(-length // self.round_to) * self.round_to
 
-    def reads_in_place(self, rows: int, longest: int) -> bool:
-        """Does a group of so many rows, of at most so many new tokens, take in all rows of the cache?"""
+    def filled_up(self, rows: int, longest: int) -> int | None:
+        """All rows of the cache, where a group of `rows` with at most `longest` new tokens is filled up to them."""
         if self.slots is None or self.widths is None:
-            return False
-        return 2 * rows >= self.slots if longest <= self.widths[-1] else rows == self.slots
+            return None
+        least = self.slots if longest > self.widths[-1] else self.slots / 2
+        return self.slots if rows >= least else None
 
 
 # On a CPU arithmetic takes time, so there is little padding. On a GPU each call does, whatever its size, and so does a
@@ -87,9 +88,9 @@ def plan_pass(
         part_B = np.flatnonzero(kinds == kind)
         # what stands in each row of the group; -1 only fills it up: the first token of the pass, beside any keys
         given_B, rows_B = part_B, cache_rows[part_B]
-        every = grouping.reads_in_place(len(part_B), int(sizes[part_B].max()))
-        if every:
-            given_B = np.full(grouping.slots or 0, -1)
+        every = grouping.filled_up(len(part_B), int(sizes[part_B].max()))
+        if every is not None:
+            given_B = np.full(every, -1)
             given_B[rows_B] = part_B
         sizes_B = np.where(given_B < 0, 0, sizes[given_B])
         starts_B = np.where(given_B < 0, 1, starts[given_B])
@@ -101,7 +102,7 @@ def plan_pass(
         places_Bn1 = torch.from_numpy(places_N[tokens_Bn][..., None]).to(device)
         groups.append(
             Group(
-                None if every else torch.from_numpy(rows_B).to(device),
+                None if every is not None else torch.from_numpy(rows_B).to(device),
                 torch.from_numpy(tokens_Bn).to(device),
                 torch.from_numpy(np.flatnonzero(np.arange(step_Bn.shape[1]) < sizes_B[:, None])).to(device),
                 layer_masks(window, seen_BnL, places_Bn1, key_places, dtype),
