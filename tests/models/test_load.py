@@ -6,6 +6,8 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from importlib.metadata import packages_distributions
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import architectures
+import pretended_gpu
 import tiny
 from grue import stages
 from grue.cli import doctor
@@ -23,7 +26,7 @@ from grue.errors import ConfigError, GrueError, ModelError
 from grue.evaluate.probe import replay
 from grue.models.load import default_device, embedded_folder, load_base, load_model
 from grue.models.policy_model import PolicyModel
-from grue.models.skeleton import check_model
+from grue.models.skeleton import check_attention, check_model
 from grue.models.sources import EMBEDDED_POSITIONS
 from grue.policy.choose import ChoosePolicy, Decoding
 from grue.policy.drivable import check_drivable, gap_in_parts
@@ -250,8 +253,37 @@ def test_attention_is_a_setting(folders: dict[str, Path]) -> None:
     lm, _ = load_model(settings(folders["llama"], "model.attention=eager"))
     assert lm.config._attn_implementation == "eager"
     if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="needs a GPU"):
-            load_model(settings(folders["llama"], "model.attention=flash_attention_2"))
+        for flash in ("flash_attention_2", "flash_attention_4"):
+            with pytest.raises(ConfigError, match=f"{flash} needs a GPU"):
+                load_model(settings(folders["llama"], f"model.attention={flash}"))
+
+
+@pytest.mark.skipif(find_spec("flash_attn") is not None, reason="flash attention is installed")
+@pytest.mark.parametrize(
+    ("flash", "package"), [("flash_attention_2", "flash-attn"), ("flash_attention_4", "flash-attn-4")]
+)
+def test_flash_attention_names_its_package(flash: str, package: str) -> None:
+    with pretended_gpu.pretended(), pytest.raises(ConfigError, match=f"needs {package}, which is not") as caught:
+        check_attention(flash)
+    assert caught.value.hint == f"pip install {package}"
+
+
+def test_flash_attention_is_told_apart_by_its_package_and_refused_on_old_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both packages have a module flash_attn."""
+    info = tmp_path / "flash_attn_4-4.0.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: flash_attn_4\nVersion: 4.0.0\n")
+    (info / "top_level.txt").write_text("flash_attn\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pretended_gpu.pretended(8), pytest.raises(ConfigError, match=r"capability 9\.0; this one has 8\.0"):
+        check_attention("flash_attention_4")
+    with pretended_gpu.pretended(9):
+        check_attention("flash_attention_4")
+        if "flash-attn" not in packages_distributions().get("flash_attn", ()):
+            with pytest.raises(ConfigError, match="needs flash-attn, which"):
+                check_attention("flash_attention_2")
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])

@@ -62,8 +62,10 @@ class ModelConfig(Stage):
         1024, ge=128, le=1_000_000, description="tokens of a segment; a longer history starts a new one"
     )
     quantize: Literal["none", "nf4", "int8"] = Field("none", description="number format of frozen weights (needs lora)")
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = Field(
-        "sdpa", description="attention in training; flash_attention_2 needs the flash-attn package and a GPU"
+    attention: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_4"] = Field(
+        "sdpa",
+        description="attention in training; flash_attention_2 needs the package flash-attn and a GPU, "
+        "flash_attention_4 flash-attn-4 and a Hopper GPU or newer",
     )
     gradient_checkpointing: bool = Field(
         False,

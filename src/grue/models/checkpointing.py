@@ -58,7 +58,7 @@ def training(model: PolicyModel, *, dropout: bool, recompute: bool, attention: s
     decoder = model.base_lm().get_decoder()
     config = decoder.config
     stock = config._attn_implementation
-    if attention == "flash_attention_2":
+    if attention.startswith("flash"):
         config._attn_implementation = attention
     try:
         with own_attention(decoder) if recompute else nullcontext():

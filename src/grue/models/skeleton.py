@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.metadata import packages_distributions
 from typing import TYPE_CHECKING
 
 import torch
 
 from grue.config import ModelConfig, PolicyConfig
-from grue.errors import ConfigError, needs
+from grue.errors import ConfigError
 from grue.models.adapter import adapted_matrices
 from grue.models.architecture import check_architecture, check_decoder, check_reads_trees, freeze_towers
 from grue.models.checkpointing import check_recomputing
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 TREE_KINDS = ("score", "aligned")  # policies that weigh whole actions
+# the package that has it, the GPUs that it runs on: Ampere, Hopper, and all newer ones
+FLASH = {"flash_attention_2": ("flash-attn", 8), "flash_attention_4": ("flash-attn-4", 9)}
 
 
 def skeleton(config: ModelConfig) -> PreTrainedModel:
@@ -60,16 +63,27 @@ def check_model(config: ModelConfig, prompt: PolicyConfig) -> None:
 
 def check_attention(name: str, kind: str = "") -> None:
     """ConfigError where flash attention is asked for and cannot be had, or cannot train policies of this `kind`."""
-    if name != "flash_attention_2":
+    if name not in FLASH:
         return
     if kind in TREE_KINDS:
         raise ConfigError(
-            f"policy.kind={kind} trains on trees of actions, whose masks model.attention=flash_attention_2 cannot take",
+            f"policy.kind={kind} trains on trees of actions, whose masks model.attention={name} cannot take",
             hint="set model.attention=sdpa",
         )
     if not torch.cuda.is_available():
-        raise ConfigError("model.attention=flash_attention_2 needs a GPU, and torch finds none", hint="use sdpa")
-    needs("flash_attn", feature="model.attention=flash_attention_2")
+        raise ConfigError(f"model.attention={name} needs a GPU, and torch finds none", hint="use sdpa")
+    package, generation = FLASH[name]
+    # both have a module flash_attn, and transformers would look for a missing one on the hub
+    if package not in {found.replace("_", "-") for found in packages_distributions().get("flash_attn", ())}:
+        raise ConfigError(
+            f"model.attention={name} needs {package}, which is not installed", hint=f"pip install {package}"
+        )
+    major, minor = torch.cuda.get_device_capability()
+    if major < generation:
+        raise ConfigError(
+            f"model.attention={name} needs a GPU of compute capability {generation}.0; this one has {major}.{minor}",
+            hint="use sdpa",
+        )
 
 
 def plain_attention(model: PreTrainedModel, config: ModelConfig) -> str:

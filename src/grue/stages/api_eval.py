@@ -7,7 +7,7 @@ What an answer took is kept as it comes, so that the sum is right however often 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -76,6 +76,61 @@ class Seat:
         return Episode(self.task, self.player.name, tuple(self.turns), outcome, self.observation, error=error)
 
 
+@dataclass
+class _Round:
+    """Games under way. Requests wait in threads, games are stepped in the caller's."""
+
+    client: ChatClient
+    seats: int
+    queue: Iterator[Task]
+    pool: ThreadPoolExecutor
+    on_episode: Callable[[Episode], None]
+    waiting: dict[Future[str], Seat] = field(default_factory=dict)
+    refused: list[Episode] = field(default_factory=list)  # of which it is not known yet whose fault it was
+    answers: int = 0  # since the last of them
+
+    def refill(self, seat: Seat) -> None:
+        """The next game that can be begun."""
+        for task in self.queue:
+            failed = seat.start(task)
+            if failed is None:
+                self._ask(seat)
+                return
+            self.on_episode(failed)
+
+    def take(self, future: Future[str]) -> None:
+        """Go on with the game whose answer has come."""
+        seat = self.waiting.pop(future)
+        try:
+            episode = seat.play(future.result())
+        except RefusedError as error:
+            self.refused.append(seat.refused(error))
+            self.answers = 0
+            self.refill(seat)
+            many = len(self.refused) > (self.seats + 1 if self.waiting else 1)
+            if many or not self.client.usage.requests:
+                raise
+            return
+        self.answers += 1
+        if self.answers > self.seats:
+            self.keep_refused()
+        if episode is None:
+            self._ask(seat)
+        else:
+            self.on_episode(episode)
+            self.refill(seat)
+
+    def keep_refused(self) -> None:
+        """The endpoint answers in other games, so those have failed."""
+        for failed in self.refused:
+            self.on_episode(failed)
+        self.refused.clear()
+
+    def _ask(self, seat: Seat) -> None:
+        assert seat.observation is not None
+        self.waiting[self.pool.submit(seat.player.act, seat.observation)] = seat
+
+
 def play_all(
     client: ChatClient,
     name: str,
@@ -84,62 +139,23 @@ def play_all(
     on_episode: Callable[[Episode], None],
     interrupt: Interrupt | None = None,
 ) -> None:
-    """Play `tasks`, as many at once as there are `games`. Requests wait in threads, games are stepped in this one.
+    """Play `tasks`, as many at once as there are `games`.
 
     A game of which the endpoint refuses a request has failed, if it then goes on answering in others: more answers than
     can have been under way. Else it is the endpoint that fails, and its error ends all.
     """
-    queue = iter(tasks)
-    waiting: dict[Future[str], Seat] = {}
-    refused: list[Episode] = []  # of which it is not known yet
-    answers = 0  # since the last of them
-
-    def refill(seat: Seat) -> None:
-        for task in queue:
-            failed = seat.start(task)
-            if failed is None:
-                ask(seat)
-                return
-            on_episode(failed)
-
-    def keep_refused() -> None:
-        for failed in refused:
-            on_episode(failed)
-        refused.clear()
-
-    def ask(seat: Seat) -> None:
-        assert seat.observation is not None
-        waiting[pool.submit(seat.player.act, seat.observation)] = seat
-
     with ThreadPoolExecutor(len(games), thread_name_prefix="api") as pool:
+        play = _Round(client, len(games), iter(tasks), pool, on_episode)
         try:
             for game in games:
-                refill(Seat(game, ApiPlayer(client, name)))
-            while waiting:
-                done, _ = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+                play.refill(Seat(game, ApiPlayer(client, name)))
+            while play.waiting:
+                done, _ = wait(play.waiting, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in done:
-                    seat = waiting.pop(future)
-                    try:
-                        episode = seat.play(future.result())
-                    except RefusedError as error:
-                        refused.append(seat.refused(error))
-                        answers = 0
-                        refill(seat)
-                        many = len(refused) > (len(games) + 1 if waiting else 1)
-                        if many or not client.usage.requests:
-                            raise
-                        continue
-                    answers += 1
-                    if answers > len(games):
-                        keep_refused()
-                    if episode is None:
-                        ask(seat)
-                    else:
-                        on_episode(episode)
-                        refill(seat)
+                    play.take(future)
                 if interrupt is not None:
                     interrupt.check()
-            keep_refused()
+            play.keep_refused()
         except BaseException:
             client.stop()
             pool.shutdown(wait=True, cancel_futures=True)
@@ -197,25 +213,29 @@ def evaluate_api(
             before = read_results(out) or {}
             final_results(session, wall_s=before.get("wall_s"), command=before.get("command", ""))
             html.render(out)
-    usage = result["usage"]
-    told = (
-        f", {usage['prompt_tokens']} and {usage['completion_tokens']} tokens"
-        if None not in (usage[key] for key in TOKENS)
-        else ""
-    )
-    cost = "" if usage["cost"] is None else f", cost {usage['cost']:.4f}"
-    won = "no game was finished"
-    if result["success"] is not None:
-        won = f"success {result['success']:.1%} of {result['games']} games"
-    say(f"{name}: {won}; {usage['requests']} requests{told}{cost}")
+    _tell(name, result, say)
     say(f"its row stands in {out / 'report.html'}" if done else f"kept in {table}; grue eval {out} adds the others")
     warn_of_failed(played, row, say)
+    usage = result["usage"]
     if usage["empty"]:
         say.warn(
             f"{usage['empty']} of {usage['requests']} replies of {endpoint.model} were empty, which counts as an "
             f"invalid action; {usage['cut']} had come to --api-max-tokens {endpoint.max_tokens}"
         )
     return result
+
+
+def _tell(name: str, result: dict[str, Any], say: Progress) -> None:
+    """Say how well it played, and what that took."""
+    usage, won = result["usage"], "no game was finished"
+    if result["success"] is not None:
+        won = f"success {result['success']:.1%} of {result['games']} games"
+    told = f"{usage['requests']} requests"
+    if None not in (usage[key] for key in TOKENS):
+        told += f", {usage['prompt_tokens']} and {usage['completion_tokens']} tokens"
+    if usage["cost"] is not None:
+        told += f", cost {usage['cost']:.4f}"
+    say(f"{name}: {won}; {told}")
 
 
 def _file_name(model: str) -> str:

@@ -84,17 +84,13 @@ def train_ppo(
             )
             seats = training_games(games[: cfg.slots], cfg.rename, f"{config.seed}/ppo/{iteration}/names", starts)
             episodes = play(policy, seats, tasks, seed=f"{config.seed}/ppo/{iteration}/play")
-            played = time.monotonic()
-            metrics = rollout_metrics(episodes, played - start, cfg, updater.divisor)
-            progress["env_steps"] += sum(episode.steps for episode in episodes)
+            metrics = rollout_metrics(episodes, time.monotonic() - start, cfg, updater.divisor)
             rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup)
             metrics |= updater.update(episodes, iteration, rate, reference)
             if iteration == done:
                 _warn_of_gap(metrics["engine_gap"], limit_of(episodes, tolerance(config.model)), cfg.temperature, say)
-            update_s = time.monotonic() - played
-            turns = sum(episode.steps for episode in episodes) * metrics["passes"]
-            metrics |= {"update_s": update_s, "turns_per_s": turns / update_s}
             progress["iteration"] = iteration + 1
+            progress["env_steps"] += sum(episode.steps for episode in episodes)
             metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
             run.log("ppo", iteration + 1, metrics)
             heap.trim()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -102,7 +103,7 @@ class Updater:
 
         TrainingError when more than half of the games failed.
         """
-        cfg = self.config.ppo
+        cfg, start = self.config.ppo, time.monotonic()
         usable = [e for e in episodes if e.outcome is not Outcome.FAILED]
         if len(usable) < len(episodes) / 2:
             raise TrainingError(
@@ -140,8 +141,10 @@ class Updater:
             mean |= self.baseline.learn(usable, returns, self.divisor)
         if policy:
             self._steer_entropy(mean["entropy"])
-        updates = len(rows) if policy or self.critic is None else 0
-        return {**mean, "updates": updates, "passes": passes, "entropy_coef": self.entropy_coef, "kl_old": kl_old}
+        mean |= {"passes": passes, "updates": len(rows) if policy or self.critic is None else 0}
+        mean |= {"entropy_coef": self.entropy_coef, "kl_old": kl_old}
+        seconds, turns = time.monotonic() - start, passes * sum(episode.steps for episode in episodes)
+        return {**mean, "update_s": seconds, "turns_per_s": turns / seconds}
 
     def state(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         """(tensors by group, JSON) for a checkpoint; the learner stores itself."""
