@@ -107,6 +107,11 @@ class Episode:
     last_value: float = 0.0  # the critic's value of `final`, of a game at its limit, where `collect` was asked for it
 
     @property
+    def first(self) -> Observation | None:
+        """What the game showed first; None when it failed before."""
+        return self.turns[0].observation if self.turns else self.final
+
+    @property
     def score(self) -> float:
         return self.final.score if self.final is not None else 0.0
 

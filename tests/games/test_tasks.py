@@ -168,5 +168,29 @@ def test_problems_come_again_and_a_spread_knows(game: str) -> None:
         chosen = spread(every, count)
         assert len(set(chosen)) == count
         assert [task.seed for task in chosen] == sorted(task.seed for task in chosen)
-        assert set(Counter(problem(task) for task in chosen).values()) == {share}
-    assert len({problem(task) for task in games.tasks("coin", fold="dev")}) == 1000
+        assert set(Counter(problem(task, None) for task in chosen).values()) == {share}
+    assert len({problem(task, None) for task in games.tasks("coin", fold="dev")}) == 1000
+
+
+def test_games_of_twc_that_begin_alike_are_one_game() -> None:
+    """200 test games of one room and one thing, its preset's, are 73: do the same in two of them, and see the same."""
+    room, rng = "numLocations=1,numItemsToPutAway=1", random.Random(0)
+    every = spread(games.tasks("twc", room, "test", 16), 200)
+    with closing(games.make("twc", room)) as first, closing(games.make("twc", room)) as other:
+        alike: dict[object, list[Task]] = {}
+        for task in every:
+            alike.setdefault(problem(task, first.reset(task)), []).append(task)
+        for a, b, *_ in [tasks for tasks in alike.values() if len(tasks) > 1][:8]:
+            observation, outcome = first.reset(a), None
+            assert other.reset(b) == observation
+            while outcome is None:
+                action = rng.choice(observation.actions or ())
+                observation, _, outcome = step = first.step(action)
+                assert other.step(action) == step
+    assert len(alike) == 73
+    shown = Observation("", "", "", ("look",), 0.0)
+    assert len({problem(task, shown) for task in every}) == 1
+    for name, params in (("coin", "numLocations=2"), ("textworld-coin", "level=2"), ("scienceworld", "task=3")):
+        assert len({problem(replace(task, game=name, params=params), shown) for task in every}) == 1
+    for name, params in (("coin", "numLocations=5"), ("coin", ""), ("cookingworld", ""), ("textworld-coin", "level=9")):
+        assert len({problem(replace(task, game=name, params=params), shown) for task in every}) == 200

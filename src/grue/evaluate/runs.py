@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from grue.errors import DataError
 from grue.evaluate.seeds import difference_over_seeds, mean_over_seeds
 from grue.evaluate.stats import FloatArray, alike_interval, bootstrap_mean, paired_difference, wilson
 from grue.evaluate.summary import Played, by_game
-from grue.games.spread import problem
 from grue.storage import episodes
 from grue.storage.contents import episodes as file_of
 from grue.storage.contents import evaluation_name, read_evaluation, read_run_config, read_stages
@@ -166,9 +165,9 @@ def _row(run: _Run, games: Mapping[str, Sequence[Task]]) -> dict[str, Any]:
 
 def _table(played: Sequence[Games], games: Sequence[Task], which: str) -> FloatArray:
     """[runs, problems] wins or scores: games that pose one problem are one, with their mean."""
-    places: dict[Any, list[int]] = {}
+    places: dict[Hashable, list[int]] = {}
     for place, task in enumerate(games):
-        places.setdefault(problem(task), []).append(place)
+        places.setdefault(played[0][task].problem, []).append(place)
     values_RG = np.array([[getattr(one[task], which) for task in games] for one in played])
     return np.stack([values_RG[:, together].mean(axis=1) for together in places.values()], axis=1)
 

@@ -78,7 +78,7 @@ def summarise(
     rng = np.random.default_rng(seed)
     turns = [turn for episode in finished for turn in episode.turns]
     scores = [episode.score for episode in finished]
-    problems = shared_problems([episode.task for episode in finished])
+    problems = shared([problem(episode.task, episode.first) for episode in finished])
 
     row = Result(
         fold=fold,
@@ -115,20 +115,20 @@ def compare(
     Raises DataError when they share no finished game.
     """
     a_by_game, b_by_game = by_game(a_episodes), by_game(b_episodes)
-    shared = [game for game in a_by_game if game in b_by_game]
-    if not shared:
+    games = [game for game in a_by_game if game in b_by_game]
+    if not games:
         raise DataError(
             f"no game was finished by both ({len(a_by_game)} and {len(b_by_game)} games)",
             hint="a paired comparison needs the same game, parameters, fold, seed and step limit",
         )
-    a_won, b_won = (np.array([by_game[game].won for game in shared]) for by_game in (a_by_game, b_by_game))
-    a_score, b_score = (np.array([by_game[game].score for game in shared]) for by_game in (a_by_game, b_by_game))
-    clusters = shared_problems(shared)
+    a_won, b_won = (np.array([by_game[game].won for game in games]) for by_game in (a_by_game, b_by_game))
+    a_score, b_score = (np.array([by_game[game].score for game in games]) for by_game in (a_by_game, b_by_game))
+    clusters = shared([a_by_game[game].problem for game in games])
     success = paired_wins(a_won, b_won, bootstrap, np.random.default_rng(seed), clusters=clusters)
     score = paired_difference(a_score, b_score, bootstrap, np.random.default_rng(seed), clusters=clusters)
     return Comparison(
-        games=len(shared),
-        unpaired=len(a_by_game) + len(b_by_game) - 2 * len(shared),
+        games=len(games),
+        unpaired=len(a_by_game) + len(b_by_game) - 2 * len(games),
         difference=_round(success.value),
         ci95=[_round(success.low), _round(success.high)],
         score_difference=_round(score.value),
@@ -144,10 +144,10 @@ def best_score(episode: Episode) -> float:
 
 
 class Played:
-    """Sums over the plays of one game."""
+    """Sums over the plays of one game, which poses `problem`."""
 
-    def __init__(self) -> None:
-        self.plays, self.wins, self.scores = 0, 0, 0.0
+    def __init__(self, problem: Hashable) -> None:
+        self.problem, self.plays, self.wins, self.scores = problem, 0, 0, 0.0
 
     def add(self, episode: Episode) -> None:
         self.plays, self.wins, self.scores = self.plays + 1, self.wins + episode.won, self.scores + episode.score
@@ -166,13 +166,14 @@ def by_game(episodes: Iterable[Episode]) -> dict[Task, Played]:
     played: dict[Task, Played] = {}
     for episode in episodes:
         if episode.outcome is not Outcome.FAILED:
-            played.setdefault(episode.task, Played()).add(episode)
+            if episode.task not in played:
+                played[episode.task] = Played(problem(episode.task, episode.first))
+            played[episode.task].add(episode)
     return played
 
 
-def shared_problems(tasks: Sequence[Task]) -> list[Hashable] | None:
-    """What each task asks, or None where no two ask the same: those that do are not independent."""
-    problems = [problem(task) for task in tasks]
+def shared(problems: Sequence[Hashable]) -> Sequence[Hashable] | None:
+    """`problems`, or None where no two are the same: games that pose the same one are not independent."""
     return problems if len(set(problems)) < len(problems) else None
 
 

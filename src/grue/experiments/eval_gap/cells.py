@@ -13,7 +13,8 @@ import orjson
 from numpy.typing import NDArray
 
 from grue.errors import DataError
-from grue.evaluate.summary import shared_problems
+from grue.evaluate.summary import shared
+from grue.games.spread import problem
 from grue.storage.files import explained, write_atomic
 from grue.types import Episode, Outcome, Task
 
@@ -30,6 +31,7 @@ class Cell:
     failed: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
     game: str = ""  # the name of its games, which decides what problem a seed poses
+    alike: dict[int, int] = field(default_factory=dict)  # seed -> the first that poses its problem, if another does
 
     @property
     def games(self) -> int:
@@ -43,9 +45,11 @@ class Cell:
         """1 or 0 for each of `seeds`."""
         return np.array([self.won[seed] for seed in seeds], dtype=np.float64)
 
-    def problems(self, seeds: Sequence[int]) -> list[Hashable] | None:
+    def problems(self, seeds: Sequence[int]) -> Sequence[Hashable] | None:
         """What each of `seeds` asks, or None where no two ask the same."""
-        return shared_problems([Task(self.game, "", "", seed, 0) for seed in seeds])
+        if not self.alike:  # as in files of older experiments, which do not hold it
+            return shared([problem(Task(self.game, "", "", seed, 0), None) for seed in seeds])
+        return shared([self.alike.get(seed, seed) for seed in seeds])
 
 
 def from_episodes(name: str, episodes: Sequence[Episode], **extra: Any) -> Cell:
@@ -63,7 +67,14 @@ def from_episodes(name: str, episodes: Sequence[Episode], **extra: Any) -> Cell:
         failed=len(episodes) - len(kept),
         extra={"invalid": sum(not turn.valid for turn in turns) / max(1, len(turns)), **extra},
         game=kept[0].task.game,
+        alike=_alike(kept),
     )
+
+
+def _alike(episodes: Sequence[Episode]) -> dict[int, int]:
+    first: dict[Hashable, int] = {}
+    found = {e.task.seed: first.setdefault(problem(e.task, e.first), e.task.seed) for e in episodes}
+    return {seed: other for seed, other in found.items() if other != seed}
 
 
 class Cells:
@@ -90,6 +101,7 @@ class Cells:
             "games": [[seed, cell.won[seed], cell.score[seed], cell.steps[seed]] for seed in sorted(cell.won)],
             "lost": cell.lost,
             "failed": cell.failed,
+            "alike": sorted(cell.alike.items()),
             "extra": cell.extra,
         }
         with explained(f"write {file}"):
@@ -110,6 +122,7 @@ def _read(file: Path) -> Cell:
             int(data["failed"]),
             dict(data["extra"]),
             str(data["made"]["game"]["name"]),
+            {int(seed): int(other) for seed, other in data.get("alike", ())},
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{file} is no cell of this experiment", hint="delete it to have it measured again") from error

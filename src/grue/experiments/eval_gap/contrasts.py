@@ -200,7 +200,8 @@ def few_games(cell: Cell, count: int, *, resamples: int) -> Contrast:
     small = np.array([wins_n[places].mean() for places in draws])
     low, high = np.percentile(small, [2.5, 97.5])
     whole, half = float(wins_n.mean()), float(high - low) / 2
-    first = Cell("first", {seed: cell.won[seed] for seed in seeds[:count]}, {}, {}, game=cell.game)
+    won = {seed: cell.won[seed] for seed in seeds[:count]}
+    first = Cell("first", won, {}, {}, game=cell.game, alike=cell.alike)
     return _contrast(
         "few-games",
         f"{count} games instead of {len(seeds)}: what 95 of 100 small evaluations lie within",

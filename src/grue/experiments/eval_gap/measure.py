@@ -142,13 +142,9 @@ class Measure:
 
     def curve(self, seed: int) -> dict[int, Cell]:
         """Iteration -> greedy evaluation of the repaired arm."""
-        found = self.ppo_arm(Arm(), seed).extra["curve"]
-        return {
-            int(iteration): Cell(
-                f"curve-{iteration}", {int(s): bool(w) for s, w in won.items()}, {}, {}, game=self._game["name"]
-            )
-            for iteration, won in found.items()
-        }
+        arm = self.ppo_arm(Arm(), seed)
+        curve = {int(n): {int(s): bool(w) for s, w in won.items()} for n, won in arm.extra["curve"].items()}
+        return {n: Cell(f"curve-{n}", won, {}, {}, game=arm.game, alike=arm.alike) for n, won in curve.items()}
 
     def _ppo_made(self, arm: Arm, seed: int) -> dict[str, Any]:
         sizes = self.size.model_dump(include={"iterations", "episodes", "minibatches", "kl_coef", "curve_every"})
