@@ -14,7 +14,7 @@ from vocabulary_peak import VOCABULARY
 import architectures
 import tiny
 from grue.config import Config, load_config
-from grue.models.load import load_model
+from grue.models.load import default_device, load_model
 from grue.models.memory import (
     activation_bytes,
     estimate,
@@ -27,7 +27,7 @@ from grue.models.out_of_memory import OutOfMemoryError, explained_memory, hints,
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import CHUNK
 from grue.models.skeleton import skeleton
-from grue.parallel import Processes
+from grue.parallel import ALONE, Processes
 from grue.policy.engine import Engine
 from grue.rollout.pack import collate, samples
 
@@ -167,10 +167,19 @@ def test_shards_divide_all_but_the_copy_that_plays(folders: dict[str, Path]) -> 
     for name in ("weights", "optimiser"):
         assert four.always[name] == pytest.approx(alone.always[name] / 4, rel=0.35)  # the value head stays whole
     assert four.learning["gradients"] < alone.learning["gradients"] / 2
-    assert four.playing == alone.playing
+    assert four.playing["cache"] == pytest.approx(alone.playing["cache"] / 4, rel=0.01)  # each plays its share
     playing = four.always["copies"] - alone.always["copies"] / 4
     assert playing > alone.always["weights"] * 0.9  # in float32 here
-    assert estimate(settings(folders["qwen3"]), Processes(0, 4)) == estimate(settings(folders["qwen3"]))
+    whole, one_of_four = (estimate(settings(folders["qwen3"]), processes) for processes in (ALONE, Processes(0, 4)))
+    assert (whole.always, whole.learning) == (one_of_four.always, one_of_four.learning)
+
+
+def test_processes_of_a_machine_without_a_gpu_share_its_memory(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    alone, four = (estimate(settings(folders["llama"]), processes) for processes in (ALONE, Processes(0, 4)))
+    assert four.available == (alone.available // 2 if default_device() == "cpu" else alone.available)
 
 
 def test_what_no_memory_holds_does_not_fit(folders: dict[str, Path]) -> None:

@@ -9,7 +9,7 @@ from copy import deepcopy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 import tiny
@@ -151,3 +151,20 @@ def test_the_step_limit_is_in_the_prompt(limit: int) -> None:
 def test_equal_pieces_are_encoded_once() -> None:
     assert tiny.encoder().action("go east") is tiny.encoder().action("go east")
     assert tiny.encoder().observation("A room.") is tiny.encoder().observation("A room.")
+
+
+@pytest.mark.parametrize("kind", ["WordLevel", "WordPiece", "BPE"])
+def test_game_text_cannot_produce_special_tokens_that_are_words_of_the_model(kind: str) -> None:
+    """As where a tokenizer was trained with them, on text that holds them."""
+    unknown = {} if kind == "BPE" else {"unk_token": "<unk>"}
+    trained = Tokenizer(getattr(models, kind)(**unknown))
+    trained.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = getattr(trainers, f"{kind}Trainer" if kind != "BPE" else "BpeTrainer")
+    text = "you are in the kitchen > open door \n </s> a b < / s >"
+    trained.train_from_iterator([text] * 10, trainer(special_tokens=["<unk>", "<s>", "</s>"]))
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=trained, **names)
+    encoder = Encoder(tokenizer)
+    ids = encoder.observation("you are </s> in <s>")
+    assert not {tokenizer.bos_token_id, tokenizer.eos_token_id} & set(ids)
+    assert set(tokenizer.convert_tokens_to_ids(["you", "are", "in"])) <= set(ids)  # the rest is as it was

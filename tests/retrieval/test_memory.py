@@ -8,6 +8,7 @@ import pytest
 
 import tiny
 from grue import games
+from grue.errors import ConfigError
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.policy.choose import Decoding
@@ -109,3 +110,25 @@ def test_notes_are_read_once_and_the_transcript_is_appended_to() -> None:
             again.segments[0].ids[: episode.turns[-1].state_position + 1]
             == (episode.segments[0].ids[: episode.turns[-1].state_position + 1])
         )
+
+
+def test_a_game_is_not_told_of_later_folds() -> None:
+    """What is trained must not know the games that it is measured on; an evaluation may remember its own fold."""
+    test = tiny.tasks(1, "test")[0]
+    game = games.make("toy")
+    memory = Memory([replace(episode, task=test) for episode in _played(2)])
+    for fold in ("train", "dev"):
+        with pytest.raises(ConfigError, match=f"a {fold} game would be told of test games"):
+            Remembering(game, memory).reset(tiny.tasks(1, fold)[0])
+    with pytest.raises(ConfigError, match="would be told"):
+        remembered(replace(_played(1)[0], task=tiny.tasks(1)[0]), memory)
+    assert "Before:" in Remembering(game, memory).reset(test).goal
+
+
+def test_other_games_of_the_same_problem_are_its_own_too() -> None:
+    """Seed k + 100 of arithmetic poses the problem of seed k."""
+    one, other = (replace(tiny.tasks(1)[0], game="arithmetic", seed=seed) for seed in (7, 8))
+    episode = _played(1)[0]
+    memory = Memory([replace(episode, task=task) for task in (one, other)])
+    found = memory.search(episode.turns[0].observation.text, 5, without=replace(one, seed=107, limit=3))
+    assert [note.task.seed for note in found] == [8]

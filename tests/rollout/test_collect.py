@@ -340,3 +340,45 @@ def test_what_nothing_can_be_drawn_with_is_refused(temperature: float, top_p: fl
 def test_half_a_character_is_named() -> None:
     with pytest.raises(DataError, match="half characters"):
         tiny.encoder().observation("a \ud800 hall")
+
+
+class _Tells(ToyGame):
+    """Its last observation is longer than any context."""
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        observation, reward, outcome = super().step(action)
+        return (replace(observation, text="word " * 900) if outcome else observation), reward, outcome
+
+
+def test_a_game_at_its_limit_that_then_says_too_much_has_no_value_and_is_over() -> None:
+    tasks = tiny.tasks(3, limit=2)
+    plain, valued = (
+        collect(tiny.policy(MODEL), [_Tells(), _Tells()], tasks, SAMPLED, columns=640, values_limit=switch)
+        for switch in (False, True)
+    )
+    assert Outcome.LIMIT in {episode.outcome for episode in plain}
+    close(plain, valued)
+    assert all(episode.last_value == 0 for episode in valued)
+
+
+class _Alike(ToyGame):
+    """From some step on it lists two actions that are one line of text."""
+
+    def __init__(self, since: int) -> None:
+        super().__init__()
+        self._since = since
+
+    def _observation(self, text: str) -> Observation:
+        observation = super()._observation(text)
+        more = ("say a\nb", "say a b") if self._steps >= self._since else ()
+        return replace(observation, actions=tuple(sorted({*(observation.actions or ()), *more})))
+
+
+@pytest.mark.parametrize("kind", ["choose", "aligned", "think"])
+@pytest.mark.parametrize("since", [0, 2])
+def test_a_game_whose_actions_cannot_be_told_apart_fails_alone(kind: str, since: int) -> None:
+    policy = tiny.player(MODEL, kind=kind, thought_tokens=2)
+    broken, whole = collect(policy, [_Alike(since), ToyGame()], tiny.tasks(2, limit=4), SAMPLED, columns=640)
+    assert broken.outcome is Outcome.FAILED and "cannot be told apart" in broken.error
+    assert broken.steps == since
+    assert whole.outcome is not Outcome.FAILED

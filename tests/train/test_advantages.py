@@ -241,3 +241,9 @@ def test_explained_variance_by_hand() -> None:
     assert explained_variance(scaled, settings(gamma=1.0), divisor=0.5) == pytest.approx(1)
     broken = episode((9.0,), (0.0,), Outcome.FAILED)
     assert explained_variance([*half, broken], settings(gamma=1.0)) == explained_variance(half, settings(gamma=1.0))
+
+
+def test_returns_that_are_alike_but_for_rounding_have_no_scale() -> None:
+    scale = RunningScale()
+    scale.add(np.array([1.0, 1.0 - 1e-16, 0.1 + 0.9, 0.3 + 0.7, 0.7 + 0.1 + 0.2]))
+    assert scale.deviation == 1.0

@@ -287,9 +287,16 @@ def test_reading_gives_each_samples_nodes_in_the_order_of_the_samples() -> None:
     model = tiny.policy_model()
     played = items(model, 6)
     random.Random(0).shuffle(played)
-    together = learner_of(model, micro_tokens=300).read(played)
+    together = learner_of(model, micro_tokens=300).read(played, 1.0)
     for item, logits in zip(played, together, strict=True):
-        (alone,) = learner_of(model).read([replace(item)])
+        (alone,) = learner_of(model).read([replace(item)], 1.0)
         n, c = alone.shape
         assert logits.shape[0] == n == sum(len(turn.branches) for turn in item.turns)
         assert torch.allclose(logits[:, :c], alone, atol=1e-5)
+
+
+def test_gradients_are_gone_when_a_step_is_done() -> None:
+    """Games are played then, for which a copy of all that learns would be in the way."""
+    model = tiny.policy_model()
+    learner_of(model).step(items(model), nll, 1.0)
+    assert all(parameter.grad is None for parameter in model.parameters())

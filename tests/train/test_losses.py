@@ -131,3 +131,12 @@ def test_padded_children_give_finite_gradients() -> None:
     assert scores.grad is not None
     assert torch.isfinite(scores.grad).all()
     assert scores.grad[0, 2] == 0
+
+
+def test_a_ratio_that_no_number_holds_is_no_nan() -> None:
+    """As of a long text; an advantage of 0 is common where plays of one game are compared."""
+    log_probs_T, old_T = torch.tensor([0.0, 0.0, -200.0], requires_grad=True), torch.tensor([-200.0, -200.0, 0.0])
+    loss_T = clipped_surrogate(log_probs_T, old_T, torch.tensor([0.0, 1.0, 1.0]), 0.2)
+    assert loss_T.tolist() == pytest.approx([0, -1.2, 0], abs=1e-6)
+    loss_T.sum().backward()
+    assert log_probs_T.grad is not None and log_probs_T.grad.isfinite().all()

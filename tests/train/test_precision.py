@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from grue.policy.choose import Decoding
 from grue.rollout.collect import collect
 from grue.rollout.pack import Batch, Sample, collate, micro_batches, samples
 from grue.storage import checkpoint
+from grue.train.critic import Critic
 from grue.train.learner import Learner
+from grue.train.ppo_update import Updater
 from grue.train.precision import GROWTH_INTERVAL, PATIENCE, LossScale
+from grue.train.reference import Reference
 
 
 def learner_of(model: PolicyModel, **changes: Any) -> Learner:
@@ -239,3 +243,26 @@ def test_attention_of_training_is_put_back_afterwards() -> None:
     with training(model, dropout=False, recompute=False, attention="flash_attention_2"):
         assert config._attn_implementation == "flash_attention_2"
     assert config._attn_implementation == "sdpa"
+
+
+def test_a_pass_that_overflows_in_float16_leaves_the_critic_whole() -> None:
+    """The step is left out, and what it has read is no number."""
+    settings = ("ppo.value_passes=4", "ppo.minibatches=2", "ppo.epochs=1", "ppo.target_kl=0", "ppo.kl_coef=0")
+    config = tiny.config(Path("none"), *settings)
+    model = tiny.policy_model()
+    learner = learner_of(model, dtype="float16")
+    assert learner.scale is not None
+    learner.scale.scale = 1.0
+    critic = Critic(model.value_head, 1e-3, 4, 4, "0")
+    updater = Updater(config, learner, 0.01, critic)
+    plain, calls = model.forward, []
+
+    def sometimes(*inputs: Any) -> Reading:
+        reading = plain(*inputs)
+        calls.append(1)
+        return Reading(*(part * float("inf") for part in reading)) if len(calls) == 3 else reading
+
+    model.forward = sometimes  # type: ignore[method-assign]
+    row = updater.update(tiny.rollouts(model, tiny.tasks(4)), 9, 1.0, Reference(model))
+    assert row["skipped"] == 0.5 and math.isfinite(row["value_loss"])
+    assert all(torch.isfinite(parameter).all() for parameter in model.value_head.parameters())

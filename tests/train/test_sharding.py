@@ -136,8 +136,8 @@ def learnt(form: str, played: list[Sample], processes: Processes, folder: Path) 
     reference = Reference(model)
     rows = [learner.step(played, loss_of, 1.0) for _ in range(3)]
     with reference.in_place():
-        before = learner.read(played)
-    after, measured = learner.read(played), learner.measure(played, loss_of)
+        before = learner.read(played, 1.0)
+    after, measured = learner.read(played, 1.0), learner.measure(played, loss_of)
     actor = Actor(model, "float32")
     tensors, state = learner.state()
     if processes.leads:

@@ -16,6 +16,7 @@ import torch
 
 import tiny
 from grue.algos.advantages import turn_gae
+from grue.algos.losses import branch_log_probs
 from grue.config import PPOConfig, SFTConfig
 from grue.evaluate.stats import wilson
 from grue.models.policy_model import PolicyModel
@@ -138,8 +139,8 @@ def test_ppo_loss_and_gradients_are_those_of_the_library(one: ModuleType, played
     advantages, returns = credit(played, cfg, RunningScale())
     items = samples(played, advantages, returns)
     with torch.no_grad():
-        logits = [reference(*collate([item]).inputs).logits_NC for item in items]
-    batch = collate(with_reference(items, logits, 1.0))
+        log_probs = [branch_log_probs(reference(*collate([item]).inputs).logits_NC, 1.0) for item in items]
+    batch = collate(with_reference(items, log_probs))
     expected, metrics = ppo_loss(
         model(*batch.inputs), batch, cfg, len(batch.turn_row_T), settings.entropy_coef, policy=True
     )

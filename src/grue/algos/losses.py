@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+MOST_LOG_RATIO = 20.0
+
 
 def branch_log_probs(logits_NC: torch.Tensor, temperature: float) -> torch.Tensor:
     """Log-probabilities over the children of each branching node; padded children (-inf) stay at -inf."""
@@ -26,7 +28,8 @@ def clipped_surrogate(
     log_probs_T: torch.Tensor, old_T: torch.Tensor, advantages_T: torch.Tensor, clip: float
 ) -> torch.Tensor:
     """PPO's policy loss for each turn (Schulman et al. 2017, eq. 7); the ratio is that of whole actions."""
-    ratio_T = (log_probs_T - old_T).exp()
+    # of long texts it may pass what numbers can hold, and an advantage of 0 times that is no number
+    ratio_T = (log_probs_T - old_T).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO).exp()
     return -torch.minimum(ratio_T * advantages_T, ratio_T.clamp(1 - clip, 1 + clip) * advantages_T)
 
 

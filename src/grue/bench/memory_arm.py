@@ -66,7 +66,7 @@ def shared(config: Config) -> tuple[PolicyModel, Update]:
 
     def update(items: list[Sample]) -> None:
         with reference.in_place():
-            items = with_reference(items, learner.read(items), cfg.temperature)
+            items = with_reference(items, learner.read(items, cfg.temperature))
         learner.step(items, loss_with(cfg, items, policy=True), 1.0)
 
     return model, update
@@ -83,7 +83,7 @@ def separate(config: Config, quantize: str = "nf4") -> tuple[PolicyModel, Update
     critic_learner = learner_of(critic, config, cfg.value_learning_rate)
 
     def update(items: list[Sample]) -> None:
-        items = with_reference(items, learner.read(items, model=reference), cfg.temperature)
+        items = with_reference(items, learner.read(items, cfg.temperature, model=reference))
         learner.step(items, loss_with(cfg, items, policy=True), 1.0)
         critic_learner.step(items, loss_with(critic_cfg, items, policy=False), 1.0)
 

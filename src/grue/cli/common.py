@@ -10,6 +10,8 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -139,7 +141,14 @@ def split(arguments: Iterable[str] | None, what: str) -> tuple[str | None, list[
 def split_many(arguments: Iterable[str] | None) -> tuple[list[str], list[str]]:
     """(the arguments that are no settings, the settings)."""
     given = list(arguments or ())
-    return [text for text in given if "=" not in text], [text for text in given if "=" in text]
+    settings = [_is_setting(text) for text in given]
+    return list(compress(given, map(not_, settings))), list(compress(given, settings))
+
+
+def _is_setting(text: str) -> bool:
+    """`key=value`, and no folder such as runs/lr=0.1."""
+    key, equals, _ = text.partition("=")
+    return bool(equals) and os.sep not in key and not os.path.isdir(text)  # noqa: PTH112  Path's own one can fail
 
 
 def preset_or_run(name: str | None, out: Path | None) -> tuple[str | None, Path | None]:

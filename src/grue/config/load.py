@@ -169,7 +169,7 @@ def _build(
 
 def _placed(name: Any) -> Any:
     """A model's folder named from the root, since a run may be taken up, and its adapter loaded, from elsewhere."""
-    path = Path(os.path.expanduser(name)) if isinstance(name, str) else None  # noqa: PTH111  Path's own one can fail
+    path = Path(os.path.expanduser(name)) if isinstance(name, str) and name else None  # noqa: PTH111  Path's own one can fail
     return str(path.absolute()) if path and path.is_dir() else name
 
 

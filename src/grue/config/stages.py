@@ -11,6 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 LOCAL: dict[str, Any] = {"local": True}
 
 
+def _parts(value: Any) -> Any:
+    """`value`; of a text the parts between its commas: a file may say it as the command line does."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
 class Stage(BaseModel):
     """A group of settings: frozen, unknown keys refused, no NaN or infinity."""
 
@@ -212,7 +217,12 @@ class PPOConfig(LearningConfig):
     warmup_iterations: int = Field(
         3, ge=0, description="first iterations in which only the critic learns, at most half of all"
     )
-    rate_warmup: int = Field(0, ge=0, description="optimiser steps over which the policy's learning rate rises")
+    rate_warmup: int = Field(
+        0,
+        ge=0,
+        description="optimiser steps over which the policy's learning rate rises; "
+        "with value_passes=0 the value head's too",
+    )
     schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
         "linear", description="learning rate; hold = 2/3 flat, then linear"
     )
@@ -321,6 +331,8 @@ class EvalConfig(Stage):
         False, description="measure the metric of TALES too: the best score in the steps, starting over at an end"
     )
 
+    _listed = field_validator("decodings", mode="before")(_parts)
+
     @field_validator("decodings")
     @classmethod
     def _each_once(cls, decodings: tuple[str, ...]) -> tuple[str, ...]:
@@ -348,6 +360,8 @@ class Config(Stage):
     dagger: DaggerConfig = DaggerConfig()
     ppo: PPOConfig = PPOConfig()
     eval: EvalConfig = EvalConfig()
+
+    _listed = field_validator("track", mode="before")(_parts)
 
     @property
     def sampling_temperature(self) -> float:

@@ -46,7 +46,7 @@ def _add(before: TalesScore, episode: Episode, budget: int) -> TalesScore:
     shown = [turn.observation.score for turn in episode.turns[1:]]
     shown += [episode.score] if episode.turns and episode.final is not None else []
     shown = shown[: budget - before.steps]
-    best = max([before.score, *(int(100 * score) / 100 for score in shown)])
+    best = max([before.score, *(int(100 * score + 1e-9) / 100 for score in shown)])  # 0.29 is 29 points
     crashed = episode.outcome is Outcome.FAILED
     return TalesScore(best, before.steps + len(shown), before.attempts + 1, crashed)
 

@@ -49,8 +49,8 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
     return Episode(task, player.name, tuple(turns), outcome, observation)
 
 
-def demo_report(episodes: Iterable[Episode], pruned_steps: int = 0) -> dict[str, int]:
-    """Counts over demonstrations; `pruned_steps` is the running total that the gold-pruned player keeps."""
+def demo_report(episodes: Iterable[Episode]) -> dict[str, int]:
+    """Counts over demonstrations."""
     counts: Counter[str] = Counter()
     for episode in episodes:
         counts["episodes"] += 1
@@ -59,4 +59,4 @@ def demo_report(episodes: Iterable[Episode], pruned_steps: int = 0) -> dict[str,
         late = episode.steps > episode.task.limit
         counts["won_past_limit" if episode.won and late else str(episode.outcome)] += 1
     names = ("episodes", "won", "won_past_limit", "lost", "limit", "failed", "steps", "invalid_steps")
-    return {name: counts[name] for name in names} | {"pruned_steps": pruned_steps}
+    return {name: counts[name] for name in names}

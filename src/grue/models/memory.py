@@ -18,6 +18,7 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from grue.config import Config, ModelConfig
+from grue.launch import processes_here
 from grue.models.adapter import adapted_matrices, matrices
 from grue.models.architecture import STEPWISE, attends, cache_argument, is_recurrent, takes_places
 from grue.models.load import compute_dtype, default_device, stored_dtype
@@ -91,6 +92,7 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
         always["adapters"] = FULL * learned
     # two buffers while one grows into the other
     slots = max(config.ppo.slots, config.eval.slots, config.dagger.slots if config.dagger.rounds else 0)
+    slots = -(-slots // processes.count)  # each plays its share
     size = (torch.float32 if settings.adapter == "none" and dtype is torch.float32 else dtype).itemsize
     places, states = remembered(model)
     playing = {"cache": int(1.5 * slots * (settings.context + 1) * places * size) + slots * states * FULL}
@@ -102,7 +104,9 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
         "activations": activation_bytes(model, settings, max(tokens), dtype),
     }
     playing["vocabulary in play"], learning["vocabulary"] = vocabulary_bytes(config, vocabulary, max(tokens), slots)
-    return Estimate(always, playing, learning, available_bytes())
+    # processes with a GPU each have it to themselves
+    sharing = processes_here() if processes.count > 1 and default_device() == "cpu" else 1
+    return Estimate(always, playing, learning, available_bytes() // sharing)
 
 
 def learned_weights(model: PreTrainedModel, config: ModelConfig) -> int:

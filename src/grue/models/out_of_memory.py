@@ -58,12 +58,13 @@ def hints(config: Config, stage: str) -> list[str]:
         also = stage == "ppo" and (section == "eval" or (section == "dagger" and corrected))
         if (stage == section or also) and slots > 1:
             found.append(f"{section}.slots={slots // 2} (is {slots}; same games, slower)")
-    if stage != "eval" and not model.optimizer.endswith("8bit"):
-        found.append(f"model.optimizer=adamw-8bit (is {model.optimizer})")
-    if model.adapter == "none":
-        found.append("model.adapter=lora (all weights learn now)")
-    if model.quantize == "none":
-        found.append("model.quantize=nf4")
+    if model.sharding == "none":  # what is in shards takes none of these
+        if stage != "eval" and not model.optimizer.endswith("8bit"):
+            found.append(f"model.optimizer=adamw-8bit (is {model.optimizer})")
+        if model.adapter == "none":
+            found.append("model.adapter=lora (all weights learn now)")
+        if model.quantize == "none":
+            found.append("model.quantize=nf4")
     if model.context > 512:
         found.append(f"model.context={model.context // 2} (is {model.context}; histories are cut sooner)")
     return [*found, "a smaller model"]

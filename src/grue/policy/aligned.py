@@ -59,7 +59,8 @@ class AlignedPolicy:
         self._least = math.log(least) if least > 0 else -math.inf
 
     def room(self, actions: Sequence[str]) -> int:
-        """Tokens of the longest valid action; the trees themselves are not part of the sequence."""
+        """Tokens of the longest valid action; the trees are not part of the sequence. AlikeError as in `choose`."""
+        self.tries(tuple(actions))
         return longest(self.encoder, actions)
 
     def _spoken(self, actions: tuple[str, ...]) -> tuple[tuple[str, Candidate], ...]:

@@ -129,7 +129,11 @@ class ChoosePolicy:
         self.tries = TrieCache(encoder.action)
 
     def room(self, actions: Sequence[str]) -> int:
-        """Tokens of the longest valid action: kept free, so that a decision never has to stop half way."""
+        """Tokens of the longest valid action: kept free, so that a decision never has to stop half way.
+
+        AlikeError where two cannot be told apart, which is said here of one game and not amid all of them.
+        """
+        self.tries(tuple(actions))
         return longest(self.encoder, actions)
 
     def act(

@@ -17,6 +17,10 @@ from grue.errors import ModelError
 Path = tuple[tuple[int, ...], str]  # ids of an action, the action
 
 
+class AlikeError(ModelError):
+    """A game lists actions that are the same, or one the beginning of another, once they are encoded."""
+
+
 class Node:
     """A trie node. `action` is set where an action ends (always a leaf: actions end with a newline).
 
@@ -52,13 +56,13 @@ class Node:
 
 
 def build_trie(actions: Sequence[str], encode: Callable[[str], Sequence[int]]) -> Node:
-    """The trie of `actions`, each encoded by `encode`. Raises ModelError where two actions cannot be told apart."""
+    """The trie of `actions`, each encoded by `encode`. Raises AlikeError where two actions cannot be told apart."""
     paths = [(tuple(encode(action)), action) for action in actions]
     ordered = sorted(ids for ids, _ in paths)
     for ids, following in pairwise(ordered):  # after sorting, a sequence stands directly before those that it begins
         if following[: len(ids)] == ids:
             one, other = [action for found, action in paths if found in (ids, following)][:2]
-            raise ModelError(
+            raise AlikeError(
                 f"the actions {one!r} and {other!r} cannot be told apart by their tokens",
                 hint="an action must not be a prefix of another once encoded; check the tokenizer",
             )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from grue.games.guard import as_played
 from grue.models.policy_model import PolicyModel
 from grue.policy.choose import Decision, Decoding, Lesson, Query, draw
 from grue.policy.engine import Engine
@@ -33,7 +34,7 @@ class WritePolicy:
         decisions = [Decision(query) for query in queries]
         write_lines(self.model, self.encoder, engine, decisions, hidden_BH, decoding, self.encoder.prompt.reply_tokens)
         for decision, query in zip(decisions, queries, strict=True):
-            decision.action = self.encoder.text(decision.taken)
+            decision.action = as_played(self.encoder.text(decision.taken), query.actions)
             decision.valid = decision.action in query.actions if query.actions else bool(decision.action)
             decision.taken += self.encoder.closing(decision.taken)
         return decisions

@@ -28,7 +28,9 @@ class Untrusted:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, markers: Collection[int], special: Collection[int]) -> None:
         self._tokenizer = tokenizer
         self._fast = _splitting(tokenizer, markers) if tokenizer.is_fast else None
-        self._forged = None if self._fast is None else _pieces_of_its_own(self._fast, tokenizer, special)
+        # what nothing else stands for may stand in any text
+        self._special = {*special} - {tokenizer.unk_token_id}
+        self._forged, self._always = _pieces_of_its_own(self._fast, tokenizer, special)
         self._break = self._encode("\n")
         both = self._encode("\na")
         self.spaced = both[: len(self._break)] == self._break and both[len(self._break) :] != self._encode("a")
@@ -42,8 +44,10 @@ class Untrusted:
         return self._joined(text, self._behind)
 
     def _joined(self, text: str, begin: Callable[[str], tuple[int, ...]]) -> tuple[int, ...]:
-        if self._forged is None:
-            return begin(text)
+        if not self._always:
+            ids = begin(text)
+            if self._special.isdisjoint(ids):
+                return ids
         first, *others = _harmless(text, self._forged)
         return begin(first) + tuple(chain.from_iterable(map(self._behind, others)))
 
@@ -89,11 +93,15 @@ def _splitting(tokenizer: PreTrainedTokenizerBase, markers: Collection[int]) -> 
 
 
 def _pieces_of_its_own(
-    fast: Tokenizer, tokenizer: PreTrainedTokenizerBase, special: Collection[int]
-) -> re.Pattern[str] | None:
-    """What has to be cut before a Unigram model reads it, which finds its control and byte pieces in any text."""
-    if json.loads(fast.to_str())["model"]["type"] != "Unigram":
-        return None
+    fast: Tokenizer | None, tokenizer: PreTrainedTokenizerBase, special: Collection[int]
+) -> tuple[re.Pattern[str], bool]:
+    """What has to be cut before a model reads it that has special tokens among its own pieces, and whether always.
+
+    A Unigram model finds its control and byte pieces in any text; others, if they were trained with such pieces, find
+    them where they look for words. They are rare: their texts are cut when one has been found.
+    """
+    always = fast is not None and json.loads(fast.to_str())["model"]["type"] == "Unigram"
     contents = [str(tokenizer.convert_ids_to_tokens(number)) for number in special]
     words = sorted((one for one in contents if len(one) > 1), key=len, reverse=True)
-    return re.compile("|".join([_BYTE, *map(re.escape, words)]))
+    # a normaliser may make small letters of large ones
+    return re.compile("|".join([_BYTE, *map(re.escape, words)]), re.NOFLAG if always else re.IGNORECASE), always

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
-from grue.errors import needs
-from grue.games.base import Game, begin_reset, begin_step
+from grue.errors import ConfigError, needs
+from grue.games.base import PROTECTED, Game, begin_reset, begin_step
+from grue.games.spread import problem
 from grue.types import Episode, Observation, Outcome, Task
 
 _WORD = re.compile(r"[^\W_]+")  # letters and digits of any script
@@ -52,6 +53,7 @@ class Memory:
         import bm25s
 
         self.notes = [note for episode in episodes if (note := note_of(episode)) is not None]
+        self.folds = {note.task.fold for note in self.notes}
         terms = [words(note.begins) for note in self.notes]
         self._index = bm25s.BM25() if any(terms) else None
         if self._index is not None:
@@ -63,7 +65,7 @@ class Memory:
     def search(self, begins: str, count: int = 1, *, without: Task | None = None) -> list[Note]:
         """The `count` notes whose games begin most like `begins`, the best first.
 
-        `without` leaves out notes about that very game, whatever its step limit.
+        `without` leaves out notes about the problem that this game poses, whatever its step limit.
         """
         query = words(begins)
         if self._index is None or not query or count < 1:
@@ -72,15 +74,27 @@ class Memory:
         ranked = sorted(range(len(self.notes)), key=lambda place: (-float(scores[place]), place))
         found = [self.notes[place] for place in ranked]
         if without is not None:
-            found = [note for note in found if replace(note.task, limit=without.limit) != without]
+            posed = _problem(without, begins)
+            found = [note for note in found if _problem(note.task, note.begins) != posed]
         return found[:count]
+
+    def told(self, task: Task, begins: str, count: int, *, own: bool) -> list[Note]:
+        """What the player of `task` may be told. ConfigError where the memory holds games of a later fold."""
+        later = self.folds & {*PROTECTED.get(task.fold, ())}
+        if later:
+            raise ConfigError(
+                f"a {task.fold} game would be told of {' and '.join(sorted(later))} games",
+                hint="make its memory of episodes of its own fold",
+            )
+        return self.search(begins, count, without=None if own else task)
 
 
 class Remembering:
     """`game` whose goal also tells the notes of `memory` about games that begin like this one.
 
     The goal stands at the head of the transcript, so notes are read once, and the transcript is appended to as ever.
-    `own` = False leaves out notes about the very game that is played: what other games teach, and no more.
+    `own` = False leaves out notes about the very problem that is posed: what other games teach, and no more. A memory
+    that holds games of a later fold is a ConfigError: what is trained must not know the games that it is measured on.
     """
 
     def __init__(self, game: Game, memory: Memory, count: int = 1, *, own: bool = True) -> None:
@@ -92,7 +106,7 @@ class Remembering:
 
     def reset(self, task: Task) -> Observation:
         observation = self._game.reset(task)
-        notes = self._memory.search(observation.text, self._count, without=None if self._own else task)
+        notes = self._memory.told(task, observation.text, self._count, own=self._own)
         self._goal = with_notes(observation.goal, notes)
         return replace(observation, goal=self._goal)
 
@@ -117,10 +131,14 @@ def remembered(episode: Episode, memory: Memory, count: int = 1, *, own: bool = 
     if not episode.turns:
         return episode
     first = episode.turns[0].observation
-    notes = memory.search(first.text, count, without=None if own else episode.task)
+    notes = memory.told(episode.task, first.text, count, own=own)
     goal = with_notes(first.goal, notes)
     turns = tuple(replace(turn, observation=replace(turn.observation, goal=goal)) for turn in episode.turns)
     return replace(episode, turns=turns)
+
+
+def _problem(task: Task, begins: str) -> Hashable:
+    return problem(replace(task, limit=0), Observation(begins, "", "", None, 0.0))
 
 
 def words(text: str) -> list[str]:

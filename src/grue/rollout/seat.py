@@ -10,6 +10,7 @@ from grue.games import Game, begin_step
 from grue.games.teachers import Adviser
 from grue.policy.choose import Decision, Query
 from grue.policy.policy import Policy
+from grue.policy.trie import AlikeError
 from grue.prompts.history import History
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
@@ -50,8 +51,11 @@ class Seat:
         self.history = History(self.policy.encoder, self.observation.goal, task.limit, self.columns)
         if self.adviser is not None:
             self.adviser.start(task, self.observation)
-        # If even the first observation does not fit, the settings are wrong: raise instead of failing one game.
-        self._show()
+        try:
+            # if even the first observation does not fit, the settings are wrong: that is no failure of one game
+            self._show()
+        except AlikeError as error:
+            return self._end(Outcome.FAILED, f"{error.message}; {error.hint}")
         return None
 
     def unread(self) -> list[int]:
@@ -121,21 +125,23 @@ class Seat:
         try:
             self._show()
         except ModelError as error:  # one state too long: the others go on
+            if outcome is not None:  # what came last can have no value, but the game is over
+                return self._end(outcome)
             return self._end(Outcome.FAILED, f"{error.message}; {error.hint}")
         return None
 
     def close(self, value: float) -> Episode:
         """The episode of a game at its limit, where `value` is the critic's of what came last."""
-        self.at_limit = False
         return replace(self._end(Outcome.LIMIT), last_value=value)
 
     def _show(self) -> None:
         assert self.history is not None and self.observation is not None
-        self.history.show(self.observation, self.policy.room(self.observation.actions or ()))
+        room = 0 if self.at_limit else self.policy.room(self.observation.actions or ())
+        self.history.show(self.observation, room)
 
     def _end(self, outcome: Outcome, error: str = "") -> Episode:
         assert self.task is not None
         segments = self.history.segments() if self.history is not None else ()
         episode = Episode(self.task, self.player, tuple(self.turns), outcome, self.observation, segments, error)
-        self.task = self.history = None
+        self.task, self.history, self.at_limit = None, None, False
         return episode

@@ -88,29 +88,30 @@ class _Round:
     waiting: dict[Future[str], Seat] = field(default_factory=dict)
     refused: list[Episode] = field(default_factory=list)  # of which it is not known yet whose fault it was
     answers: int = 0  # since the last of them
+    ending: bool = False  # nothing more is to be asked
 
     def refill(self, seat: Seat) -> None:
         """The next game that can be begun."""
-        for task in self.queue:
+        for task in () if self.ending else self.queue:
             failed = seat.start(task)
             if failed is None:
                 self._ask(seat)
                 return
             self.on_episode(failed)
 
-    def take(self, future: Future[str]) -> None:
-        """Go on with the game whose answer has come."""
+    def take(self, future: Future[str]) -> BaseException | None:
+        """Go on with the game whose answer has come; the error that ends all, if one came instead."""
         seat = self.waiting.pop(future)
-        try:
-            episode = seat.play(future.result())
-        except RefusedError as error:
+        error = future.exception()
+        if isinstance(error, RefusedError):
             self.refused.append(seat.refused(error))
             self.answers = 0
             self.refill(seat)
             many = len(self.refused) > (self.seats + 1 if self.waiting else 1)
-            if many or not self.client.usage.requests:
-                raise
-            return
+            return error if many or not self.client.usage.requests else None
+        if error is not None:
+            return error
+        episode = seat.play(future.result())
         self.answers += 1
         if self.answers > self.seats:
             self.keep_refused()
@@ -119,6 +120,7 @@ class _Round:
         else:
             self.on_episode(episode)
             self.refill(seat)
+        return None
 
     def keep_refused(self) -> None:
         """The endpoint answers in other games, so those have failed."""
@@ -128,7 +130,13 @@ class _Round:
 
     def _ask(self, seat: Seat) -> None:
         assert seat.observation is not None
+        if self.ending:
+            return
         self.waiting[self.pool.submit(seat.player.act, seat.observation)] = seat
+
+
+def _is_refusal(future: Future[str]) -> bool:
+    return isinstance(future.exception(), RefusedError)
 
 
 def play_all(
@@ -151,8 +159,11 @@ def play_all(
                 play.refill(Seat(game, ApiPlayer(client, name)))
             while play.waiting:
                 done, _ = wait(play.waiting, timeout=0.5, return_when=FIRST_COMPLETED)
-                for future in done:
-                    play.take(future)
+                # what has come beside an error that ends all is paid for, so it is kept, and nothing more is asked
+                play.ending = any(future.exception() and not _is_refusal(future) for future in done)
+                errors = [error for future in done if (error := play.take(future)) is not None]
+                if errors:
+                    raise errors[0]
                 if interrupt is not None:
                     interrupt.check()
             play.keep_refused()

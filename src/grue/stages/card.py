@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
+
 from grue import __version__
 from grue.config import Config
 from grue.games.native import is_one_game
@@ -89,11 +91,12 @@ def _format(config: Config) -> str:
 
 
 def _metadata(config: Config, about: Mapping[str, Any]) -> str:
-    lines = ["---", f"library_name: {'transformers' if about['what'] == 'merged' else 'peft'}"]
+    data: dict[str, Any] = {"library_name": "transformers" if about["what"] == "merged" else "peft"}
     if "/" in about["base"]:  # hubs link it, so it has to be one of their names
-        lines.append(f"base_model: {about['base']}")
-    tags = ["grue", "reinforcement-learning", "text-game", config.game.name]
-    return "\n".join([*lines, "pipeline_tag: text-generation", "tags:", *(f"- {tag}" for tag in tags), "---"])
+        data["base_model"] = about["base"]
+    data["pipeline_tag"] = "text-generation"
+    data["tags"] = ["grue", "reinforcement-learning", "text-game", config.game.name]
+    return f"---\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}---"
 
 
 def _results(config: Config, policy: str, results: Mapping[str, Any] | None) -> list[str]:

@@ -13,7 +13,7 @@ from grue.config import Config, LearningConfig, ModelConfig
 from grue.errors import ConfigError, DataError, GameError, TeacherError, needs
 from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
-from grue.games.teachers import teacher
+from grue.games.teachers import GoldPruned, teacher
 from grue.games.training import check_training
 from grue.launch import this_command
 from grue.models.out_of_memory import explained_memory
@@ -257,7 +257,7 @@ def _demos(session: Session) -> dict[str, Any]:
         jsonl.keep_first(replays, known * cfg.replays)
         jsonl.keep_first(file, known)
     (game,) = session.games(1)
-    player = teacher(cfg.teacher, game)
+    player = teacher(cfg.teacher, game, config.seed)
     train = session.tasks("train", cfg.games)
     with say.bar("demos", len(train), done=known, unit="games") as bar:
         for task in train[known:]:
@@ -272,10 +272,14 @@ def _demos(session: Session) -> dict[str, Any]:
             episodes.append(file, [demonstration])
             bar.advance()
             session.interrupt.check()
-    facts = demo_report(episodes.read(file), getattr(player, "pruned_steps", 0))
+    facts = demo_report(episodes.read(file))
+    pruned = ""
+    if not known and isinstance(player, GoldPruned):  # it knows of the games that it has played itself
+        facts["pruned_steps"] = player.pruned_steps
+        pruned = f" and {player.pruned_steps} pruned"
     say(
         f"{cfg.teacher} won {facts['won']} of {facts['episodes']} train games within {config.game.limit} steps and "
-        f"{facts['won_past_limit']} later; {facts['invalid_steps']} invalid and {facts['pruned_steps']} pruned steps"
+        f"{facts['won_past_limit']} later; {facts['invalid_steps']} invalid{pruned} steps"
     )
     if facts["failed"]:
         error = next(episode.error for episode in episodes.read(file) if episode.outcome is Outcome.FAILED)

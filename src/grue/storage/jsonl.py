@@ -75,9 +75,15 @@ def keep_first(path: Path, count: int) -> None:
 
 def _encode(row: Mapping[str, Any], path: Path) -> bytes:
     try:
-        return orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY)
+        line = orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:  # a lone surrogate, a type that JSON has not, an integer above 64 bits
         raise DataError(f"a row for {path} cannot be written as JSON: {error}") from error
+    if len(line) >= MAX_LINE_BYTES:  # which nobody could read
+        raise DataError(
+            f"a row for {path} has {len(line)} bytes, more than {MAX_LINE_BYTES}",
+            hint="shorter games, or policy.top_p=1, which keeps no list of tokens",
+        )
+    return line
 
 
 def _decode(line: bytes) -> dict[str, Any] | None:

@@ -32,7 +32,8 @@ class RunningScale:
 
     @property
     def deviation(self) -> float:
-        return float(np.sqrt(self.m2 / self.count)) if self.count > 1 and self.m2 > 0 else 1.0
+        found = float(np.sqrt(self.m2 / self.count)) if self.count > 1 else 0.0
+        return found if found > 1e-6 else 1.0  # returns that are alike but for rounding say nothing of their scale
 
 
 def credit(

@@ -7,6 +7,7 @@ a shared trunk disturbs a policy that is nearly deterministic, and an under-fitt
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -46,6 +47,8 @@ class Critic:
         """`passes` passes of AdamW over what is kept; returns the last pass's mean squared error."""
         states_TH = torch.cat([states for states, _ in self.kept])
         targets_T = torch.cat([targets for _, targets in self.kept])
+        if not len(targets_T):  # every pass so far has overflowed
+            return {"value_loss": math.nan}
         # a generator of its own, named by the number of fits, makes a resumed run draw the same batches
         shuffle = torch.Generator().manual_seed(hash_seed(f"{self.seed}/critic/{self.fits}"))
         self.fits += 1

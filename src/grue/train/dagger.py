@@ -26,6 +26,7 @@ from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
 from grue.rollout.pack import Sample
 from grue.storage import episodes, jsonl
+from grue.storage.files import sync_file
 from grue.storage.run import Run
 from grue.train.learner import Learner, learning_rate_factor
 from grue.train.measures import mean, play_metrics
@@ -132,6 +133,7 @@ def _corrected_games(
         if run.leads:
             jsonl.keep_first(file, first)  # what a command left that was killed while it wrote
             episodes.append(file, played)
+            sync_file(file)  # as checkpoints are, which are worth nothing without it
     elif known > cfg.games_per_round and run.leads:  # taken up from an older checkpoint: other weights play from here
         jsonl.keep_first(file, first + cfg.games_per_round)
     processes.wait()

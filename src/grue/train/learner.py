@@ -1,4 +1,4 @@
-"""One optimiser step, shared by all training stages: micro-batches, precision (Accelerate), clipping, schedule."""
+"""One optimiser step, shared by all training stages: micro-batches, precision, clipping, schedule."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import GradientAccumulationPlugin
 
+from grue.algos.losses import branch_log_probs
 from grue.config.stages import LearningConfig, ModelConfig
 from grue.errors import CheckpointError, ConfigError, TrainingError
 from grue.models.checkpointing import training
@@ -75,10 +74,7 @@ class Learner:
         self.device = next(model.parameters()).device
         self.products = compute_dtype(dtype, self.device.type)
         self.scale = LossScale() if self.products is torch.float16 else None
-        # Accelerate's mixed precision and device are global to the process, and ACCELERATE_GRADIENT_ACCUMULATION_STEPS
-        # would divide our losses a second time, so all three are switched off.
-        alone = GradientAccumulationPlugin(num_steps=1)
-        self.accelerator = Accelerator(mixed_precision="no", device_placement=False, gradient_accumulation_plugin=alone)
+        self.policy_model = model
         self.max_grad_norm, self.micro_tokens = max_grad_norm, micro_tokens
         self.attention, self.recompute, self.processes = attention, recompute, processes
         # off where log-probs are compared with those of the play: the ratio would not begin at 1
@@ -92,13 +88,9 @@ class Learner:
             {"params": [p for p in body if p.ndim <= 1], "peak": learning_rate, "weight_decay": 0.0},
             {"params": head, "peak": value_learning_rate, "weight_decay": 0.0},
         ]
-        chosen = make_optimizer(optimizer, [g for g in groups if g["params"]], learning_rate)
+        self.optimizer = make_optimizer(optimizer, [g for g in groups if g["params"]], learning_rate)
         self._learned = body + head
         self.sharded = is_sharded(model)
-        # gradients of several processes are summed here, not averaged by a wrapper around the model
-        evaluated = processes.count > 1
-        self.model = model if self.sharded else self.accelerator.prepare_model(model, evaluation_mode=evaluated)
-        self.optimizer = self.accelerator.prepare_optimizer(chosen)
 
     @classmethod
     def of(cls, model: PolicyModel, settings: ModelConfig, cfg: LearningConfig, **changes: Any) -> Learner:
@@ -118,11 +110,6 @@ class Learner:
         }
         return cls(model, **asked | changes)
 
-    @property
-    def policy_model(self) -> PolicyModel:
-        model: PolicyModel = self.accelerator.unwrap_model(self.model)
-        return model
-
     @peers_explained()
     def step(self, items: Sequence[Sample], loss_of: LossFunction, rate: float) -> dict[str, float]:
         """One optimiser step on `items` at `rate` times the peak learning rates; returns summed metrics.
@@ -131,21 +118,16 @@ class Learner:
         A loss or gradient that is not finite raises TrainingError before any weight changes. In float16 the step is
         left out instead and the loss scale halved, and only a row of such steps raises.
         """
-        totals: dict[str, float] = {}
-        problem = ""
-        self.optimizer.zero_grad(set_to_none=True)
+        sums: dict[str, torch.Tensor] = {}
         with training(self.policy_model, dropout=self.dropout, recompute=self.recompute, attention=self.attention):
             mine, idle, _ = self._groups(items, self.micro_tokens)
             for group, counts in [*((group, True) for group in mine), *((group, False) for group in idle)]:
                 loss, metrics = self._loss(group, loss_of, counts=counts)
-                for name, value in metrics.items():
-                    totals[name] = totals.get(name, 0.0) + value.item()
-                if counts and not torch.isfinite(loss):
-                    problem = problem or f"the loss is {loss.item()}"
-                    if not self.sharded:  # the others wait in the backward pass for this part of its shards
-                        break
-                self.accelerator.backward(loss if self.scale is None else loss * self.scale.scale)
-        problem = self.processes.first(problem)
+                _add(sums, metrics)
+                (loss if self.scale is None else loss * self.scale.scale).backward()
+        totals = _numbers(sums)
+        loss_here = totals.get("loss", 0.0)  # a process may have had nothing to read
+        problem = self.processes.first("" if math.isfinite(loss_here) else f"the loss is {loss_here}")
         norm = float("nan") if problem else self._gradient_norm()
         if not problem and not math.isfinite(norm):
             problem = f"the gradient's norm is {norm}"
@@ -161,6 +143,7 @@ class Learner:
                 f"{problem} at optimiser step {self.step_count}",
                 hint="lower the learning rate, or use model.dtype=float32",
             )
+        self.optimizer.zero_grad(set_to_none=True)  # here: nobody holds gradients while games are played
         self.step_count += 1
         return totals
 
@@ -189,7 +172,7 @@ class Learner:
 
     def _read(self, batch: Batch) -> Reading:
         with self._autocast():
-            reading: Reading = self.model(*batch.inputs)
+            reading: Reading = self.policy_model(*batch.inputs)
         return Reading(*(part.float() for part in reading))
 
     def _autocast(self) -> AbstractContextManager[object]:
@@ -206,8 +189,7 @@ class Learner:
             self.scale.unscale(self._learned)
         if self.sharded:
             return clip_gradients(self._learned, self.max_grad_norm)
-        norm = self.accelerator.clip_grad_norm_(self._learned, self.max_grad_norm)
-        return float(norm) if norm is not None else 0.0
+        return float(torch.nn.utils.clip_grad_norm_(self._learned, self.max_grad_norm))
 
     def _apply(self, rate: float) -> None:
         for parameters in self.optimizer.param_groups:
@@ -220,21 +202,25 @@ class Learner:
     @torch.no_grad()
     def measure(self, items: Sequence[Sample], loss_of: LossFunction) -> dict[str, float]:
         """The metrics that `step` would give, without a step."""
-        self.model.eval()
-        totals: dict[str, float] = {"grad_norm": 0.0}
+        self.policy_model.eval()
+        sums: dict[str, torch.Tensor] = {}
         mine, idle, _ = self._groups(items, 2 * self.micro_tokens)
         for group in mine:
-            for name, value in self._loss(group, loss_of)[1].items():
-                totals[name] = totals.get(name, 0.0) + value.item()
+            _add(sums, self._loss(group, loss_of)[1])
         for group in idle:
             self._loss(group, loss_of, counts=False)
-        return self.processes.total(totals)
+        return self.processes.total({"grad_norm": 0.0, **_numbers(sums)})
 
     @peers_explained()
     @torch.no_grad()
-    def read(self, items: Sequence[Sample], *, model: PolicyModel | None = None) -> list[torch.Tensor]:
-        """Logits (nodes, children) of each sample under `model` (default: the trained one), in the order of `items`."""
-        reader = model if model is not None else self.model
+    def read(
+        self, items: Sequence[Sample], temperature: float, *, model: PolicyModel | None = None
+    ) -> list[torch.Tensor]:
+        """Log-probabilities (nodes, children) of each sample in order, under `model` (default: the trained one).
+
+        On the CPU: of free text each node has the whole vocabulary, and an iteration of such is gigabytes.
+        """
+        reader = model if model is not None else self.policy_model
         reader.eval()
         mine, idle, groups = self._groups(items, 2 * self.micro_tokens)
         read: list[list[torch.Tensor]] = []
@@ -242,9 +228,8 @@ class Learner:
             batch = collate(group).to(self.device)
             with self._autocast() if model is None else nullcontext():
                 logits_NC = reader(*batch.inputs).logits_NC.float()
-            if self.processes.count > 1:
-                logits_NC = logits_NC.cpu()
-            read.append(list(logits_NC.split([sum(len(turn.branches) for turn in item.turns) for item in group])))
+            log_probs_NC = branch_log_probs(logits_NC, temperature).cpu()
+            read.append(list(log_probs_NC.split([sum(len(turn.branches) for turn in item.turns) for item in group])))
         found: dict[int, torch.Tensor] = {}
         for group, pieces in zip(groups, self.processes.gather(read[: len(mine)]), strict=True):
             found |= {id(item): piece for item, piece in zip(group, pieces, strict=True)}
@@ -276,10 +261,21 @@ class Learner:
         moments = unflatten_state(stored, state.get("optimizer", {}))
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
-        page_moments(self.optimizer.optimizer)
+        page_moments(self.optimizer)
         self.step_count = int(state["step_count"])
         if self.scale is not None and "loss_scale" in state:
             self.scale.load_state(state["loss_scale"])
+
+
+def _add(sums: dict[str, torch.Tensor], metrics: Mapping[str, torch.Tensor]) -> None:
+    """Add up on the device, where reading a number would wait for all that is under way."""
+    for name, value in metrics.items():
+        more = value.detach().double()
+        sums[name] = sums[name] + more if name in sums else more
+
+
+def _numbers(sums: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    return dict(zip(sums, torch.stack([*sums.values()]).tolist(), strict=True)) if sums else {}
 
 
 @torch.no_grad()

@@ -55,6 +55,7 @@ def train_ppo(
     stored = selection.resume({"iteration": 0, "env_steps": 0})
     if stored is not None:
         updater.load_state(stored.tensors, stored.state)
+        del stored  # as large as the weights and their moments
     progress = selection.progress
     done = int(progress["iteration"])
     actor = Actor(learner.policy_model, config.model.dtype)
@@ -84,13 +85,16 @@ def train_ppo(
             )
             seats = training_games(games[: cfg.slots], cfg.rename, f"{config.seed}/ppo/{iteration}/names", starts)
             episodes = play(policy, seats, tasks, seed=f"{config.seed}/ppo/{iteration}/play")
-            metrics = rollout_metrics(episodes, time.monotonic() - start, cfg, updater.divisor)
+            played = time.monotonic()
+            metrics = rollout_metrics(episodes, played - start, cfg, updater.divisor)
             rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup)
             metrics |= updater.update(episodes, iteration, rate, reference)
             if iteration == done:
                 _warn_of_gap(metrics["engine_gap"], limit_of(episodes, tolerance(config.model)), cfg.temperature, say)
+            update_s, steps = time.monotonic() - played, sum(episode.steps for episode in episodes)
+            metrics |= {"update_s": update_s, "turns_per_s": steps * metrics["passes"] / update_s}
             progress["iteration"] = iteration + 1
-            progress["env_steps"] += sum(episode.steps for episode in episodes)
+            progress["env_steps"] += steps
             metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
             run.log("ppo", iteration + 1, metrics)
             heap.trim()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -56,12 +55,9 @@ def ppo_loss(
     return loss, {name: value.detach() for name, value in metrics.items()}
 
 
-def with_reference(items: Sequence[Sample], logits: Sequence[torch.Tensor], temperature: float) -> list[Sample]:
-    """The samples with the reference policy's log-probabilities at every branching node."""
-    return [
-        replace(item, reference=branch_log_probs(found, temperature).cpu())
-        for item, found in zip(items, logits, strict=True)
-    ]
+def with_reference(items: Sequence[Sample], log_probs: Sequence[torch.Tensor]) -> list[Sample]:
+    """The samples with the reference policy's log-probabilities at every branching node (`Learner.read`)."""
+    return [replace(item, reference=found) for item, found in zip(items, log_probs, strict=True)]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -103,7 +99,7 @@ class Updater:
 
         TrainingError when more than half of the games failed.
         """
-        cfg, start = self.config.ppo, time.monotonic()
+        cfg = self.config.ppo
         usable = [e for e in episodes if e.outcome is not Outcome.FAILED]
         if len(usable) < len(episodes) / 2:
             raise TrainingError(
@@ -122,7 +118,7 @@ class Updater:
         # text has the whole vocabulary to its reference, which is gigabytes
         if cfg.kl_coef > 0 or (iteration % 5 == 0 and self.config.policy.kind not in ("write", "think")):
             with reference.in_place():
-                items = with_reference(items, self.learner.read(items), cfg.temperature)
+                items = with_reference(items, self.learner.read(items, cfg.temperature))
         policy = iteration >= cfg.warmup
         # no clipped policy loss holds the trunk back while the critic warms up
         self.learner.policy_model.value_shares_trunk = policy and cfg.value_shares_trunk
@@ -141,10 +137,8 @@ class Updater:
             mean |= self.baseline.learn(usable, returns, self.divisor)
         if policy:
             self._steer_entropy(mean["entropy"])
-        mean |= {"passes": passes, "updates": len(rows) if policy or self.critic is None else 0}
-        mean |= {"entropy_coef": self.entropy_coef, "kl_old": kl_old}
-        seconds, turns = time.monotonic() - start, passes * sum(episode.steps for episode in episodes)
-        return {**mean, "update_s": seconds, "turns_per_s": turns / seconds}
+        updates = len(rows) if policy or self.critic is None else 0
+        return {**mean, "updates": updates, "passes": passes, "entropy_coef": self.entropy_coef, "kl_old": kl_old}
 
     def state(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         """(tensors by group, JSON) for a checkpoint; the learner stores itself."""
@@ -212,7 +206,11 @@ class Updater:
         metrics = self.learner.step(items, loss_of, rate) if learns else self.learner.measure(items, loss_of)
         metrics["learning_rate"] = rate * cfg.learning_rate if policy else 0.0
         if seen is not None and self.critic is not None:
-            seen += [(states, targets) for states, targets in self.learner.processes.gather_tensors(here)]
+            for states_TH, targets_T in self.learner.processes.gather_tensors(here):
+                if self.learner.scale is not None:  # a pass in float16 that overflowed, whose step was left out
+                    whole_T = states_TH.isfinite().all(-1)
+                    states_TH, targets_T = states_TH[whole_T], targets_T[whole_T]
+                seen.append((states_TH, targets_T))
         return metrics
 
     def _steer_entropy(self, entropy: float) -> None:

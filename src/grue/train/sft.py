@@ -77,6 +77,7 @@ def train_sft(
     learner.processes.check_read(str(folder), stored.tensors["model"].values() if stored else ())
     if stored is not None:
         learner.load_state(stored.tensors, stored.state)
+        del stored  # as large as the weights and their moments
     run.rewind("sft", learner.step_count)
     saved = time.monotonic()
     with say.bar("SFT", total, done=learner.step_count, unit="steps") as bar:
@@ -86,6 +87,11 @@ def train_sft(
                 items, made = items_of(epoch), epoch
             # the order of an epoch comes from its number alone, so a resumed run goes on in the same order
             parts = list(minibatches(items, per_epoch, random.Random(f"{config.seed}/sft/{epoch}")))
+            if len(parts) <= place:
+                raise TrainingError(
+                    f"pass {epoch} over the demonstrations has {len(parts)} batches, the first had {per_epoch}",
+                    hint="sft.rename cuts episodes into fewer segments there; set sft.episodes_per_batch higher",
+                )
             for part in parts[place:]:
                 rate = learning_rate_factor(cfg.schedule, learner.step_count, total, cfg.warmup_steps)
                 # as with the order: dropout of a step comes from its number alone

@@ -19,6 +19,7 @@ from gymnasium import spaces
 from grue.config.presets import PRESETS
 from grue.errors import ConfigError
 from grue.games import canonical_params, make, tasks
+from grue.games.base import fold_range
 from grue.games.guard import MAX_ACTION, as_played
 from grue.games.params import Params
 from grue.prompts.transcript import render_task
@@ -136,7 +137,12 @@ class GrueEnv(gymnasium.Env[str, Any]):
             return self._tasks[int(self.np_random.integers(len(self._tasks)))]
         known, seed = self._tasks[0], options["game_seed"]
         seed = int(seed) if isinstance(seed, np.integer) else seed
-        return Task(known.game, known.params, known.fold, seed, known.limit)
+        task = Task(known.game, known.params, known.fold, seed, known.limit)
+        if seed in fold_range(known.fold) and task not in self._tasks:
+            raise ConfigError(
+                f"game_seed={seed} is a game that a later fold of {known.game} measures", hint="choose another"
+            )
+        return task
 
     def _text_of(self, index: Any) -> str:
         actions = self._seen.actions or ()
@@ -184,6 +190,8 @@ class GrueEnv(gymnasium.Env[str, Any]):
 @lru_cache(maxsize=32)
 def _tasks(game: str, params: str, fold: str, limit: int, java: str | None) -> tuple[Task, ...]:
     """The games of a fold. Kept: telling which kitchens may be used takes a second or more."""
+    if fold == "pretrain":
+        raise ConfigError("fold='pretrain' is for making the embedded base", hint="folds are train, dev and test")
     return tuple(tasks(game, params, fold, limit, java=java))
 
 

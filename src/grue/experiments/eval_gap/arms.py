@@ -152,9 +152,9 @@ class PPOArm:
         items = samples(episodes, advantages, targets)
         if self.arm.kl == "reference":
             with reference.in_place():
-                items = with_reference(items, learner.read(items), cfg.temperature)
+                items = with_reference(items, learner.read(items, cfg.temperature))
         elif self.arm.kl == "old":
-            items = with_reference(items, learner.read(items), cfg.temperature)
+            items = with_reference(items, learner.read(items, cfg.temperature))
         rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup_iterations)
         warm, rows = iteration < cfg.warmup_iterations, []
         states: list[torch.Tensor] = []
