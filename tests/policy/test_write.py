@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 import decoders
 import tiny
 from grue import games
+from grue.games.guard import as_played
 from grue.models.policy_model import PolicyModel
-from grue.policy.choose import Decoding, Query
+from grue.policy import write
+from grue.policy.choose import Decision, Decoding, Query
 from grue.policy.engine import Engine
 from grue.policy.write import WritePolicy, nucleus
+from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
 from grue.types import Observation, Turn
 
@@ -97,7 +100,21 @@ def test_every_reply_is_closed_and_none_is_longer_than_it_may_be() -> None:
                 assert segment.ids[end : following.state_position + 1] == shown
                 assert len(written) <= 4 + len(player.encoder.closing(()))
                 assert player.encoder.closing(written) == ()
-                assert player.encoder.text(written) == turn.action
+                assert as_played(player.encoder.text(written), turn.observation.actions) == turn.action
+
+
+def test_a_reply_is_judged_as_the_game_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two spaces are one to every game."""
+    player = tiny.player(MODEL, kind="write", reply_tokens=30)
+
+    def wide(model: object, encoder: Encoder, engine: object, decisions: list[Decision], *_: object) -> None:
+        for decision in decisions:
+            action = next(one for one in decision.query.actions if " " in one)
+            decision.taken = [*encoder.action(action.replace(" ", "  "))]
+
+    monkeypatch.setattr(write, "write_lines", wide)
+    (episode,) = collect(player, [games.make("toy")], tiny.tasks(1), Decoding(), columns=640)
+    assert episode.turns and all(turn.valid and turn.action in turn.observation.actions for turn in episode.turns)
 
 
 def test_a_listed_action_that_is_written_is_valid_and_only_such_a_one() -> None:
