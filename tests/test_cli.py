@@ -331,3 +331,11 @@ def test_json_is_json_in_any_code_page(encoding: str) -> None:
     environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, check=True)
     assert json.loads(done.stdout) == said
+
+
+def test_a_run_may_have_an_equals_sign_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=0.1").mkdir()
+    assert common.split_many(["lr=0.1", "sft.epochs=2"]) == (["lr=0.1"], ["sft.epochs=2"])
+    there = f"runs{os.sep}lr=0.1"
+    assert common.split_many([there, "model.name=runs/x"]) == ([there], ["model.name=runs/x"])

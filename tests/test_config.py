@@ -321,3 +321,18 @@ def test_a_folder_stays_the_model_from_wherever_a_run_is_taken_up(
     assert load_config("toy", ["model.name=~/models/mine"]).model.name == str(tmp_path / "models/mine")
     (tmp_path / "settings.yaml").write_text("model: {name: models/mine}\n")
     assert load_config(file=tmp_path / "settings.yaml").model.name == str(tmp_path / "models/mine")
+
+
+def test_a_file_may_say_a_list_as_the_command_line_does(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("track: tensorboard\neval:\n  decodings: greedy, sampled\n", encoding="utf-8")
+    config = load_config(file=file)
+    assert (config.track, config.eval.decodings) == (("tensorboard",), ("greedy", "sampled"))
+    file.write_text("track: tensorbord\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="track"):
+        load_config(file=file)
+
+
+def test_no_model_is_not_the_folder_that_one_is_in() -> None:
+    with pytest.raises(ConfigError, match=r"model\.name"):
+        load_config(overrides=["model.name="])

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 import architectures
@@ -412,3 +413,16 @@ class Refusing(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+
+def test_the_head_of_a_card_is_yaml_whatever_the_game_is_called() -> None:
+    config = load_config(overrides=["game.name=jericho:hunger: a tale.z5"])
+    about = {"what": "merged", "policy": "sft", "base": "org/name", "versions": {}}
+    about |= {"probe": {"turns": 1, "mean": 0.0, "largest": 0.0, "same_choice": 1.0}}
+    _, head, _ = model_card(config, about, None).split("---", 2)
+    assert yaml.safe_load(head) == {
+        "library_name": "transformers",
+        "base_model": "org/name",
+        "pipeline_tag": "text-generation",
+        "tags": ["grue", "reinforcement-learning", "text-game", "jericho:hunger: a tale.z5"],
+    }

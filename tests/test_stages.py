@@ -18,11 +18,13 @@ import decoders
 import tiny
 from grue import stages
 from grue.config import Config, load_config, override, read_config
-from grue.errors import CheckpointError, ConfigError, DataError, GameError, GrueError, ModelError
+from grue.errors import CheckpointError, ConfigError, DataError, GameError, GrueError, ModelError, TrainingError
 from grue.evaluate.runs import compare_runs
 from grue.hardware import physical_cores
+from grue.interrupt import Interrupt
 from grue.models.load import load_model
 from grue.progress import Progress
+from grue.rollout.pack import samples
 from grue.stages.export import export_run
 from grue.stages.final import side_games
 from grue.stages.runner import plan
@@ -31,6 +33,8 @@ from grue.stages.trained import load_trained, read_probe
 from grue.storage import checkpoint, episodes, jsonl
 from grue.storage.contents import read_metrics, read_run_config, read_stages
 from grue.storage.run import Run
+from grue.train.learner import Learner
+from grue.train.sft import train_sft
 from grue.types import Outcome
 
 QUIET = Progress(quiet=True)
@@ -265,7 +269,7 @@ def test_a_baseline_that_is_not_used_is_said_to_be(
 ) -> None:
     groups = ["ppo.plays_per_game=2", "ppo.group_weight=1", "ppo.game_baseline=true", "ppo.value_passes=1"]
     stages.run_all(override(config, groups), tmp_path / "run", say=Progress(stderr=True))
-    assert "ppo.game_baseline is fitted and not used" in capsys.readouterr().err
+    assert "ppo.game_baseline is fitted and not used" in capsys.readouterr().out
 
 
 def test_a_fold_with_fewer_games_than_asked_for_says_so(
@@ -275,7 +279,7 @@ def test_a_fold_with_fewer_games_than_asked_for_says_so(
     with open_session(Run(tmp_path / "run", small), small, Progress(stderr=True)) as session:
         found = [len(session.tasks("train", 2000)) for _ in range(2)]
     assert found == [760, 760]
-    assert capsys.readouterr().err.count("toy has 760 train games here, fewer than 2000") == 1
+    assert capsys.readouterr().out.count("toy has 760 train games here, fewer than 2000") == 1
 
 
 def test_a_model_that_cannot_be_driven_is_refused_before_anything_is_done(tmp_path: Path) -> None:
@@ -568,7 +572,7 @@ def test_an_unfinished_policy_may_be_measured_with_a_warning(
     out = _unfinished(finished, tmp_path / "run", "ppo")
     (out / "report.html").unlink()
     results = stages.run_stage("eval", config, out, say=Progress(stderr=True), again=True)
-    assert "ppo is not finished" in capsys.readouterr().err
+    assert "ppo is not finished" in capsys.readouterr().out
     assert results["policies"]["ppo"]["decoding"]["greedy"]["env_steps_trained"] > 0
     assert "has not been evaluated" not in (out / "report.html").read_text()
     (out / "episodes/probe-ppo.jsonl").unlink()
@@ -624,3 +628,35 @@ def test_a_kill_before_the_first_file_is_no_run_in_the_way(config: Config, tmp_p
     (tmp_path / ".config.yaml.0123abcd.tmp").write_text("half", encoding="utf-8")
     Run(tmp_path, config)
     assert (tmp_path / "config.yaml").exists()
+
+
+def test_a_random_teacher_plays_otherwise_with_another_seed(tmp_path: Path) -> None:
+    played = []
+    for seed in (0, 1, 1):
+        config = load_config("toy", ["demos.teacher=random", "demos.games=3"], seed=seed)
+        out = tmp_path / f"run{len(played)}"
+        stages.run_stage("demos", config, out, say=QUIET)
+        played.append((out / "episodes" / "demos.jsonl").read_bytes())
+    assert played[0] != played[1] == played[2]
+
+
+def test_pruned_steps_are_told_of_a_stage_that_was_played_at_once(tmp_path: Path, capsys: Any) -> None:
+    """The player counts them, and knows of no game that an earlier command has recorded."""
+    config, out = load_config("coin", ["demos.teacher=gold-pruned", "demos.games=4"]), tmp_path / "run"
+    whole = stages.run_stage("demos", config, out, say=Progress())
+    assert whole["pruned_steps"] >= 0 and " pruned steps" in capsys.readouterr().out
+    jsonl.keep_first(out / "episodes" / "demos.jsonl", 2)
+    (out / "stages.json").unlink()
+    resumed = stages.run_stage("demos", config, out, say=Progress())
+    assert "pruned_steps" not in resumed and "pruned" not in capsys.readouterr().out
+
+
+def test_passes_that_come_out_shorter_are_an_error_and_no_loop(tmp_path: Path) -> None:
+    """Renaming may cut episodes into fewer segments than in the first pass."""
+    config = tiny.config(Path("none"), "sft.epochs=2", "sft.episodes_per_batch=1")
+    model = tiny.policy_model()
+    learner = Learner.of(model, config.model, config.sft)
+    played = samples(tiny.rollouts(model, tiny.tasks(3)))
+    run = Run(tmp_path / "run", config)
+    with pytest.raises(TrainingError, match="pass 1 over the demonstrations has 2 batches, the first had 3"):
+        train_sft(run, config, learner, lambda epoch: played[: 3 - epoch], QUIET, Interrupt())

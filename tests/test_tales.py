@@ -49,6 +49,8 @@ def test_a_win_ends_it_and_losses_never_go_below_zero() -> None:
 
 def test_scores_are_whole_per_cent() -> None:
     assert score([episode([2 / 3, -1.0], Outcome.LOST)], 2).score == 0.66
+    for points in range(101):  # of ScienceWorld; 100 * 0.29 is a little less than 29
+        assert score([episode([points / 100, -1.0], Outcome.LOST)], 2).score == points / 100
 
 
 def test_a_crash_ends_the_game_and_is_marked() -> None:

@@ -13,7 +13,7 @@ from vocabulary_peak import VOCABULARY
 
 import architectures
 import tiny
-from grue.config import Config, load_config
+from grue.config import Config, load_config, override
 from grue.models.load import default_device, load_model
 from grue.models.memory import (
     activation_bytes,
@@ -197,6 +197,14 @@ def test_out_of_memory_names_settings_and_ordered_hints() -> None:
     assert "ppo.micro_tokens=4096" in said
     places = [hint.index(part) for part in ("micro_tokens=2048", "gradient_checkpointing", "slots=64", "lora", "nf4")]
     assert places == sorted(places)
+
+
+def test_no_hint_is_refused() -> None:
+    """Weights in shards take neither adapters nor 8-bit moments."""
+    config = load_config("cooking16", ["model.sharding=fsdp"])
+    for hint in (found.split(" ")[0] for stage in ("sft", "ppo", "eval") for found in hints(config, stage)):
+        if "=" in hint:
+            assert override(config, [hint])
 
 
 def test_of_a_gpu_it_says_what_was_asked_for_and_is_free() -> None:

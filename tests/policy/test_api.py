@@ -33,7 +33,8 @@ from grue.games.play import play
 from grue.policy.api import ApiPlayer, parse_reply
 from grue.policy.chat_client import ApiError, ChatClient
 from grue.policy.endpoint import Endpoint
-from grue.types import Outcome
+from grue.stages.api_eval import play_all
+from grue.types import Episode, Outcome
 
 Start = Callable[..., tuple[str, Path]]
 
@@ -664,3 +665,28 @@ def test_a_command_line_without_a_model_is_a_usage_error(tmp_path: Path) -> None
     assert done.returncode == 2
     assert "--api-model" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_what_has_come_beside_an_error_is_kept() -> None:
+    """It is paid for. Two answers come together: one ends its game, the other is the endpoint's last word."""
+    both = threading.Barrier(2)
+
+    class Breaking(ChatClient):
+        asked = itertools.count()
+
+        def reply(self, messages: Sequence[dict[str, str]]) -> str:
+            number = next(self.asked)
+            both.wait(20)
+            if number % 2 == 0:
+                raise ApiError("the endpoint is gone")
+            return "look"
+
+    for _ in range(10):
+        kept: list[Episode] = []
+        asked = Breaking(Endpoint("http://localhost/v1", "m"))
+        with pytest.raises(ApiError, match="is gone"):
+            play_all(asked, "api", [games.make("toy"), games.make("toy")], tiny.tasks(4, limit=1), kept.append)
+        assert len(kept) <= 1  # the other answer may still have been on its way
+        if kept:
+            break
+    assert kept and next(Breaking.asked) <= 20  # and nothing more was asked
