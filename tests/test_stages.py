@@ -648,7 +648,7 @@ def test_pruned_steps_are_told_of_a_stage_that_was_played_at_once(tmp_path: Path
     jsonl.keep_first(out / "episodes" / "demos.jsonl", 2)
     (out / "stages.json").unlink()
     resumed = stages.run_stage("demos", config, out, say=Progress())
-    assert "pruned_steps" not in resumed and "pruned" not in capsys.readouterr().out
+    assert "pruned_steps" not in resumed and "pruned steps" not in capsys.readouterr().out
 
 
 def test_passes_that_come_out_shorter_are_an_error_and_no_loop(tmp_path: Path) -> None:

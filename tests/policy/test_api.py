@@ -354,7 +354,14 @@ def test_grue_eval_lets_it_play_beside_the_run_and_goes_on_where_it_stopped(
 
 
 def _evaluated(out: Path, settings: Path, url: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return grue("eval", "--config", str(settings), "--out", str(out), "--api", url, "--json", *options)
+    """The command, in this process: a new one takes seconds to import what it needs."""
+    from typer.testing import CliRunner
+
+    from grue.cli.main import app
+
+    command = ["eval", "--config", str(settings), "--out", str(out), "--api", url, "--json", *options]
+    done = CliRunner(env={"OPENAI_API_KEY": None, "GRUE_API_KEY": None}).invoke(app, command)
+    return subprocess.CompletedProcess(command, done.exit_code, done.stdout, done.stderr)
 
 
 def _killed(log: Path, asked: int, *arguments: str) -> None:

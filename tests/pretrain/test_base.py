@@ -338,6 +338,7 @@ def test_what_is_measured_on_unread_games_by_hand(tokenizer: PreTrainedTokenizer
         held_out(model, encoder, [replace(played, won=False)])
 
 
+@pytest.mark.slow
 def test_the_command_makes_a_base_and_measures_it_on_games_it_has_not_read(tmp_path: Path) -> None:
     base = main(tmp_path, games=12, shuffled_games=8, family_games=7, passes=1.0, vocabulary=600, say=QUIET)
     made = json.loads((base / "made.json").read_text())

@@ -160,6 +160,7 @@ COOKING = (
 )
 
 
+@pytest.mark.slow
 def test_the_main_preset_killed_in_ppo_equals_an_unbroken_one(tmp_path: Path) -> None:
     """What a baseline remembers of each game, and knows of the steps to a win, is the same after a kill."""
     config = load_config("cooking16", list(COOKING), None, 0)
@@ -269,6 +270,7 @@ def test_the_command_saves_when_it_is_interrupted_and_says_so_by_its_exit_code(
     assert not (out / "results.json").exists()
 
 
+@pytest.mark.slow
 def test_a_run_in_bfloat16_plays_with_a_copy_that_follows_the_trained_weights(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
