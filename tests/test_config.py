@@ -336,3 +336,30 @@ def test_a_file_may_say_a_list_as_the_command_line_does(tmp_path: Path) -> None:
 def test_no_model_is_not_the_folder_that_one_is_in() -> None:
     with pytest.raises(ConfigError, match=r"model\.name"):
         load_config(overrides=["model.name="])
+
+
+def test_two_seeds_are_one_too_many() -> None:
+    with pytest.raises(ConfigError, match="two seeds are given: seed=3 and --seed 4"):
+        load_config("toy", ["seed=3"], seed=4)
+    with pytest.raises(ConfigError, match="two seeds"):
+        override(load_config("toy"), ["seed=3"], seed=4)
+    assert load_config("toy", ["seed=4"], seed=4).seed == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("sft.lr=1", "did you mean sft.learning_rate?"),
+        ("ppo.foo=3", "sections: "),
+        ("ppo.iteration=3", "ppo.iterations?"),
+    ],
+)
+def test_a_hint_is_near_or_none(given: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match="unknown setting") as caught:
+        load_config("toy", [given])
+    assert hint in caught.value.hint
+
+
+def test_a_part_of_a_list_is_named_by_its_list() -> None:
+    with pytest.raises(ConfigError, match=r"^track='foo': input should be"):
+        load_config("toy", ["track=foo"])

@@ -660,3 +660,41 @@ def test_passes_that_come_out_shorter_are_an_error_and_no_loop(tmp_path: Path) -
     run = Run(tmp_path / "run", config)
     with pytest.raises(TrainingError, match="pass 1 over the demonstrations has 2 batches, the first had 3"):
         train_sft(run, config, learner, lambda epoch: played[: 3 - epoch], QUIET, Interrupt())
+
+
+@pytest.mark.parametrize(
+    ("stage", "change", "said"),
+    [
+        ("ppo", "ppo.iterations=1", "holds no checkpoint"),
+        ("dagger", "dagger.rounds=7", "holds no checkpoint"),
+        ("ppo", "dagger.rounds=7", "DAgger is not done in .*, and dagger.rounds is 7"),
+    ],
+)
+def test_a_stage_that_cannot_begin_changes_no_setting(stage: str, change: str, said: str, tmp_path: Path) -> None:
+    config, out = load_config("toy", ["demos.games=3"]), tmp_path / "run"
+    stages.run_stage("demos", config, out, say=QUIET)
+    before = (out / "config.yaml").read_bytes()
+    with pytest.raises(GrueError, match=said):
+        stages.run_stage(stage, override(config, [change]), out, say=QUIET)  # type: ignore[arg-type]
+    assert (out / "config.yaml").read_bytes() == before
+
+
+def test_what_is_told_not_to_train_leaves_no_policy_and_is_no_result(tiny_folder: Path, tmp_path: Path) -> None:
+    out, small = tmp_path / "run", ("demos.games=4", "eval.games=2", "eval.side_games=0")
+    config = tiny.config(tiny_folder, *small, "sft.epochs=1", "ppo.iterations=0")
+    results = stages.run_all(config, out, say=QUIET)
+    assert "ppo" not in results["policies"]
+    assert load_trained(out).name == "sft"
+    assert {episode["policy"] for _, episode in jsonl.read(out / "episodes" / "shown.jsonl")} == {"base", "sft"}
+    untrained = tmp_path / "untrained"
+    stages.run_all(override(config, ["sft.epochs=0"]), untrained, say=QUIET)
+    with pytest.raises(CheckpointError, match="holds no trained policy"):
+        load_trained(untrained)
+
+
+def test_a_run_of_which_nothing_is_left_says_so(tiny_folder: Path, tmp_path: Path, capsys: Any) -> None:
+    config = tiny.config(tiny_folder, "demos.games=3", "sft.epochs=0", "ppo.iterations=0", "eval.games=2")
+    stages.run_all(config, tmp_path / "run", say=QUIET)
+    stages.run_all(config, tmp_path / "run", say=Progress())
+    said = capsys.readouterr().out
+    assert f"all is done in {tmp_path / 'run'}; --again" in said and "Ctrl-C" not in said

@@ -10,6 +10,8 @@ import pytest
 from grue.errors import DataError
 from grue.evaluate.stats import wilson
 from grue.evaluate.summary import compare, summarise
+from grue.stages.final import _outline
+from grue.storage import episodes
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
 
@@ -189,3 +191,20 @@ def test_repeated_plays_are_averaged() -> None:
     a = [episode(1), episode(1, Outcome.LOST, score=0.0), episode(2)]
     b = [episode(1, Outcome.LOST, score=0.0), episode(2)]
     assert compare(a, b)["difference"] == 0.25
+
+
+def test_what_is_kept_of_a_game_still_says_which_problem_it_posed() -> None:
+    """Differences are measured on what is kept: games that begin alike have to be one game there too."""
+
+    def began(seed: int, text: str) -> Episode:
+        one = episode(seed)
+        turns = (replace(one.turns[0], observation=replace(one.turns[0].observation, text=text)), *one.turns[1:])
+        return replace(one, task=replace(one.task, game="twc"), turns=turns)
+
+    played = [began(20_001, "a kitchen"), began(20_002, "a kitchen"), began(20_003, "a bedroom")]
+    kept = [episodes.from_dict(episodes.to_dict(_outline(one))) for one in played]
+    assert summarise(played, fold="test")["problems"] == summarise(kept, fold="test")["problems"] == 2
+    assert compare(kept, [replace(one, outcome=Outcome.LOST) for one in kept])["games"] == 3
+    older = [replace(one, final=Observation("", "", "", None, one.score)) for one in kept]  # kept no beginning
+    assert "problems" not in summarise(older, fold="test")
+    assert all(_outline(one).final == Observation("", "", "", None, one.score) for one in [episode(5)])

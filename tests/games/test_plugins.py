@@ -21,6 +21,7 @@ from grue.errors import ConfigError, GameError
 from grue.games.base import Game
 from grue.games.faults import Guarded
 from grue.games.play import play
+from grue.games.plugins import load_class
 from grue.games.teachers import HasGold, teacher
 from grue.games.teachers.optimal import SeesAll
 from grue.games.teachers.planned import CanAdvise, CanPlan
@@ -306,3 +307,24 @@ def test_parameters_reach_the_check_of_the_game_as_text(
     with pytest.raises(GameError, match=said):
         games.make(name, params)
     assert checked_by_hand.exit_code == 1 and "check_params" in checked_by_hand.output
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "said", "hint"),
+    [
+        ("x = = 1", "Game", "SyntaxError: theirs.py, line 1: invalid syntax", "import theirs"),
+        ("1 / 0", "Game", "ZeroDivisionError: division by zero", "import theirs"),
+        ("import not_there", "Game", "No module named 'not_there'", "import theirs"),
+        ("class Guess: ...", "Gues", "theirs has no Gues", "did you mean theirs:Guess?"),
+    ],
+)
+def test_a_class_that_cannot_be_had_is_one_line(
+    text: str, asked: str, said: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "theirs", raising=False)
+    with pytest.raises(GameError, match=said) as caught:
+        load_class(f"theirs:{asked}")
+    assert hint in caught.value.hint
+    monkeypatch.delitem(sys.modules, "theirs", raising=False)

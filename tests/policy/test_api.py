@@ -697,3 +697,12 @@ def test_what_has_come_beside_an_error_is_kept() -> None:
         if kept:
             break
     assert kept and next(Breaking.asked) <= 20  # and nothing more was asked
+
+
+def test_an_address_where_nobody_listens_is_said_at_once_and_asked_after(caplog: pytest.LogCaptureFixture) -> None:
+    asked = client("http://127.0.0.1:9/v1", retries=2)
+    with pytest.raises(ApiError, match="has not answered in 3 attempts") as caught:
+        asked.reply(ASK)
+    assert caught.value.hint.startswith("is a server running there")
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("http://127.0.0.1:9/v1 does not answer: ")

@@ -132,8 +132,12 @@ def print_json(result: Any) -> None:
 
 def split(arguments: Iterable[str] | None, what: str) -> tuple[str | None, list[str]]:
     """(the one argument that is no setting, the settings). `what` names that argument in the error about a second."""
+    from grue.config import PRESETS
+
     names, settings = split_many(arguments)
     if len(names) > 1:
+        if {*names} <= {*PRESETS}:
+            raise ConfigError(f"two presets are given: {names[0]} and {names[1]}", hint="leave out one")
         raise ConfigError(f"{names[1]!r} is neither a setting nor {what}", hint="settings are given as key=value")
     return (names[0] if names else None), settings
 
@@ -208,10 +212,10 @@ def run_folder(name: str | None, out: Path | None) -> Path | None:
 
     if name is None:
         return out
-    if out is not None:
-        raise ConfigError(f"two run directories are given: {name} and {out}", hint="leave out one")
     if name in PRESETS and not Path(name).exists():
         raise ConfigError(f"{name} is a preset, not a run directory", hint=f"a new run begins with --preset {name}")
+    if out is not None:
+        raise ConfigError(f"two run directories are given: {name} and {out}", hint="leave out one")
     return Path(name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ def what_to_play(name: str | None, settings: list[str], seed: int) -> tuple[Task
     """The task that the arguments of `grue play` mean. `name` is a preset or a game; the seed tells the fold."""
     if name is not None and name not in PRESETS:
         if not is_known(name):
-            known = ", ".join(dict.fromkeys([*PRESETS, *known_games()]))  # some names are both
-            raise ConfigError(f"{name!r} is neither a preset nor a game", hint=f"known are {known}")
+            known = list(dict.fromkeys([*PRESETS, *known_games()]))  # some names are both
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            raise ConfigError(f"{name!r} is neither a preset nor a game", hint=hint)
         settings, name = [f"game.name={name}", *settings], None
     game = load_config(name, settings).game
     return Task(game.name, canonical_params(game.name, game.params), fold_of(seed), seed, game.limit), game

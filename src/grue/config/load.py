@@ -42,6 +42,7 @@ def load_config(
     in_file = section.get("name") if isinstance(section, dict) else None
     in_settings = [value for key, value in map(_parse, overrides) if key == "game.name"]
     game = str((in_settings or [in_file or DEFAULT_GAME])[-1])
+    _check_seed(overrides, seed)
     data = preset_config(str(preset or named or preset_for(game))).model_dump(exclude_unset=True)
     _drop_settings_of_another_game(data, in_file)
     model = layer.get("model")
@@ -53,6 +54,8 @@ def load_config(
 
 def override(config: Config, overrides: Iterable[str] = (), seed: int | None = None) -> Config:
     """`config` with some settings changed by `key=value` texts."""
+    overrides = list(overrides)
+    _check_seed(overrides, seed)
     return _build(config.model_dump(), overrides, seed)
 
 
@@ -167,6 +170,13 @@ def _build(
         raise _explain(error, [key for key, _ in settings], where, strange) from None
 
 
+def _check_seed(overrides: Iterable[str], seed: int | None) -> None:
+    """ConfigError where a command gives two seeds."""
+    for key, value in map(_parse, overrides):
+        if key == "seed" and seed is not None and str(value) != str(seed):
+            raise ConfigError(f"two seeds are given: seed={value} and --seed {seed}", hint="leave out one")
+
+
 def _placed(name: Any) -> Any:
     """A model's folder named from the root, since a run may be taken up, and its adapter loaded, from elsewhere."""
     path = Path(os.path.expanduser(name)) if isinstance(name, str) and name else None  # noqa: PTH111  Path's own one can fail
@@ -238,7 +248,7 @@ def _typed(annotation: Any, text: str) -> Any:
 def _explain(error: ValidationError, given: list[str], where: str, strange: str) -> ConfigError:
     """The first thing wrong, as what, where, value and hint."""
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
+    key = ".".join(str(part) for part in first["loc"] if isinstance(part, str))  # without the place in a list
     place = "" if key in given else where
     if first["type"] == "extra_forbidden":
         # A section that does not exist is reported as the setting that was meant to be in it.
@@ -256,10 +266,19 @@ def _nearest(key: str, strange: str) -> str:
     """What may have been meant; `strange` or the sections where nothing is like it."""
     keys = known_keys()
     same_leaf = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
-    near = same_leaf or difflib.get_close_matches(key, keys, n=1) or _near_leaf(key, keys)
+    near = same_leaf or _short_for(key, keys) or difflib.get_close_matches(key, keys, n=1, cutoff=0.7)
+    near = near or _near_leaf(key, keys)
     if near:
         return f"did you mean {' or '.join(near[:3])}?"
     return strange or f"sections: {', '.join(name for name in Config.model_fields if name != 'preset')}"
+
+
+def _short_for(key: str, keys: list[str]) -> list[str]:
+    """Settings of the same section whose words begin with the letters of `key`: lr, bs, gae."""
+    section, _, short = key.rpartition(".")
+    names = [known for known in keys if known.rpartition(".")[0] == section]
+    initials = {known: "".join(word[0] for word in known.rpartition(".")[2].split("_")) for known in names}
+    return [known for known in names if len(short) > 1 and initials[known] == short]
 
 
 def _near_leaf(key: str, keys: list[str]) -> list[str]:
@@ -305,7 +324,10 @@ def _read_yaml(file: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{file} is not a YAML file of settings: {' '.join(str(error).split())}") from error
+        raise ConfigError(
+            f"{file} is not a YAML file of settings: {' '.join(str(error).split())}",
+            hint="mend that line; a run's own file as it was written, or the run begins anew in another folder",
+        ) from error
     if not isinstance(data or {}, dict):
         raise ConfigError(f"{file} holds {type(data).__name__}, not sections of settings")
     return data or {}

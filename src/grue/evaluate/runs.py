@@ -178,11 +178,12 @@ def _mean(played: Sequence[Games], games: Sequence[Task]) -> dict[str, Any]:
     for name, which in MEASURES.items():
         x_RG = _table(played, games, which)
         between = mean_over_seeds(x_RG)[1:3] if over_seeds else bootstrap_mean(x_RG[0])
-        found |= {name: round(float(x_RG.mean()), 6), f"{name}_ci95": _rounded(between)}
+        ends = [min(1.0, end) for end in between]  # 1 is the highest score there is
+        found |= {name: round(float(x_RG.mean()), 6), f"{name}_ci95": _rounded(ends)}
     won_RG = _table(played, games, "won")
     if np.isin(won_RG, (0, 1)).all() and (not over_seeds or np.ptp(won_RG) == 0):  # as in the table of one run
         found["success_ci95"] = _rounded(wilson(int(won_RG[0].sum()), won_RG.shape[1]))
-    found["success_ci95"] = [min(1.0, max(0.0, end)) for end in found["success_ci95"]]
+    found["success_ci95"] = [max(0.0, end) for end in found["success_ci95"]]
     return {**found, "over_seeds": over_seeds}
 
 

@@ -12,11 +12,14 @@ Only what is installed counts: a configuration or run directory names games, nev
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from grue.errors import ConfigError, GameError, GrueError
+from grue.errors import ConfigError, GameError, GrueError, first_line
 from grue.games.base import Game
 from grue.games.faults import Guarded
 from grue.games.params import Params, parse
@@ -95,9 +98,19 @@ def _entry(game: str) -> EntryPoint:
 
 def _load(entry: EntryPoint) -> Any:
     try:
-        return entry.load()
-    except (ImportError, AttributeError) as error:
+        module = import_module(entry.module)
+    except Exception as error:  # theirs: whatever their file does when it is read
+        if isinstance(error, SyntaxError):
+            error = SyntaxError(f"{Path(error.filename or '?').name}, line {error.lineno}: {error.msg}")
         raise GameError(
-            f"cannot import the game {entry.name!r} from {entry.value!r}: {error}",
-            hint="it is declared as package.module:Class",
+            f"cannot import the game {entry.name!r}: {type(error).__name__}: {first_line(error)}",
+            hint=f"python -c 'import {entry.module}' shows where",
         ) from error
+    found = getattr(module, entry.attr, None) if entry.attr else None
+    if found is None:
+        near = get_close_matches(entry.attr, dir(module), n=1)
+        raise GameError(
+            f"{entry.module} has no {entry.attr or 'class that is named'}, for the game {entry.name!r}",
+            hint=f"did you mean {entry.module}:{near[0]}?" if near else "a game is named as package.module:Class",
+        )
+    return found

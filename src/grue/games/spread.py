@@ -22,13 +22,14 @@ def problem(task: Task, first: Observation | None) -> Hashable:
     number = PROBLEMS.get(task.game)
     if number is not None:
         return (task.game, task.params, task.fold, task.seed % number)
-    if first is not None and _has_few_games(task.game, task.params):
+    if first is not None and first.text and has_few_games(task):  # older files have kept no text
         return (task.game, task.params, task.fold, first.text, first.goal, first.inventory, first.actions)
     return task
 
 
-def _has_few_games(game: str, params: str) -> bool:
+def has_few_games(task: Task) -> bool:
     """Whether seeds of a fold often make the same game: 200 test games of twc are 73, of a task of ScienceWorld ten."""
+    game, params = task.game, task.params
     if game == "coin":
         return parse(params).get("numLocations", FAMILIES[game]["numLocations"][0]) <= _FEW_ROOMS
     if game == "textworld-coin":

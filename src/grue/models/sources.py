@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -43,6 +44,7 @@ def read_config(config: ModelConfig) -> dict[str, Any]:
             f"there is no folder {config.name!r}, which model.name names",
             hint=f"{HINT}. Was it moved? Its new place goes into model.name, of a run into its config.yaml",
         )
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what it says of every attempt, we say once
     try:
         found: dict[str, Any] = PreTrainedConfig.get_config_dict(source_of(config), revision=config.revision)[0]
     except (OSError, ValueError, KeyError) as error:
@@ -82,7 +84,7 @@ def _hint(name: str) -> str:
         return "that is an adapter or a run; give the folder that grue export RUN --what merged makes"
     if folder.is_dir() or name == EMBEDDED:
         return HINT
-    return f"there is no folder {name} here; {HINT}"
+    return f"there is no folder {name} here, and the hub cannot be reached or has no such model; {HINT}"
 
 
 def refuse_code(name: str, config: Mapping[str, Any], path: str = "") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import random
 import re
 import socket
@@ -22,6 +23,8 @@ from grue.errors import GrueError
 from grue.policy.connection import connect, proxy_of
 from grue.policy.endpoint import Endpoint
 from grue.storage import jsonl
+
+_log = logging.getLogger(__name__)
 
 RETRIED = frozenset((408, 409, 425, 429, *range(500, 600))) - {501, 505}  # gateways have numbers of their own
 OF_THE_REQUEST = frozenset((400, 413, 422))  # a filter, a conversation that is too long: the next game may be fine
@@ -102,11 +105,17 @@ class ChatClient:
                 return self._count(answer, time.monotonic() - began)
             except _RetryError as problem:
                 if attempt == self.endpoint.retries or self._stopped.is_set():
+                    never = "is a server running there, and is that its address (most end in /v1)?"
+                    left = "the same command, without --again, goes on with the games that are left"
                     raise ApiError(
                         f"{self.endpoint.url} has not answered in {attempt + 1} attempts: {problem}",
-                        hint="the same command, without --again, goes on with the games that are left",
+                        hint=left if self.usage.requests else never,
                     ) from problem
                 with self._lock:
+                    if not self.usage.retries and not self.usage.requests:
+                        _log.warning(
+                            "%s does not answer: %s. It is asked again, for a while", self.endpoint.url, problem
+                        )
                     self.usage.retries += 1
                     self._write()
                     jitter = 0.5 + self._jitter.random()

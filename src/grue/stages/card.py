@@ -36,7 +36,7 @@ def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, A
         _metadata(config, about),
         f"# {policy_title(about['policy'])} policy for {game.name}",
         f"A language-model policy that plays the text game {game.name} ({params}), {game.limit} steps a game. It was "
-        f"trained with [grue](https://pypi.org/project/grue/) {__version__}, preset `{config.preset}`, seed "
+        f"trained with grue {__version__}, preset `{config.preset}`, seed "
         f"{config.seed}, on top of `{about['base']}`. "
         + (
             (

@@ -16,6 +16,7 @@ from grue.evaluate.runs import measured_games
 from grue.evaluate.summary import compare, summarise
 from grue.evaluate.tales import tales_scores
 from grue.games.play import play
+from grue.games.spread import has_few_games
 from grue.games.teachers import HasGold, teacher
 from grue.hardware import hardware, versions
 from grue.policy.choose import Decoding
@@ -217,8 +218,12 @@ def _play_scripted(session: Session, name: str, tasks: Sequence[Task], bar: Bar 
 
 
 def _outline(episode: Episode) -> Episode:
-    """How it ended, without what happened: enough for paired differences, and small."""
-    final = Observation("", "", "", None, episode.score)
+    """How it ended, without what happened: enough for paired differences, and small.
+
+    Where a fold repeats its games also how it began, which says what problem it posed.
+    """
+    began = episode.first if has_few_games(episode.task) else None
+    final = replace(began or Observation("", "", "", None, 0.0), score=episode.score)
     return replace(episode, turns=(), segments=(), final=final)
 
 

@@ -57,7 +57,6 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
         if not _is_plain(config) and not (out / "stages.json").exists():
             check_model(config.model, config.policy)
     run = open_run(out, config, "demos" if again else "", processes)
-    say(plan(config, out))
     wanted = [name for name in STAGES if name != "dagger" or config.dagger.rounds]
     missing = [name for name in wanted if not run.is_done(name)]
     if {*TRAINING} & set(missing):
@@ -65,6 +64,7 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
             missing.insert(0, "demos")
         if "eval" not in missing:  # what an earlier command has measured is of other weights
             missing.append("eval")
+    say(plan(config, out) if missing else f"all is done in {out}; --again begins anew, and deletes what is there")
     results = None if missing else read_results(out)
     if results is None:
         with open_session(run, config, say, processes) as session:
@@ -95,6 +95,9 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
             raise ConfigError("dagger.rounds is 0", hint=f"for example: grue dagger {out} dagger.rounds=5")
         if name == "eval":  # before games are played
             check_trained(out, config)
+        undone = again or read_stages(out).get(name, {}).get("state") != "done"
+        if undone and (out / "config.yaml").exists():  # before it takes over settings of a stage that cannot begin
+            _check_ready(name, out, config)
     run = open_run(out, config, name if again else "", processes, name)
     if name == "eval":
         _warn_unfinished(run, say)
@@ -124,6 +127,18 @@ def _warn_unfinished(run: Run, say: Progress) -> None:
                 f"{stage} is not finished in {run.out}: this measures its best weights so far. "
                 f"grue {stage} {run.out} goes on with it, and it is measured again"
             )
+
+
+def _check_ready(stage: str, out: Path, config: Config) -> None:
+    """An error where the weights that a stage begins with are not there."""
+    if stage == "ppo" and config.dagger.rounds:
+        if read_stages(out).get("dagger", {}).get("state") != "done":  # what is there may still change
+            raise DataError(
+                f"DAgger is not done in {out}, and dagger.rounds is {config.dagger.rounds}",
+                hint=f"grue dagger {out}, or dagger.rounds=0 to go without",
+            )
+    elif stage in ("dagger", "ppo"):
+        check_weights(out, "sft")
 
 
 def _is_plain(config: Config) -> bool:
@@ -218,7 +233,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _check_before(session: Session, name: str) -> None:
     """An error where a stage cannot succeed: once it has begun, its settings are settled, and --again has deleted."""
-    run, dagger_rounds = session.run, session.config.dagger.rounds
+    run = session.run
     if {*TRAINING, "eval"} & {*run.lost}:  # what took hours is not deleted for a model that cannot be loaded
         with explained_memory(session.config, name):
             _ = session.model
@@ -226,10 +241,8 @@ def _check_before(session: Session, name: str) -> None:
         _check_teacher(session)
     elif name == "sft":
         check_demonstrations(session)
-    elif name == "dagger" or (name == "ppo" and not dagger_rounds):
-        check_weights(run.out, "sft")
-    elif name == "ppo" and not run.is_done("dagger"):  # what is there may still change
-        raise DataError(f"DAgger is not done in {run.out}", hint=f"grue dagger {run.out}")
+    else:
+        _check_ready(name, run.out, session.config)
     if name == "ppo" and session.config.ppo.game_baseline:  # which is told how long each of them took
         check_demonstrations(session)
 
@@ -312,12 +325,16 @@ def _sft(session: Session) -> dict[str, Any]:
         session.say,
         session.interrupt,
     )
-    keep_shown(session, "sft", "after SFT")
+    if cfg.epochs:
+        keep_shown(session, "sft", "after SFT")
     return {"samples": count, "optimiser_steps": learner.step_count}
 
 
 def _ppo(session: Session) -> dict[str, Any]:
     cfg, config = session.config.ppo, session.config
+    if not cfg.iterations:
+        session.say("PPO is skipped: ppo.iterations=0")
+        return {}
     session.load("dagger" if config.dagger.rounds else "sft")
     learner = _learner(session, cfg, value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate)
     facts = train_ppo(

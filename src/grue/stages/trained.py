@@ -97,9 +97,11 @@ def last_trained(run: Path) -> str | None:
     """The same; None if none has been trained. CheckpointError where the weights of one that is done are gone."""
     lengths = _lengths(read_run_config(run))
     for name in TRAINED:
+        if not lengths[name]:  # what PPO begins with where SFT was left out is no policy of its own
+            continue
         if _newest(run, name) is not None:
             return name
-        if lengths[name] and _is_done(run, name):
+        if _is_done(run, name):
             check_weights(run, name, instead=True)  # what was trained less is not silently taken for it
     return None
 

@@ -91,7 +91,9 @@ def read_json(file: Path) -> dict[str, Any] | None:
         with explained(f"read {file}"):
             data = orjson.loads(file.read_bytes())
     except orjson.JSONDecodeError as error:
-        raise DataError(f"{file} is not JSON: {error}") from error
+        raise DataError(
+            f"{file} is not JSON: {error}", hint="put it back as it was; without it, begin anew in another folder"
+        ) from error
     if not isinstance(data, dict):
         raise DataError(f"{file} holds {type(data).__name__}, not an object")
     return data

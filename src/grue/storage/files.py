@@ -12,18 +12,18 @@ from pathlib import Path
 from grue.errors import ConfigError, DataError, GrueError
 
 _HINTS = {
-    errno.ENOSPC: "the disk is full: free some space, then the same command goes on (without --again)",
-    errno.EDQUOT: "the disk quota is used up: free some space, then the same command goes on (without --again)",
+    errno.ENOSPC: "the disk is full: free some space, then give the same command again (without --again)",
+    errno.EDQUOT: "the disk quota is used up: free some space, then give the same command again (without --again)",
     errno.EFBIG: "a file size limit was reached (ulimit -f)",
-    errno.EACCES: "choose a folder you may write to (--out), or copy the run to one",
-    errno.EPERM: "choose a folder you may write to (--out), or copy the run to one",
-    errno.EROFS: "the disk is read-only: choose another folder (--out), or copy the run to one",
-    errno.ENOTDIR: "a file stands where a folder is needed: choose another --out",
-    errno.EEXIST: "a file stands where a folder is needed: choose another --out",
-    errno.ENOLCK: "the drive of this folder gives no locks: mount it with them, or choose another folder (--out)",
-    errno.EOPNOTSUPP: "the drive of this folder gives no locks: mount it with them, or choose another folder (--out)",
-    errno.ENOTSUP: "the drive of this folder gives no locks: mount it with them, or choose another folder (--out)",
-    errno.ENOSYS: "the drive of this folder gives no locks: mount it with them, or choose another folder (--out)",
+    errno.EACCES: "choose a folder you may write to, or copy the run to one",
+    errno.EPERM: "choose a folder you may write to, or copy the run to one",
+    errno.EROFS: "the disk is read-only: choose another folder, or copy the run to one",
+    errno.ENOTDIR: "a file stands where a folder is needed: choose another folder",
+    errno.EEXIST: "a file stands where a folder is needed: choose another folder",
+    errno.ENOLCK: "the drive of this folder gives no locks: mount it with them, or choose another folder",
+    errno.EOPNOTSUPP: "the drive of this folder gives no locks: mount it with them, or choose another folder",
+    errno.ENOTSUP: "the drive of this folder gives no locks: mount it with them, or choose another folder",
+    errno.ENOSYS: "the drive of this folder gives no locks: mount it with them, or choose another folder",
     errno.ENOENT: "has the folder been moved or deleted?",
 }
 _NO_SUCH_CALL = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}

@@ -109,8 +109,6 @@ def train_ppo(
                 saved = time.monotonic()
                 if not last:
                     processes.check_interrupt(interrupt)
-    if not cfg.iterations:
-        _save(run, learner, updater, progress)
     selection.end()
     return progress
 
