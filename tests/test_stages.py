@@ -269,7 +269,7 @@ def test_a_baseline_that_is_not_used_is_said_to_be(
 ) -> None:
     groups = ["ppo.plays_per_game=2", "ppo.group_weight=1", "ppo.game_baseline=true", "ppo.value_passes=1"]
     stages.run_all(override(config, groups), tmp_path / "run", say=Progress(stderr=True))
-    assert "ppo.game_baseline is fitted and not used" in capsys.readouterr().out
+    assert "ppo.game_baseline is fitted and not used" in capsys.readouterr().err
 
 
 def test_a_fold_with_fewer_games_than_asked_for_says_so(
@@ -279,7 +279,7 @@ def test_a_fold_with_fewer_games_than_asked_for_says_so(
     with open_session(Run(tmp_path / "run", small), small, Progress(stderr=True)) as session:
         found = [len(session.tasks("train", 2000)) for _ in range(2)]
     assert found == [760, 760]
-    assert capsys.readouterr().out.count("toy has 760 train games here, fewer than 2000") == 1
+    assert capsys.readouterr().err.count("toy has 760 train games here, fewer than 2000") == 1
 
 
 def test_a_model_that_cannot_be_driven_is_refused_before_anything_is_done(tmp_path: Path) -> None:
@@ -572,7 +572,7 @@ def test_an_unfinished_policy_may_be_measured_with_a_warning(
     out = _unfinished(finished, tmp_path / "run", "ppo")
     (out / "report.html").unlink()
     results = stages.run_stage("eval", config, out, say=Progress(stderr=True), again=True)
-    assert "ppo is not finished" in capsys.readouterr().out
+    assert "ppo is not finished" in capsys.readouterr().err
     assert results["policies"]["ppo"]["decoding"]["greedy"]["env_steps_trained"] > 0
     assert "has not been evaluated" not in (out / "report.html").read_text()
     (out / "episodes/probe-ppo.jsonl").unlink()

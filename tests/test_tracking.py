@@ -186,8 +186,9 @@ def test_a_damaged_list_of_what_was_sent_is_one_error(run: Run) -> None:
 
 
 @tensorboard
-def test_a_whole_run_is_followed(tmp_path: Path) -> None:
+def test_a_whole_run_is_followed(tiny_folder: Path, tmp_path: Path) -> None:
     small = ["demos.games=4", "ppo.iterations=1", "ppo.dev_games=2", "eval.games=2", "eval.side_games=0", "threads=1"]
+    small += [f"model.name={tiny_folder}", "sft.epochs=1", "ppo.episodes_per_iteration=8"]
     command = [sys.executable, "-m", "grue", "run", "toy", "--out", "r", *small, "track=tensorboard"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -102,7 +102,7 @@ def test_an_overflow_is_left_out_and_halves_the_scale_until_it_fits() -> None:
 
 def test_an_overflow_that_no_scale_mends_stops_the_training() -> None:
     model = tiny.policy_model()
-    played, learner, before = items(model), learner_of(model, dtype="float16"), weights(model)
+    played, learner, before = items(model, 1), learner_of(model, dtype="float16"), weights(model)
 
     def broken(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         return nll(reading, batch)[0] * float("inf"), {}

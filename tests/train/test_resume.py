@@ -80,7 +80,10 @@ PLAIN = ("ppo.entropy_target=1", "ppo.normalise_rewards=true", "ppo.warmup_itera
 LORA = ("model.adapter=lora", "model.lora_rank=4", "model.lora_dropout=0.3", "ppo.value_passes=0", "ppo.dev_every=0")
 
 
-@pytest.mark.parametrize("changes", [PLAIN, LORA], ids=["all weights", "adapter with dropout"])
+@pytest.mark.parametrize(
+    "changes",
+    [pytest.param(PLAIN, id="all weights"), pytest.param(LORA, id="adapter with dropout", marks=pytest.mark.slow)],
+)
 def test_a_run_killed_again_and_again_equals_an_unbroken_one(
     changes: tuple[str, ...], tiny_folder: Path, tmp_path: Path
 ) -> None:
