@@ -10,8 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import compress
-from operator import not_
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -145,8 +143,8 @@ def split(arguments: Iterable[str] | None, what: str) -> tuple[str | None, list[
 def split_many(arguments: Iterable[str] | None) -> tuple[list[str], list[str]]:
     """(the arguments that are no settings, the settings)."""
     given = list(arguments or ())
-    settings = [_is_setting(text) for text in given]
-    return list(compress(given, map(not_, settings))), list(compress(given, settings))
+    settings = [text for text in given if _is_setting(text)]
+    return [text for text in given if text not in settings], settings
 
 
 def _is_setting(text: str) -> bool:

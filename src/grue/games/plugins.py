@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +107,11 @@ def _load(entry: EntryPoint) -> Any:
             f"cannot import the game {entry.name!r}: {type(error).__name__}: {first_line(error)}",
             hint=f"python -c 'import {entry.module}' shows where",
         ) from error
-    found = getattr(module, entry.attr, None) if entry.attr else None
-    if found is None:
+    try:
+        return attrgetter(entry.attr)(module)
+    except AttributeError as error:
         near = get_close_matches(entry.attr, dir(module), n=1)
         raise GameError(
-            f"{entry.module} has no {entry.attr or 'class that is named'}, for the game {entry.name!r}",
+            f"{entry.module} has no class {entry.attr!r}, for the game {entry.name!r}",
             hint=f"did you mean {entry.module}:{near[0]}?" if near else "a game is named as package.module:Class",
-        )
-    return found
+        ) from error
