@@ -105,6 +105,13 @@ def test_a_variable_of_accelerate_does_not_scale_gradients(monkeypatch: pytest.M
     assert learned[0] == learned[1]
 
 
+def test_a_configuration_of_accelerate_that_compiles_models_renames_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another stage, without it, has to find them."""
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
+    model = tiny.policy_model()
+    assert set(learner_of(model).state()[0]["model"]) == {name for name, _ in model.named_parameters()}
+
+
 def test_a_rate_of_0_moves_nothing() -> None:
     model = tiny.policy_model()
     before = weights(model)
