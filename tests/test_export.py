@@ -376,24 +376,26 @@ def test_pushing_needs_an_export_a_name_and_a_hub(
     with pytest.raises(ConfigError, match="not a name on a hub"):
         push(tmp_path / "out", "policy")
 
-    def push_to(hub: str) -> str:
-        """What is said when `hub` is asked, by a process of its own, as its address is read at import."""
+    def asking(hub: str) -> subprocess.Popen[str]:
+        """A process of its own that asks `hub`, as its address is read at import."""
         script = (
             "import sys; from pathlib import Path; from grue.stages.push import push; push(Path(sys.argv[1]), 'me/p')"
         )
         environment = {"HF_ENDPOINT": hub, "HF_TOKEN": "hf_secret", "PATH": "", "HOME": str(tmp_path)}
         command = [sys.executable, "-c", script, str(tmp_path / "out")]
-        said = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900).stderr
-        assert "hf_secret" not in said
-        return said.splitlines()[-2]  # a hint comes last
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
-    nobody = push_to("http://127.0.0.1:9")
-    assert PushError.__name__ in nobody
-    assert "cannot push to me/p" in nobody
+    def said(process: subprocess.Popen[str]) -> str:
+        text = process.communicate(timeout=900)[1]
+        assert "hf_secret" not in text
+        return text.splitlines()[-2]  # a hint comes last
+
     with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        refused = push_to(f"http://127.0.0.1:{server.server_port}")
+        nobody, refused = map(said, [asking("http://127.0.0.1:9"), asking(f"http://127.0.0.1:{server.server_port}")])
         server.shutdown()
+    assert PushError.__name__ in nobody
+    assert "cannot push to me/p" in nobody
     assert PushError.__name__ in refused
     assert "403" in refused
     assert "your token may only read" in refused

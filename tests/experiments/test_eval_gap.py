@@ -541,6 +541,7 @@ def test_contrasts_that_train_run(trained: Path) -> None:
     assert without < 1e-5 < with_dropout
 
 
+@pytest.mark.slow
 def test_one_arm_trains_and_its_curve_is_kept(trained: Path) -> None:
     prepare("eval-gap", [trained], SMALL, only=["sampled"])(Progress(quiet=True))
     result = prepare("eval-gap", [trained], SMALL, only=["leak"])(Progress(quiet=True))

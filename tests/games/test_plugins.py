@@ -175,7 +175,7 @@ def test_parameters_without_a_check_of_the_game_are_sorted() -> None:
 
 @pytest.mark.usefixtures("packages")
 def test_a_declaration_that_leads_nowhere_says_where() -> None:
-    with pytest.raises(GameError, match="guess_package:Nothing"):
+    with pytest.raises(GameError, match="guess_package has no class 'Nothing'"):
         games.make("broken")
 
 

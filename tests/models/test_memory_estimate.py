@@ -126,7 +126,12 @@ def test_activations_are_counted_roughly(name: str, adapter: str, folders: dict[
 
 @pytest.mark.parametrize(
     ("what", "kind", "count"),
-    [("learning", "write", 256), ("sft", "write", 256), ("trees", "score", CHUNK), ("playing", "write", 128)],
+    [
+        ("learning", "write", 256),
+        pytest.param("sft", "write", 256, marks=pytest.mark.slow),
+        pytest.param("trees", "score", CHUNK, marks=pytest.mark.slow),
+        ("playing", "write", 128),
+    ],
 )
 def test_what_is_chosen_from_a_large_vocabulary_is_counted(what: str, kind: str, count: int) -> None:
     """Against the peak of a process that does it: some hundred MB, which no other part of the estimate holds."""

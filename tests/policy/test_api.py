@@ -378,6 +378,7 @@ def _killed(log: Path, asked: int, *arguments: str) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_what_was_paid_for_before_a_kill_is_in_the_sum(serve: Start, tiny_folder: Path, tmp_path: Path) -> None:
     from grue.config import dump_config
     from grue.storage import episodes

@@ -119,7 +119,7 @@ def test_reinforcement_begins_with_the_best_of_the_corrected_weights(
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(finished, out)
-    still = override(config, ["ppo.iterations=0"], None)
+    still = override(config, ["ppo.iterations=1", "ppo.learning_rate=1e-30", "ppo.dev_every=0"], None)
     stages.run_stage("ppo", still, out, say=QUIET, again=True)
     best, ppo = (
         checkpoint.best_valid(out / "checkpoints" / "dagger"),

@@ -140,6 +140,7 @@ def test_a_run_on_a_gpu(settings: list[str], gpu: Gpu, tiny_folder: Path, tmp_pa
     assert {type(parameter.data) for parameter in load_model(config.model)[0].parameters()} == {OnGpu}
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_and_is_exported(gpu: Gpu, tiny_folder: Path, tmp_path: Path) -> None:
     config = tiny.config(tiny_folder, *SMALL, "model.adapter=lora", "ppo.iterations=2", "ppo.save_every_s=0")
     for stage in ("demos", "sft"):

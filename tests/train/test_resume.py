@@ -112,6 +112,7 @@ def test_a_run_killed_again_and_again_equals_an_unbroken_one(
     assert_equal_runs(whole, broken)
 
 
+@pytest.mark.slow
 def test_a_corrected_imitation_killed_again_and_again_equals_an_unbroken_one(tiny_folder: Path, tmp_path: Path) -> None:
     changes = ("dagger.rounds=2", "dagger.games_per_round=6", "dagger.slots=6", "dagger.steps=3", "dagger.dev_games=4")
     config = tiny.config(tiny_folder, *changes)
@@ -132,6 +133,7 @@ def test_a_corrected_imitation_killed_again_and_again_equals_an_unbroken_one(tin
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_names_drawn_for_an_epoch_are_the_same_after_a_kill(tmp_path: Path) -> None:
     changes = ["threads=1", "model.dtype=float32", "demos.games=6", "sft.epochs=3", "sft.episodes_per_batch=3"]
     config = load_config("sorting", changes, None, 0)
