@@ -238,11 +238,9 @@ def _field(key: str) -> FieldInfo | None:
 def _typed(annotation: Any, text: str) -> Any:
     if NoneType in get_args(annotation) and text in ("", "null"):
         return None
-    if get_origin(annotation) is tuple:
-        return [part.strip() for part in text.strip("[]()").split(",") if part.strip()]
     if get_origin(annotation) is dict:
         return dict(_parse(part) for part in text.strip("{}").split(",") if part.strip())
-    return text  # pydantic reads numbers and switches from text
+    return text  # pydantic reads numbers and switches from text, `stages` lists
 
 
 def _explain(error: ValidationError, given: list[str], where: str, strange: str) -> ConfigError:

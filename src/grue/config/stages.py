@@ -12,8 +12,10 @@ LOCAL: dict[str, Any] = {"local": True}
 
 
 def _parts(value: Any) -> Any:
-    """`value`; of a text the parts between its commas: a file may say it as the command line does."""
-    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+    """`value`; of a text, on the command line or in a file, the parts between its commas."""
+    if not isinstance(value, str):
+        return value
+    return tuple(part.strip() for part in value.strip("[]()").split(",") if part.strip())
 
 
 class Stage(BaseModel):

@@ -101,10 +101,11 @@ def _load(entry: EntryPoint) -> Any:
     try:
         module = import_module(entry.module)
     except Exception as error:  # theirs: whatever their file does when it is read
+        said = first_line(error)
         if isinstance(error, SyntaxError):
-            error = SyntaxError(f"{Path(error.filename or '?').name}, line {error.lineno}: {error.msg}")
+            said = f"{Path(error.filename or '?').name}, line {error.lineno}: {error.msg}"
         raise GameError(
-            f"cannot import the game {entry.name!r}: {type(error).__name__}: {first_line(error)}",
+            f"cannot import the game {entry.name!r}: {type(error).__name__}: {said}",
             hint=f"python -c 'import {entry.module}' shows where",
         ) from error
     try:

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from grue.errors import ConfigError, needs
 from grue.games.base import PROTECTED, Game, begin_reset, begin_step
@@ -72,11 +73,10 @@ class Memory:
             return []
         scores = self._index.get_scores(query)
         ranked = sorted(range(len(self.notes)), key=lambda place: (-float(scores[place]), place))
-        found = [self.notes[place] for place in ranked]
-        if without is not None:
-            posed = _problem(without, begins)
-            found = [note for note in found if _problem(note.task, note.begins) != posed]
-        return found[:count]
+        posed = None if without is None else _problem(without, begins)
+        found = (self.notes[place] for place in ranked)
+        others = (note for note in found if posed is None or _problem(note.task, note.begins) != posed)
+        return list(islice(others, count))
 
     def told(self, task: Task, begins: str, count: int, *, own: bool) -> list[Note]:
         """What the player of `task` may be told. ConfigError where the memory holds games of a later fold."""

@@ -135,10 +135,6 @@ class _Round:
         self.waiting[self.pool.submit(seat.player.act, seat.observation)] = seat
 
 
-def _is_refusal(future: Future[str]) -> bool:
-    return isinstance(future.exception(), RefusedError)
-
-
 def play_all(
     client: ChatClient,
     name: str,
@@ -160,7 +156,7 @@ def play_all(
             while play.waiting:
                 done, _ = wait(play.waiting, timeout=0.5, return_when=FIRST_COMPLETED)
                 # what has come beside an error that ends all is paid for, so it is kept, and nothing more is asked
-                play.ending = any(future.exception() and not _is_refusal(future) for future in done)
+                play.ending = any(not isinstance(future.exception(), RefusedError | None) for future in done)
                 errors = [error for future in done if (error := play.take(future)) is not None]
                 if errors:
                     raise errors[0]
