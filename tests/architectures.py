@@ -239,6 +239,57 @@ def mamba() -> PreTrainedConfig:
     return MambaConfig(**shape, state_size=8, initializer_range=0.3)
 
 
+def qwen3_next() -> PreTrainedConfig:
+    """As Qwen3.5, with one projection for both kinds of gates, and experts."""
+    from transformers import Qwen3NextConfig
+
+    states = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    experts["shared_expert_intermediate_size"] = 32
+    kinds = ["linear_attention", "full_attention"]
+    return Qwen3NextConfig(**_shape(head_dim=16, layer_types=kinds), **states, **experts, linear_value_head_dim=8)
+
+
+def olmo_hybrid() -> PreTrainedConfig:
+    """The same rule with gates that may take back more than was written."""
+    from transformers import OlmoHybridConfig
+
+    states = {"linear_num_key_heads": 4, "linear_num_value_heads": 4, "linear_key_head_dim": 16}
+    kinds = ["linear_attention", "full_attention"]
+    return OlmoHybridConfig(**_shape(layer_types=kinds), **states, linear_value_head_dim=16)
+
+
+def mamba2() -> PreTrainedConfig:
+    """Nothing but the second Mamba."""
+    from transformers import Mamba2Config
+
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "bos_token_id", "eos_token_id", "pad_token_id")
+    shape = {name: size for name, size in _shape().items() if name in names}
+    return Mamba2Config(**shape, num_heads=8, head_dim=16, state_size=16, n_groups=2, chunk_size=16)
+
+
+def bamba() -> PreTrainedConfig:
+    from transformers import BambaConfig
+
+    states = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 16}
+    return BambaConfig(**_shape(attn_layer_indices=[1]), **states)
+
+
+def zamba2() -> PreTrainedConfig:
+    """The second Mamba with a least step size, by which padding would move a state."""
+    from transformers import Zamba2Config
+
+    states = {"n_mamba_heads": 8, "mamba_d_state": 16, "chunk_size": 16, "mamba_headdim": 16, "mamba_ngroups": 1}
+    return Zamba2Config(**_shape(layers_block_type=["mamba", "hybrid"], attention_head_dim=32), **states)
+
+
+# played by the engine and no more
+MORE_RECURRENT: dict[str, Callable[[], PreTrainedConfig]] = {
+    "qwen3_next": qwen3_next,
+    "olmo_hybrid": olmo_hybrid,
+    "mamba2": mamba2,
+    "bamba": bamba,
+}
 RECURRENT: dict[str, Callable[[], PreTrainedConfig]] = {
     "qwen3_5": qwen3_5,
     "lfm2": lfm2,

@@ -121,7 +121,7 @@ def _of(name: str) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(architectures.ALL[name]()).eval()
+    return AutoModelForCausalLM.from_config((architectures.ALL | architectures.MORE_RECURRENT)[name]()).eval()
 
 
 def gemma2() -> PreTrainedModel:
@@ -148,7 +148,16 @@ def _named(name: str) -> Callable[[], PreTrainedModel]:
     return make
 
 
+def zamba2() -> PreTrainedModel:
+    """The second Mamba with a least step size, by which padding would move a state."""
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(architectures.zamba2()).eval()
+
+
 RECURRENT = [_named(name) for name in architectures.RECURRENT]
+MORE_RECURRENT = [_named(name) for name in architectures.MORE_RECURRENT]
 ARCHITECTURES = [llama, gpt2, qwen3, gemma3, mistral, falcon, phi, gemma2, gpt_oss, deepseek, gemma4]
 
 

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from decoders import (
     ARCHITECTURES,
+    MORE_RECURRENT,
     RECURRENT,
     bert,
     bloom,
@@ -26,6 +27,7 @@ from decoders import (
     qwen3,
     rwkv,
     t5,
+    zamba2,
 )
 from grue.errors import ConfigError, ModelError
 from grue.models import attention
@@ -74,7 +76,7 @@ def group_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Pass]:
     [
         *product(ARCHITECTURES, (attention.PART_BYTES, 1), [False]),
         *((make, attention.PART_BYTES, True) for make in (llama, qwen3, gemma3, falcon, RECURRENT[0])),
-        *((make, attention.PART_BYTES, False) for make in RECURRENT),
+        *((make, attention.PART_BYTES, False) for make in (*RECURRENT, *MORE_RECURRENT)),
     ],
 )
 def test_a_random_schedule_gives_the_hidden_states_of_full_passes(
@@ -234,9 +236,28 @@ def test_a_recurrent_state_reads_no_trees_and_does_not_go_back() -> None:
         engine.reset(0, 2)
 
 
+@pytest.mark.parametrize("make", [*RECURRENT, *MORE_RECURRENT, zamba2])
+def test_rows_of_different_lengths_are_read_together_where_states_do_not_move_with_padding(
+    make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, widths = Engine(make(), 4, COLUMNS), []
+    forward = engine._forward
+
+    def noted(ids_BL: torch.Tensor, *rest: Any, **given: Any) -> torch.Tensor:
+        widths.append(tuple(ids_BL.shape))
+        return forward(ids_BL, *rest, **given)
+
+    monkeypatch.setattr(engine, "_forward", noted)
+    engine.feed(range(4), [[1, 2, 3], [4], [5, 6], [7, 8, 9]])
+    together = make.__name__ not in ("jamba", "mamba", "zamba2")  # no gates that could be closed; a least step
+    assert widths == ([(4, 3)] if together else [(1, 1), (1, 2), (2, 3)])
+    hooked = [module for module in engine.decoder.modules() if module._forward_hooks]
+    assert not hooked, "gates are closed for a pass, not for good"
+
+
 def test_a_state_weighs_what_is_to_come() -> None:
     """The tolerance for recurrent layers is far below what a lost state does."""
-    for make in RECURRENT:
+    for make in (*RECURRENT, *MORE_RECURRENT):
         engine = Engine(make(), 2, COLUMNS)
         engine.feed([0, 1], [[1, 2, 3, 4], [1, 2, 3, 4]])
         with torch.inference_mode():

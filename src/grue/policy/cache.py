@@ -33,6 +33,7 @@ class CachePlan:
 
     rows: torch.Tensor | None = None  # whose keys are handed out; None: those of all slots
     real: torch.Tensor | None = None  # which of the tokens that come are no padding; None: all
+    sizes: torch.Tensor | None = None  # (B,), how many tokens of each row are no padding, which stands behind them
     write_rows: torch.Tensor  # (N,)
     write_columns: torch.Tensor  # (N,)
     length: int = 0  # columns to read
@@ -104,9 +105,9 @@ class StateLayer(LinearAttentionLayer):
     A sequence without tokens has a state of zeros, as if it had read nothing.
     """
 
-    def __init__(self, slots: int, number_of_states: int) -> None:
+    def __init__(self, slots: int, plan: CachePlan, number_of_states: int) -> None:
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
-        self._slots = slots
+        self._slots, self._plan = slots, plan
         self._kept: dict[tuple[str, int], torch.Tensor] = {}  # (kind, number of the state) -> states of all slots
 
     def take(self, rows_B: torch.Tensor) -> None:
@@ -123,6 +124,18 @@ class StateLayer(LinearAttentionLayer):
                         self._kept[kind, number] = states.new_zeros(self._slots, *states.shape[1:])
                     self._kept[kind, number][rows_B] = states
 
+    def update_conv_state(self, conv_states: torch.Tensor, state_idx: int = 0, *args: Any, **kwargs: Any) -> Any:
+        read_BCL = super().update_conv_state(conv_states, state_idx, *args, **kwargs)
+        if self._plan.sizes is not None:
+            kept = self.conv_states[state_idx]
+            assert kept is not None
+            # the last inputs before the padding; a row that has begun with fewer has read zeros before them
+            width, before = kept.shape[-1], read_BCL.shape[-1] - conv_states.shape[-1]
+            padded_BCL = torch.nn.functional.pad(read_BCL, (width, 0))
+            last_BK = self._plan.sizes[:, None] + before + torch.arange(width, device=kept.device)
+            kept.copy_(padded_BCL.gather(2, last_BK[:, None].expand(-1, kept.shape[1], -1)))
+        return read_BCL
+
     def forget(self, row: int) -> None:
         """Begin a new sequence in `row`."""
         for states in self._kept.values():
@@ -137,7 +150,7 @@ class RaggedStateLayer(StateLayer, RaggedLayer):  # type: ignore[override]  # as
 
     def __init__(self, slots: int, columns: int, plan: CachePlan, number_of_states: int) -> None:
         RaggedLayer.__init__(self, slots, columns, plan)
-        StateLayer.__init__(self, slots, number_of_states)
+        StateLayer.__init__(self, slots, plan, number_of_states)
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
         # keys and values come by place, states by name
@@ -155,6 +168,6 @@ def ragged_cache(config: PreTrainedConfig, slots: int, columns: int, plan: Cache
             return RaggedLayer(slots, columns, plan) if isinstance(stock, CacheLayerMixin) else stock
         if isinstance(stock, CacheLayerMixin):
             return RaggedStateLayer(slots, columns, plan, stock.number_of_states)
-        return StateLayer(slots, stock.number_of_states)
+        return StateLayer(slots, plan, stock.number_of_states)
 
     return Cache(layers=[layer(stock) for stock in DynamicCache(config=config).layers])

@@ -3,8 +3,9 @@
 One buffer a layer holds keys and values for all slots. A forward pass takes some rows with the new ids of each; keys
 are written at each row's own length, and the mask lets a token see the tokens of its own row up to itself. All new
 tokens stand behind one another as if they were one text, so that weights multiply no padding; only attention takes
-them row by row. An architecture whose attention cannot be replaced is fed padded rows, a group after the other. One
-with recurrent layers, whose states move on with padding too, is fed rows with equally many new tokens at a time.
+them row by row. An architecture whose attention cannot be replaced is fed padded rows, a group after the other; so is
+one with recurrent layers, whose states are kept from moving on with padding (`recurrence.py`), or, where that is not
+known to be possible, rows with equally many new tokens at a time.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from grue.models.architecture import (
 from grue.models.attention import Group, own_attention, packed_attention, takes_own_attention
 from grue.policy.cache import CachePlan, StateLayer, ragged_cache
 from grue.policy.passes import ON_CPU, ON_GPU, Grouping, Pass, plan_pass
+from grue.policy.recurrence import Recurrence
 from grue.policy.tree import CandidateTree
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class Engine:
         self.lengths = [0] * slots
         self._window = sliding_window(self.decoder.config)
         self._recurrent = is_recurrent(self.decoder.config)
+        self._recurrence = Recurrence(self.decoder)
         self._takes_places = takes_places(self.decoder)
         self._stepwise = self.decoder.config.model_type in STEPWISE
         self._packs = takes_own_attention(self.decoder) and not self._recurrent
@@ -67,7 +70,7 @@ class Engine:
 
     def _grouped(self) -> Grouping:
         on = ON_CPU if self.device.type == "cpu" else ON_GPU
-        if self._recurrent:  # a state would move on with padding
+        if self._recurrent and not self._recurrence.pads:  # a state would move on with padding
             return replace(on, widths=None)
         return replace(on, slots=self.slots) if self._packs and on is ON_GPU else on
 
@@ -158,21 +161,31 @@ class Engine:
         plan.write_rows, plan.write_columns = whole.rows_N[real_N], whole.columns_N[real_N]
         plan.length = group.length
         ids_Bn, places_Bn = whole.ids_N[group.tokens_Bn], whole.places_N[group.tokens_Bn]
+        real_Bn = self._real(group)
+        plan.sizes = None if real_Bn is None else real_Bn.sum(1)
         for layer in self._states:
             layer.take(group.rows_B)
-        with own_attention(self.decoder):
-            hidden_BnH = self._forward(ids_Bn, places_Bn, group.masks)
+        on_cpu = self.device.type == "cpu"
+        with own_attention(self.decoder), self._recurrence.reading(ids_Bn.shape[1], real_Bn, on_cpu=on_cpu) as given:
+            hidden_BnH = self._forward(ids_Bn, places_Bn, group.masks, **given)
         for layer in self._states:
             layer.keep(group.rows_B)
         return hidden_BnH.flatten(0, 1)[group.real_R]
 
+    def _real(self, group: Group) -> torch.Tensor | None:
+        """Which tokens (B, n) of a group are no padding, where a state asks for it; None: all."""
+        if not self._recurrent or len(group.real_R) == group.tokens_Bn.numel():
+            return None
+        real = torch.zeros(group.tokens_Bn.numel(), dtype=torch.bool, device=self.device)
+        return real.index_fill_(0, group.real_R, True).view_as(group.tokens_Bn)
+
     def _forward(
-        self, ids_BL: torch.Tensor, places_BL: torch.Tensor, masks: torch.Tensor | dict[str, torch.Tensor]
+        self, ids_BL: torch.Tensor, places_BL: torch.Tensor, masks: torch.Tensor | dict[str, torch.Tensor], **given: Any
     ) -> torch.Tensor:
-        seeing: dict[str, Any] = {}
+        seeing = given
         if self._takes_places:
             masks = masks_by_kind(masks) if self._recurrent else masks
-            seeing = {"position_ids": places_BL, "attention_mask": masks}
+            seeing = given | {"position_ids": places_BL, "attention_mask": masks}
         hidden: torch.Tensor = self.decoder(
             input_ids=ids_BL, use_cache=True, **seeing, **{self._cache_argument: self._cache}
         ).last_hidden_state
