@@ -103,32 +103,21 @@ def _checkpoint(run: Path, stage: str) -> checkpoint.Checkpoint:
     return checkpoint.load(newest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
         ["policy.kind=aligned", "model.dtype=bfloat16", "ppo.game_baseline=true", "ppo.plays_per_game=2"],
-        pytest.param(
-            ["policy.kind=choose", "model.adapter=lora", "model.lora_dropout=0.1", "model.gradient_checkpointing=true"],
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            [
-                "policy.kind=score",
-                "model.adapter=lora",
-                "model.lora_dora=true",
-                "ppo.kl_coef=0.1",
-                "ppo.value_passes=0",
-            ],
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            ["policy.kind=write", "policy.reply_tokens=4", "policy.top_p=0.9", "model.dtype=float16"],
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            ["policy.kind=think", "policy.thought_tokens=3", "policy.list_actions=true", "policy.history=2"],
-            marks=pytest.mark.slow,
-        ),
+        ["policy.kind=choose", "model.adapter=lora", "model.lora_dropout=0.1", "model.gradient_checkpointing=true"],
+        [
+            "policy.kind=score",
+            "model.adapter=lora",
+            "model.lora_dora=true",
+            "ppo.kl_coef=0.1",
+            "ppo.value_passes=0",
+        ],
+        ["policy.kind=write", "policy.reply_tokens=4", "policy.top_p=0.9", "model.dtype=float16"],
+        ["policy.kind=think", "policy.thought_tokens=3", "policy.list_actions=true", "policy.history=2"],
     ],
     ids=lambda settings: settings[0],
 )
