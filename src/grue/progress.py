@@ -5,11 +5,12 @@ Texts of games and models are shown as they are read, not obeyed: control sequen
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def duration(seconds: float) -> str:
 class Progress:
     """Where a run says what it does: `say("text")`, `say.table(...)`, `with say.bar("PPO", 60) as bar: bar.advance()`.
 
-    `quiet` leaves warnings only. `stderr` keeps stdout free, for a program that reads it.
+    `quiet` leaves warnings only. `stderr` keeps stdout free, for a program that reads it. Where nobody reads any more,
+    as behind a pipe whose other end has gone, work that a bar counts goes on in silence: it has to be saved.
     """
 
     def __init__(self, *, quiet: bool = False, stderr: bool = False, every_s: float = 5.0) -> None:
@@ -53,6 +55,8 @@ class Progress:
         self._stderr = stderr
         self._console: Console | None = None
         self._live: RichProgress | None = None
+        self._working = 0  # bars that are open
+        self._unread = False
 
     @property
     def stream(self) -> TextIO:
@@ -94,12 +98,29 @@ class Progress:
             bar.stop()
 
     def _print(self, text: str, style: str = "") -> None:
-        if self.is_terminal:
-            from rich.text import Text
+        with self._outliving():
+            if self.is_terminal:
+                from rich.text import Text
 
-            self.console.print(Text(clean(text), style=style), soft_wrap=True)
-        else:
-            print(clean(text), file=self.stream, flush=True)
+                self.console.print(Text(clean(text), style=style), soft_wrap=True)
+            else:
+                print(clean(text), file=self.stream, flush=True)
+
+    @contextmanager
+    def _outliving(self) -> Iterator[None]:
+        """Within, output that cannot be written ends no work."""
+        try:
+            yield
+        except OSError as error:
+            if not self._working:
+                raise
+            if not self._unread:
+                self._unread = True
+                with suppress(OSError):
+                    print(f"warning: no output any more ({error.strerror}); the work goes on", file=sys.stderr)
+            self._live = None
+            with suppress(OSError):  # what is left in buffers would fail again when the process ends
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
     @property
     def console(self) -> Console:
@@ -145,30 +166,39 @@ class Bar:
         self._task: Any = None
 
     def start(self) -> None:
+        self._say._working += 1
         if self._say.is_terminal and not self._say.quiet:
-            live = self._say._open_live()
-            self._task = live.add_task(self._label, total=self.total, completed=self.done, note="")
+            with self._say._outliving():
+                live = self._say._open_live()
+                self._task = live.add_task(self._label, total=self.total, completed=self.done, note="")
 
     def advance(self, steps: int = 1, *, note: str | None = None) -> None:
         """`steps` more are done; `note` stands behind the bar until another one replaces it."""
         self.done += steps
         if note is not None:
             self._note = clean(note)
+        if self._say._unread:
+            return
         if self._task is not None:
-            live = self._say._open_live()
-            live.update(self._task, completed=self.done, note=f"{self._times()}  {self._note}")
+            with self._say._outliving():
+                live = self._say._open_live()
+                live.update(self._task, completed=self.done, note=f"{self._times()}  {self._note}")
         elif time.monotonic() - self._shown >= self._say.every_s:
             self._shown = time.monotonic()
             self._say(f"{self._label}  {self._count()}  {self._times()}  {self._note}".rstrip())
 
     def stop(self) -> None:
         """Take the bar away and leave one line that says how far it came."""
-        if self._task is not None:
-            self._say._open_live().remove_task(self._task)
+        try:
+            if self._task is not None and not self._say._unread:
+                with self._say._outliving():
+                    self._say._open_live().remove_task(self._task)
+                    self._say._close_live()
             self._task = None
-            self._say._close_live()
-        took = duration(time.monotonic() - self._began)
-        self._say(f"{self._label}  {self._count()} in {took}  {self._note}".rstrip())
+            took = duration(time.monotonic() - self._began)
+            self._say(f"{self._label}  {self._count()} in {took}  {self._note}".rstrip())
+        finally:
+            self._say._working -= 1
 
     def eta_s(self) -> float | None:
         """Seconds left at the pace so far; None before the first step."""

@@ -99,6 +99,8 @@ def perform(work: Callable[[Progress], Any], *, as_json: bool = False, quiet: bo
             print("interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
         except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                _fail(ConfigError(f"{str(error.filename)[:60]}... is too long for the name of a file"), 2, as_json)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
                 raise
             # files of a run explain themselves: this is what the command prints

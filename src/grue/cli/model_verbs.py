@@ -12,7 +12,7 @@ import typer
 
 from grue.cli import common
 from grue.cli.common import Again, ConfigFile, Json, Out, PresetName, Quiet, RunAndSettings, Seed
-from grue.errors import needs
+from grue.errors import ConfigError, needs
 from grue.progress import Progress
 
 
@@ -52,6 +52,8 @@ def evaluate(
             if preset is None and config is None:
                 common.existing_run(folder)
             endpoint = None
+            if api is None and (api_model or api_prices):
+                raise ConfigError("--api-model and --api-prices say nothing without --api", hint="add --api URL")
             if api is not None:
                 from grue.policy.endpoint import Endpoint
 

@@ -127,10 +127,11 @@ def main(
         first = Recipe(passes=passes)
         second = replace(first, learning_rate=1e-3, warmup_steps=50, seed=1)
         encoder = Encoder(tokenizer)
-        learn = partial(train, tokenizer=tokenizer, out=out / "base", say=say, interrupt=interrupt)
-        model = learn(gold, recipe=first, checkpoints=out / "first")  # other families here cost much of what it learns
+        learn = partial(train, tokenizer=tokenizer, say=say, interrupt=interrupt)
+        # other families here cost much of what it learns
+        model = learn(gold, out=None, recipe=first, checkpoints=out / "first")
         found = measure(model, encoder, unread, "first", say)
-        model = learn(shuffled + others, recipe=second, checkpoints=out / "second", start=model)
+        model = learn(shuffled + others, out=out / "base", recipe=second, checkpoints=out / "second", start=model)
         found |= measure(model, encoder, unread, "second", say)
     counts = {"games": len(gold), "shuffled_games": len(shuffled), "family_games": len(others)}
     made = {**counts, "vocabulary": len(tokenizer), **asdict(first), "held_out": found}

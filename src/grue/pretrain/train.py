@@ -145,22 +145,24 @@ def train(
     transcripts: list[Transcript],
     tokenizer: PreTrainedTokenizerFast,
     recipe: Recipe,
-    out: Path,
+    out: Path | None,
     *,
     start: PreTrainedModel | None = None,
     checkpoints: Path,
     say: Progress,
     interrupt: Interrupt,
 ) -> PreTrainedModel:
-    """Train on from the last checkpoint below `checkpoints`, if there is one, and save the base under `out`.
+    """Train on from the last checkpoint below `checkpoints`, if there is one, and save the base under `out`, if given.
 
     `start`: a model to begin with; None begins with random weights. Errors: CheckpointError where the checkpoint was
     made with other settings, TrainingError for a loss that is no number, Interrupted when asked to stop.
     """
-    work = _Work(build_model(tokenizer, recipe) if start is None else start, recipe, len(transcripts))
+    encoder = Encoder(tokenizer)
+    read = {"transcripts": len(transcripts), "tokenizer": encoder.fingerprint}
+    work = _Work(build_model(tokenizer, recipe) if start is None else start, recipe, read)
     work.resume(checkpoints)
     total = math.ceil(len(transcripts) * recipe.passes / recipe.episodes_per_batch)
-    coming = _all_batches(transcripts, Encoder(tokenizer), recipe)
+    coming = _all_batches(transcripts, encoder, recipe)
     saved = time.monotonic()
     with say.bar(f"pretraining, {checkpoints.name} phase", total, done=work.step, unit="steps") as bar:
         for ids_BT, weights_BT in islice(coming, work.step, total) if work.step < total else ():
@@ -173,14 +175,15 @@ def train(
                 saved = time.monotonic()
                 interrupt.check()
     work.save(checkpoints)
-    save(work.model, tokenizer, out)
+    if out is not None:
+        save(work.model, tokenizer, out)
     return work.model
 
 
 class _Work:
     """The model, its optimiser, and how far they are."""
 
-    def __init__(self, model: PreTrainedModel, recipe: Recipe, transcripts: int) -> None:
+    def __init__(self, model: PreTrainedModel, recipe: Recipe, read: dict[str, Any]) -> None:
         self.model, self.recipe, self.step = model, recipe, 0
         model.train()
         decay = [p for p in model.parameters() if p.ndim > 1]
@@ -188,7 +191,7 @@ class _Work:
         groups = [{"params": decay, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98), fused=True)
         self.thinning = torch.Generator().manual_seed(recipe.seed)
-        settings = {"transcripts": transcripts, "vocabulary": model.config.vocab_size, **asdict(recipe)}
+        settings = {**read, "vocabulary": model.config.vocab_size, **asdict(recipe)}
         self.settings: dict[str, Any] = json.loads(json.dumps(settings))  # as a checkpoint gives them back
 
     def learn(self, ids_BT: torch.Tensor, weights_BT: torch.Tensor, total: int) -> tuple[float, float]:

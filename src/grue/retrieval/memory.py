@@ -32,12 +32,12 @@ class Note:
 def note_of(episode: Episode, most: int = 20) -> Note | None:
     """The actions of an episode in order, with a + behind those that scored, and how it ended.
 
-    None for an episode without turns, and for one that crashed, whose end says nothing. Actions that the game did not
-    list are left out, and those behind `most`.
+    Actions that the game did not list are left out, and those behind `most`. None for an episode that leaves none,
+    and for one that crashed, whose end says nothing.
     """
-    if not episode.turns or episode.outcome is Outcome.FAILED:
+    listed = [turn for turn in episode.turns if turn.valid][: max(0, most)]
+    if not listed or episode.outcome is Outcome.FAILED:
         return None
-    listed = [turn for turn in episode.turns if turn.valid][:most]
     actions = ", ".join(turn.action + (" +" if turn.reward > 0 else "") for turn in listed)
     ended = {Outcome.WON: "won", Outcome.LOST: "lost"}.get(episode.outcome, "out of time")
     text = f"Before: {actions}. It was {ended}."
@@ -64,7 +64,7 @@ class Memory:
         return len(self.notes)
 
     def search(self, begins: str, count: int = 1, *, without: Task | None = None) -> list[Note]:
-        """The `count` notes whose games begin most like `begins`, the best first.
+        """The `count` notes whose games begin most like `begins`, the best first; only those that share a word with it.
 
         `without` leaves out notes about the problem that this game poses, whatever its step limit.
         """
@@ -72,7 +72,8 @@ class Memory:
         if self._index is None or not query or count < 1:
             return []
         scores = self._index.get_scores(query)
-        ranked = sorted(range(len(self.notes)), key=lambda place: (-float(scores[place]), place))
+        alike = [place for place in range(len(self.notes)) if scores[place] > 0]
+        ranked = sorted(alike, key=lambda place: (-float(scores[place]), place))
         posed = None if without is None else _problem(without, begins)
         found = (self.notes[place] for place in ranked)
         others = (note for note in found if posed is None or _problem(note.task, note.begins) != posed)

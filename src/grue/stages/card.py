@@ -10,12 +10,13 @@ import yaml
 from grue import __version__
 from grue.config import Config
 from grue.games.native import is_one_game
+from grue.models.sources import EMBEDDED
 from grue.report.metrics import policy_title
 
 USE = """```python
 from grue import load_policy
 
-policy = load_policy("{folder}")
+policy = load_policy("folder")  # these files; those of a hub: huggingface_hub.snapshot_download("OWNER/NAME")
 action = policy.act(observation)  # a grue.types.Observation; policy.reset() before another game
 ```"""
 
@@ -48,10 +49,10 @@ def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, A
             else "This is an adapter: loading it loads the base as well."
         ),
         "## Use",
-        USE.format(folder="this folder"),
+        USE,
         (
-            f"Plain {'`transformers`' if merged else '`peft`'} loads the weights too; the prompt and the way from "
-            "logits to actions are grue's."
+            _loaded_by(merged, config.model.name)
+            + "; the prompt and the way from logits to actions are grue's."
             + (
                 ""
                 if merged
@@ -75,6 +76,12 @@ def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, A
         ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _loaded_by(merged: bool, base: str) -> str:
+    if not merged and base == EMBEDDED:  # peft would look for it on a hub
+        return "The base is the one that comes with grue: `peft` needs it from `grue.models.load.embedded_folder()`"
+    return f"Plain {'`transformers`' if merged else '`peft`'} loads the weights too"
 
 
 def _format(config: Config) -> str:

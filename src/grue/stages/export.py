@@ -24,6 +24,8 @@ from grue.stages.trained import (
     PROBE,
     SCHEMA,
     SETTINGS,
+    TRAINED,
+    check_weights,
     furthest,
     load_trained,
     read_probe,
@@ -32,6 +34,8 @@ from grue.stages.trained import (
 from grue.storage import checkpoint, episodes
 from grue.storage.contents import read_results, read_run_config, read_stages
 from grue.storage.files import explained
+
+WHAT, DTYPES = ("adapter", "merged"), ("float32", "bfloat16", "float16")
 
 
 def export_run(
@@ -42,9 +46,18 @@ def export_run(
     The folder appears when all of it is written and a recorded game has been read with what was written: a copy that
     says something else than the policy said raises ModelError and leaves nothing.
     """
+    if what not in WHAT or dtype not in DTYPES:
+        raise ConfigError(f"what={what}, dtype={dtype}", hint=f"what: {', '.join(WHAT)}; dtype: {', '.join(DTYPES)}")
     config = read_run_config(run)
     name = policy or furthest(run)
-    target = to or run / f"export-{what}"
+    target = (to or run / f"export-{what}").resolve()
+    if target == Path.cwd():
+        raise ConfigError(
+            f"{target} is the current folder, which is not replaced", hint="name a folder in it with --to"
+        )
+    if name not in TRAINED:
+        raise ConfigError(f"there is no trained policy {name!r}", hint=f"known are {', '.join(TRAINED)}")
+    check_weights(run, name)
     if target.exists() and any(target.iterdir() if target.is_dir() else [target]):
         raise ConfigError(f"{target} exists already", hint="name another folder with --to, or delete it")
     probe = read_probe(run, name)

@@ -155,7 +155,7 @@ def _env_steps(run: Run, stage: str) -> int:
 def _paired(session: Session) -> list[dict[str, Any]]:
     """What was trained last against the others on the same games, greedy where there is a choice."""
     cfg, found, there = session.config.eval, [], policies(session)
-    best = next((name for name in ("ppo", "dagger") if name in there), None)
+    best = next((name for name in ("ppo", "dagger", "sft") if name in there), None)
     for other in ("base", "sft", "dagger", "gold"):
         if best is None or other not in there or other == best:
             continue

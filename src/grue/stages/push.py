@@ -7,16 +7,22 @@ from pathlib import Path
 from grue.errors import ConfigError, DataError, GrueError, first_line
 from grue.stages.trained import read_about
 
+# an adapter that stayed beside merged weights would be applied to them once more
+_OF_AN_EXPORT = ["*.safetensors", "*.json", "*.jsonl", "*.jinja", "grue.yaml"]
+
 
 class PushError(GrueError, RuntimeError):
     """A hub could not be reached or has refused."""
 
 
 def push(folder: Path, repository: str, *, public: bool = False) -> str:
-    """Upload `folder` as `repository` (OWNER/NAME), private unless `public`. Returns the address.
+    """Upload `folder` as `repository` (OWNER/NAME), in place of what an earlier export left there. Returns the address.
+
+    A repository that is made for it is private unless `public`; PushError where one is there already and is public.
 
     The token is the one that `hf auth login` has stored, or HF_TOKEN.
     """
+    folder = Path(folder)
     about = read_about(folder)
     if "probe" not in about:
         raise DataError(f"{folder} was never checked", hint="export the run again: grue export RUN")
@@ -28,9 +34,16 @@ def push(folder: Path, repository: str, *, public: bool = False) -> str:
     api = HfApi()
     try:
         address = api.create_repo(repository, private=not public, exist_ok=True)
+        if not public and not api.repo_info(repository).private:
+            raise PushError(f"{repository} is there already, and is public", hint="--public, or another name")
         api.upload_folder(
-            repo_id=repository, folder_path=folder, commit_message=f"{about['policy']}, {about['what']} (grue)"
+            repo_id=repository,
+            folder_path=folder,
+            commit_message=f"{about['policy']}, {about['what']} (grue)",
+            delete_patterns=_OF_AN_EXPORT,
         )
+    except PushError:
+        raise
     except (LocalTokenNotFoundError, HFValidationError, OfflineModeIsEnabled) as error:
         hints = {HFValidationError: "a repository is NAME/NAME", OfflineModeIsEnabled: "unset HF_HUB_OFFLINE"}
         hint = hints.get(type(error), "log in first: hf auth login")

@@ -38,6 +38,11 @@ def tracking_file(out: Path, tracker: str) -> Path:
 def read_run_config(out: Path) -> Config:
     """The configuration of an existing run."""
     file = out / "config.yaml"
+    if not out.exists():
+        raise ConfigError(
+            f"there is no folder {out}",
+            hint="grue run --out DIR makes a run; what is on a hub, huggingface_hub.snapshot_download brings",
+        )
     if not file.exists():
         raise ConfigError(f"{out} is not a run directory: it has no config.yaml", hint="grue run --out DIR makes one")
     config = read_config(file)

@@ -15,12 +15,12 @@ _FILE = "give it back as it was written"
 
 
 def stages(where: str, data: Mapping[str, Any]) -> None:
-    """stages.json: stage -> {"state": "begun" or "done", "seconds": once it has ended, facts}."""
+    """stages.json: stage -> {"state": "begun", "done" or "deleting", "seconds": once it has ended, facts}."""
     for name, entry in data.items():
         if not isinstance(entry, dict):
             raise DataError(f"{where} holds {entry!r} for {name}, not an object", hint=_FILE)
         with _naming(f"{where}: {name}", _FILE):
-            if entry["state"] not in ("begun", "done"):
+            if entry["state"] not in ("begun", "done", "deleting"):
                 raise TypeError(f"state is {entry['state']!r}")
             if entry["state"] == "done" or "seconds" in entry:
                 _number(entry, "seconds")

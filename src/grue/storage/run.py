@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from grue.config import PRESETS, Config, differences, dump_config, read_config
-from grue.errors import ConfigError
+from grue.errors import ConfigError, DataError
 from grue.storage import jsonl
 from grue.storage.contents import (
     checkpoints,
     episodes,
     keep_evaluation,
     keep_metrics,
+    read_evaluation,
     read_json,
     read_metrics,
     read_stages,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from grue.storage.checkpoint import Checkpoint
 
+DELETING = "deleting"  # state of a stage that --again deletes, until it has
 STAGES = ("demos", "sft", "dagger", "ppo", "eval")  # in the order in which one builds on the other
 TRAINING = ("sft", "dagger", "ppo")  # those that change weights
 _ALSO_LEFT = {
@@ -83,12 +85,12 @@ class Run:
         self._prompt: str | None = None  # hash of the form of prompts, once a model has been loaded
         self._clocks: dict[str, float] = {}  # stage -> when it would have begun, had it run without a break
         self.resumed = self.config_file.exists()
-        self._over = STAGES[STAGES.index(again) :] if again and self.resumed else ()  # to be deleted yet
+        self._over: tuple[str, ...] = STAGES[STAGES.index(again) :] if again and self.resumed else ()  # to be deleted
         if any("\ud800" <= letter <= "\udfff" for letter in str(out)):  # tensors are saved under names in UTF-8
             raise ConfigError(f"{str(out)!r} is no text in UTF-8", hint="choose another --out")
         with explained(f"open the run directory {out}", ConfigError):
             if not leads:
-                self._stages = self._kept(read_stages(out))
+                self._stages = self._kept(self._with_unfinished(read_stages(out)))
                 return
             if not self.resumed and out.is_dir() and any(not _of_ours(path) for path in out.iterdir()):
                 raise ConfigError(
@@ -100,21 +102,30 @@ class Run:
                 f"another process is working on {out}",
                 "wait for it, or choose another folder with --out",
             )
-        stored = read_stages(out)
+        stored = self._with_unfinished(read_stages(out))
         self._stages = self._kept(stored)
         self.lost = tuple(name for name in self._over if name in stored)
+        if self.resumed and not stored and any((out / "checkpoints").glob("*/*")):
+            raise DataError(
+                f"{self._stages_file} is missing, which says how far the run has come",
+                hint="put it back, or begin anew in another folder with --out",
+            )
         if self.resumed:
             self._check_same(read_config(self.config_file))
-        if not self._over:
-            self._write_config()
+        else:
+            self.keep_config()
+
+    def keep_config(self) -> None:
+        """Write the settings down. Those of a command that is refused before a stage begins change nothing."""
+        self._write(self.config_file, dump_config(self.config).encode())
 
     def begin(self, stage: str) -> None:
         """Mark a stage as begun: from here on its settings are fixed, and its time runs."""
         if self._over and self.leads:
             self._delete(self._over)
-            self._write_config()
-            if self._prompt is not None and "sft" in self._over:
-                self._write_prompt(self._prompt)
+        self.keep_config()
+        if self._prompt is not None and "sft" in self._over:
+            self._write_prompt(self._prompt)
         self._over = self.lost = ()
         if stage in TRAINING:
             self._forget_evaluation(stage)
@@ -222,14 +233,19 @@ class Run:
     def _write_prompt(self, fingerprint: str) -> None:
         self._write(self._prompt_file, _pretty({"sha256": fingerprint}))
 
+    def _with_unfinished(self, stored: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """`stored`, once the stages are noted whose deletion was broken off: it is to be finished."""
+        first = next((name for name in STAGES if stored.get(name, {}).get("state") == DELETING), None)
+        if first is not None:
+            self._over = max(self._over, STAGES[STAGES.index(first) :], key=len)
+        return stored
+
     def _kept(self, stages: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         return {name: entry for name, entry in stages.items() if name not in self._over}
 
-    def _write_config(self) -> None:
-        self._write(self.config_file, dump_config(self.config).encode())
-
     def _start_clock(self, stage: str) -> None:
-        spent = max((row["time_s"] for row in read_metrics(self.out, stage)), default=0.0)
+        measures = next((name for name, rows in _DEV_ROWS.items() if rows == stage), stage)  # one clock for both
+        spent = max((row["time_s"] for row in read_metrics(self.out, measures)), default=0.0)
         self._clocks[stage] = time.monotonic() - spent
 
     def _mark(self, stage: str, entry: dict[str, Any]) -> None:
@@ -241,6 +257,12 @@ class Run:
     def _delete(self, over: Collection[str]) -> None:
         """Forget what stages have left: rows, checkpoints, episodes, and the table made of them."""
         # first what has to be read, and may be found damaged
+        read_metrics(self.out), read_evaluation(self.out)
+        doomed = {name: {"state": DELETING} for name in over if name in read_stages(self.out)}
+        try:  # whoever comes after a kill has to know that what stands there is no longer whole
+            self._write(self._stages_file, _pretty(self._stages | doomed))
+        except DataError as error:
+            raise DataError(error.message, hint=error.hint.replace(" (without --again)", "")) from error
         rows = {*over, *(_DEV_ROWS[name] for name in over if name in _DEV_ROWS)}
         keep_metrics(self.out, lambda row: row["stage"] not in rows)
         keep_evaluation(self.out, lambda row: "api" in row and "demos" not in over)  # answers of chat models were paid
@@ -264,6 +286,8 @@ class Run:
         policies = tuple(f"eval-{name}-" for name in STAGES[STAGES.index(stage) :])
         if self.leads:
             keep_evaluation(self.out, lambda row: not row["row"].startswith(policies))
+            with explained(f"delete {self.results_file}"):
+                self.results_file.unlink(missing_ok=True)  # report and model card would say its numbers
         if self.is_done("eval"):
             self._mark("eval", {"seconds": self.seconds("eval"), "state": "begun"})
 
@@ -273,6 +297,12 @@ class Run:
             for key, values in differences(stored, self.config).items()
             if self._has_begun(key.partition(".")[0]) and not (key == "model.name" and _has_moved(*values))
         }
+        paid = {key for key in differences(stored, self.config) if key.partition(".")[0] in ("game", "seed")}
+        if paid and any((self.out / "api").glob("*.jsonl")):
+            raise ConfigError(
+                f"{self.out} holds games of a chat model, which were played with another {min(paid)}",
+                hint="another --out begins anew; they were paid for, so --again does not delete them",
+            )
         if changed:
             changed.pop("preset", None)
             listing = ", ".join(f"{key} ({old} there, {new} now)" for key, (old, new) in [*changed.items()][:_LISTED])
@@ -284,8 +314,9 @@ class Run:
                 )
             raise ConfigError(
                 f"{self.out} has begun with other settings: {listing}",
-                hint="the same settings go on with it, another --out begins anew, and --again trains again: it deletes "
-                f"what {self._changed_from(changed)} and all later stages left there",
+                hint="the same settings go on with it, another --out begins anew, and grue "
+                f"{self._changed_from(changed)} {self.out} --again with these settings deletes what that stage and all "
+                "later ones left there, and does it again",
             )
 
     def _changed_from(self, changed: Collection[str]) -> str:

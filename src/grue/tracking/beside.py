@@ -51,6 +51,8 @@ class Trackers:
             except BaseException as stop:  # Ctrl-C too: what waits for a network ends with the run
                 self._given_up.add(name)
                 _kill(process)
+                with suppress(OSError):  # what a tracker was given is not yet with it: all is sent anew next time
+                    tracking_file(self._out, name).unlink(missing_ok=True)
                 if not isinstance(stop, subprocess.TimeoutExpired):
                     raise
                 self._warn(name, f"has not sent everything after {PATIENCE_S:.0f} seconds")
@@ -73,7 +75,8 @@ class Trackers:
 
     def _warn(self, name: str, what: str) -> None:
         log = _log_file(self._out, name)
-        self._say.warn(f"{name} {what} ({log}). Nothing is lost: grue track {self._out} {name} sends the rest")
+        rest = "all of it to a new run" if name in self._given_up else "the rest"
+        self._say.warn(f"{name} {what} ({log}). Nothing is lost: grue track {self._out} {name} sends {rest}")
 
 
 def show_finished(names: Sequence[str], out: Path, say: Progress) -> None:

@@ -39,7 +39,7 @@ class Sender:
     def open(self) -> Tracker:
         """The tracker's run: a new one, or the one that was sent to before."""
         if self._tracker is None:
-            name = f"{self._out.resolve().name}-{self._sent['id']}"
+            name = self._sent.setdefault("run", f"{self._out.resolve().name}-{self._sent['id']}")  # it may be renamed
             self._tracker = TRACKERS[self._name](self._out, name, flat(read_run_config(self._out)))
             self._keep()
         return self._tracker

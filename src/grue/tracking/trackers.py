@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,7 +65,13 @@ class WeightsAndBiases:
 
         project = os.environ.get("WANDB_PROJECT") or "grue"
         self._run = wandb.init(
-            project=project, id=name, name=name, dir=str(out), config=dict(settings), resume="allow", job_type="train"
+            project=project,
+            id=re.sub(r"[^\w.-]", "-", name),
+            name=name,
+            dir=str(out),
+            config=dict(settings),
+            resume="allow",
+            job_type="train",
         )
         self._sections: set[str] = set()
 

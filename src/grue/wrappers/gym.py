@@ -9,6 +9,7 @@ An id stands for the game of a preset: `grue/Coin-v0` is what `grue run coin` tr
 
 from __future__ import annotations
 
+import operator
 from functools import lru_cache
 from typing import Any
 
@@ -145,8 +146,15 @@ class GrueEnv(gymnasium.Env[str, Any]):
         return task
 
     def _text_of(self, index: Any) -> str:
+        try:
+            place = operator.index(index)
+        except TypeError as error:
+            raise ConfigError(
+                f"an action of this environment is an index, not {index!r} of type {type(index).__name__}",
+                hint="action='text' makes one that takes texts",
+            ) from error
         actions = self._seen.actions or ()
-        return actions[int(index)] if 0 <= int(index) < len(actions) else NO_SUCH_ACTION
+        return actions[place] if 0 <= place < len(actions) else NO_SUCH_ACTION
 
     def _typed(self, action: Any) -> str:
         if not isinstance(action, str):  # the text of a number would cost a step and do nothing, step after step

@@ -45,6 +45,8 @@ class TokenIds(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     ) -> None:
         RecordConstructorArgs.__init__(self, columns=columns, encode=encode, vocabulary=vocabulary)
         super().__init__(env)
+        if (encode is None) != (vocabulary is None):
+            raise ConfigError("encode and vocabulary, the largest id that it gives, go together", hint="give both")
         self._encode = encode or _embedded_ids
         high = vocabulary or _embedded_tokenizer().get_vocab_size()
         self.observation_space = spaces.Box(0, high, (columns,), np.int64)
@@ -76,6 +78,11 @@ class ActionList(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         RecordConstructorArgs.__init__(self, actions=actions)
         super().__init__(env)
         self.actions = tuple(actions)
+        if not self.actions or len({*self.actions}) < len(self.actions):
+            raise ConfigError(
+                f"a list of {len(self.actions)} actions, {len({*self.actions})} of them different, cannot be numbered",
+                hint="known_actions(env) makes one",
+            )
         self.action_space = spaces.Discrete(len(self.actions))
         self._number = {action: i for i, action in enumerate(self.actions)}
         self._valid: tuple[str, ...] | None = ()
@@ -158,8 +165,12 @@ def maskable_ppo(env: Any, **settings: Any) -> Any:
     needs("sb3_contrib", feature="MaskablePPO")
     from sb3_contrib import MaskablePPO
 
-    policy = {"features_extractor_class": TokenFeatures, "net_arch": [64], **settings.pop("policy_kwargs", {})}
-    return MaskablePPO("MlpPolicy", env, policy_kwargs=policy, **settings)
+    policy = {
+        "features_extractor_class": TokenFeatures,
+        "net_arch": [64],
+        **(settings.pop("policy_kwargs", None) or {}),
+    }
+    return MaskablePPO(settings.pop("policy", "MlpPolicy"), env, policy_kwargs=policy, **settings)
 
 
 @cache

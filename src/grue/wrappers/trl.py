@@ -20,6 +20,7 @@ from typing import Any
 
 from grue.errors import GameError, needs
 from grue.games import canonical_params, make, tasks
+from grue.games.guard import as_played
 from grue.games.params import Params
 from grue.prompts.transcript import render_task
 from grue.types import Observation, Outcome, Task
@@ -36,6 +37,7 @@ class GameEnvironment:
         self._list_actions = list_actions
         self._outcome: Outcome | None = None
         self._score = 0.0
+        self._listed: tuple[str, ...] | None = None
 
     def reset(self, game_seed: int = 0, fold: str = "train", **row: Any) -> str:
         """Begin the game of a row of `dataset`; what the player sees first. Other columns are not read."""
@@ -45,7 +47,7 @@ class GameEnvironment:
         except GameError as error:
             self._outcome = Outcome.FAILED
             return f"The game has crashed: {error.message}"
-        self._outcome, self._score = None, observation.score
+        self._outcome, self._score, self._listed = None, observation.score, observation.actions
         return render_task(observation.goal, task.limit) + self._shown(observation)
 
     def act(self, action: str) -> str:
@@ -60,11 +62,12 @@ class GameEnvironment:
         if self._outcome is not None:
             return "The game is over."
         try:
-            observation, _, self._outcome = self._game.step(action)
+            # a call with something else than text costs a step, as any other action that the game does not know
+            observation, _, self._outcome = self._game.step(as_played(str(action), self._listed))
         except GameError:
             self._outcome = Outcome.FAILED
             raise
-        self._score = observation.score
+        self._score, self._listed = observation.score, observation.actions
         if self._outcome is not None:
             return f"{observation.text}\nThe game is over: {self._outcome}."
         return self._shown(observation)

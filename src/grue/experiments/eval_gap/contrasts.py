@@ -90,15 +90,20 @@ def unpaired(
     rng = np.random.default_rng(0)
     found = [a_n[redrawn(a_groups, rng)].mean() - b_n[redrawn(b_groups, rng)].mean() for _ in range(resamples)]
     low, high = np.percentile(np.array(found), [2.5, 97.5])
+    gap = float(a_n.mean() - b_n.mean())
     if np.ptp(a_n) == np.ptp(b_n) == 0:  # resampling what is all alike would claim certainty
         a, b = _interval(repaired, resamples), _interval(defect, resamples)
         low, high = a.low - b.high, a.high - b.low
+    elif np.ptp(a_n) == 0 or np.ptp(b_n) == 0:  # Newcombe 1998, method 10: what each side leaves open
+        a, b = _interval(repaired, resamples), _interval(defect, resamples)
+        low = gap - float(np.hypot(a_n.mean() - a.low, b.high - b_n.mean()))
+        high = gap + float(np.hypot(a.high - a_n.mean(), b_n.mean() - b.low))
     return _contrast(
         name,
         question,
         [repaired],
         [defect],
-        (float(a_n.mean() - b_n.mean()), float(low), float(high)),
+        (gap, float(low), float(high)),
         kind=kind,
         group="evaluation",
         pairing="other games on either side",

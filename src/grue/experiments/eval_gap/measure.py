@@ -103,7 +103,9 @@ class Measure:
     def sft_arm(self, seed: int, *, cut: bool) -> Cell:
         """Greedy success after SFT on whole demonstrations, or on the same ones cut at the limit."""
         name = f"arm-sft-{'cut' if cut else 'whole'}-{seed}"
-        made = {**self._arm_made, "cut": cut, "seed": seed, "sft": self.session.config.sft.model_dump()}
+        config = self.session.config
+        made = {**self._arm_made, "cut": cut, "seed": seed, "sft": config.sft.model_dump()}
+        made |= {"demos": config.demos.model_dump(), "demos_seed": config.seed}
 
         def run() -> Cell:
             self.session.load("base")
