@@ -64,7 +64,7 @@ class Memory:
         return len(self.notes)
 
     def search(self, begins: str, count: int = 1, *, without: Task | None = None) -> list[Note]:
-        """The `count` notes whose games begin most like `begins`, the best first; only those that share a word with it.
+        """The `count` notes whose games begin most like `begins`, the best first, however little they share with it.
 
         `without` leaves out notes about the problem that this game poses, whatever its step limit.
         """
@@ -72,8 +72,7 @@ class Memory:
         if self._index is None or not query or count < 1:
             return []
         scores = self._index.get_scores(query)
-        alike = [place for place in range(len(self.notes)) if scores[place] > 0]
-        ranked = sorted(alike, key=lambda place: (-float(scores[place]), place))
+        ranked = sorted(range(len(self.notes)), key=lambda place: (-float(scores[place]), place))
         posed = None if without is None else _problem(without, begins)
         found = (self.notes[place] for place in ranked)
         others = (note for note in found if posed is None or _problem(note.task, note.begins) != posed)

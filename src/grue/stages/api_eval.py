@@ -189,7 +189,6 @@ def evaluate_api(
             if path.exists():
                 path.replace(_aside(path))
     _check_same(spent, endpoint, out)
-    run.keep_config()
     client = ChatClient(endpoint, spent)
     with open_session(run, config, say) as session:
         tasks = session.tasks(cfg.fold, cfg.games)

@@ -69,7 +69,8 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     if results is None:
         with open_session(run, config, say, processes) as session:
             if "dagger" in missing:
-                check_adviser(session)
+                with run.changed_unless_refused():
+                    check_adviser(session)
             for name in missing:
                 _do(session, name)
             wall_s = None if run.resumed else time.monotonic() - start
@@ -109,7 +110,8 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
         return run.facts(name)
     with open_session(run, config, say, processes) as session:
         if name == "dagger":
-            check_adviser(session)
+            with run.changed_unless_refused():
+                check_adviser(session)
         if missing:
             _do(session, name)
         if name == "eval" and processes.leads:
@@ -208,7 +210,8 @@ def _described(model: ModelConfig) -> str:
 
 
 def _do(session: Session, name: str) -> None:
-    _check_before(session, name)
+    with session.run.changed_unless_refused():
+        _check_before(session, name)
     start = time.monotonic()
     if session.run.lost:
         session.say(f"what {_listed(session.run.lost)} left in {session.run.out} is deleted")

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from grue.config import PRESETS, Config, differences, dump_config, read_config
-from grue.errors import ConfigError, DataError
+from grue.errors import ConfigError, DataError, GrueError
 from grue.storage import jsonl
 from grue.storage.contents import (
     checkpoints,
@@ -110,20 +111,28 @@ class Run:
                 f"{self._stages_file} is missing, which says how far the run has come",
                 hint="put it back, or begin anew in another folder with --out",
             )
+        self._before = self.config
         if self.resumed:
-            self._check_same(read_config(self.config_file))
-        else:
-            self.keep_config()
+            self._before = read_config(self.config_file)
+            self._check_same(self._before)
+        if not self._over:
+            self._write_config(self.config)
 
-    def keep_config(self) -> None:
-        """Write the settings down. Those of a command that is refused before a stage begins change nothing."""
-        self._write(self.config_file, dump_config(self.config).encode())
+    @contextmanager
+    def changed_unless_refused(self) -> Iterator[None]:
+        """An error within leaves the settings of the run as they were before this command."""
+        try:
+            yield
+        except GrueError:
+            if self.leads and not self._over:
+                self._write_config(self._before)
+            raise
 
     def begin(self, stage: str) -> None:
         """Mark a stage as begun: from here on its settings are fixed, and its time runs."""
         if self._over and self.leads:
             self._delete(self._over)
-        self.keep_config()
+            self._write_config(self.config)
         if self._prompt is not None and "sft" in self._over:
             self._write_prompt(self._prompt)
         self._over = self.lost = ()
@@ -242,6 +251,9 @@ class Run:
 
     def _kept(self, stages: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         return {name: entry for name, entry in stages.items() if name not in self._over}
+
+    def _write_config(self, config: Config) -> None:
+        self._write(self.config_file, dump_config(config).encode())
 
     def _start_clock(self, stage: str) -> None:
         measures = next((name for name, rows in _DEV_ROWS.items() if rows == stage), stage)  # one clock for both
