@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grue.errors import ConfigError
+from grue.errors import ConfigError, GameError
 from grue.games import Game, canonical_params, is_known, known_games, make
 from grue.games.base import FOLDS
 from grue.games.check import check_game
@@ -34,9 +34,10 @@ def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str
 def _what(name: str, params: str) -> tuple[Callable[[], Game], Task]:
     """How to make the game, and a task to vary."""
     if ":" not in name and not is_known(name):
+        own = Path(name).stem
         raise ConfigError(
             f"unknown game {name!r}",
-            hint=f"a class of yours is named MODULE:CLASS, for example {name}:{name.capitalize()}; "
+            hint=f"a class of yours is named MODULE:CLASS, for example {own}:{own.capitalize()}; "
             f"known are {', '.join(known_games())}",
         )
     if is_known(name):
@@ -46,4 +47,8 @@ def _what(name: str, params: str) -> tuple[Callable[[], Game], Task]:
     if not callable(game_class):
         raise ConfigError(f"{name} is no class", hint="name it as package.module:Class")
     text = spelled_params(game_class, name, params)
+    if spelled_params(game_class, name, text) != text:
+        raise GameError(
+            f"the game breaks its contract: check_params({text!r}) spells it otherwise", hint="it gives one spelling"
+        )
     return lambda: game_class(text), Task(name, text, "train", 0, 8)

@@ -111,8 +111,8 @@ class Human:
             typed = input("> ").strip()
             if not typed:
                 continue
-            if not typed.isdecimal():
+            if typed in actions or not actions or not typed.isdecimal():
                 return typed
             if 1 <= int(typed) <= len(actions):
                 return actions[int(typed) - 1]
-            say(f"there is no action {typed}" + (f": 1 to {len(actions)}" if actions else ""), style="red")
+            say(f"there is no action {typed}: 1 to {len(actions)}", style="red")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from grue.errors import GameError, GrueError
 from grue.games.base import FOLDS, Game
-from grue.games.teachers.scripted import HasGold
+from grue.games.teachers.scripted import CanRehearse, HasGold
 from grue.types import Observation, Outcome, Task
 
 NONSENSE = "frobnicate the grue"  # an action that no game knows
@@ -49,6 +49,7 @@ def _check_determinism(first: Game, second: Game, task: Task) -> None:
     draw = random.Random(task.seed)
     for _ in range(task.limit):
         _check_observation(here)
+        _require(here.actions != (), "there is a valid action while the game goes on, or None says that it lists none")
         action = draw.choice(here.actions) if here.actions else NONSENSE
         here, reward, outcome = first.step(action)
         there, reward_there, outcome_there = second.step(action)
@@ -65,11 +66,13 @@ def _check_determinism(first: Game, second: Game, task: Task) -> None:
 
 
 def _check_observation(observation: Observation) -> None:
+    actions = observation.actions
+    _require(actions is None or isinstance(actions, tuple), "valid actions are a tuple, or None")
     texts = (observation.text, observation.goal, observation.inventory, *(observation.actions or ()))
+    _require(all(isinstance(text, str) for text in texts), "text, goal, inventory and actions are str")
     _require(all(map(_is_text, texts)), "texts are Unicode, without half characters (lone surrogates)")
     _require(bool(observation.goal), "an observation has a goal")
     _require(-1.0 <= observation.score <= 1.0, "a score is between -1 and 1")
-    actions = observation.actions
     if actions is not None:
         _require(actions == tuple(sorted(set(actions))), "valid actions are sorted, without doubles")
 
@@ -100,6 +103,8 @@ def _check_gold(game: Game, task: Task) -> None:
         path = game.gold()
     except GameError:  # some engines have no solution for some seeds
         return
+    if isinstance(game, CanRehearse):
+        _require(any(won for _, won in game.rehearse(path)), "rehearse(gold()) wins: it gives (listed, won) for each")
     outcome: Outcome | None = None
     for action in path:
         if outcome is None:
@@ -115,7 +120,7 @@ def _doing(what: str) -> Iterator[None]:
         yield
     except GrueError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise GameError(
             f"the game breaks its contract: {what} raised {type(error).__name__}: {error}",
             hint="GRUE_DEBUG=1 in front of the command shows where",

@@ -67,8 +67,10 @@ class EngineGame(ABC):
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         """Do one action. One that is no move (quit, restart, two commands in one) is answered here and costs a step."""
         task, before = self._running()
-        action = clean_action(action)
-        refused = refusal(action, commas=self.commas)
+        refused = ""
+        if action not in (before.actions or ()):  # what the game lists is a move, however it looks
+            action = clean_action(action)
+            refused = refusal(action, commas=self.commas)
         self._state = _with_text(before, refused) if refused else self._act(action)
         self._steps += 1
         self._outcome = self._outcome_of(self._state, task)

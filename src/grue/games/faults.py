@@ -20,7 +20,7 @@ def engine_errors() -> Iterator[None]:
         yield
     except GrueError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a game that leaves the program fails, and the run goes on
         raise GameError(f"the game failed: {type(error).__name__}: {error}") from error
 
 
@@ -48,7 +48,8 @@ class Guarded:
             return _sound(observation), reward, outcome
 
     def close(self) -> None:
-        self._game.close()
+        with engine_errors():
+            self._game.close()
 
 
 def _sound(observation: Observation) -> Observation:

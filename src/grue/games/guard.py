@@ -14,7 +14,7 @@ ONE_MOVE = "One move at a time, please."
 # Commands to an interpreter, not to the world: they end the game, wait for an answer, write files, or undo a turn
 # behind the back of whoever counts turns.
 _META = frozenset(("q", "quit", "restart", "restore", "save", "undo", "oops", "script", "unscript", "transcript"))
-_META |= {"verify", "recording", "replay"}
+_META |= {"verify", "recording", "replay", "die"}  # die: of Inform's library, which asks whether one is sure
 _MANY_MOVES = re.compile(r"[.;!?]\s*\S|\bthen\b")
 
 
@@ -45,7 +45,7 @@ def refusal(action: str, *, commas: bool = False) -> str:
     `commas` allows), and commands to the interpreter such as "quit".
     """
     words = action.lower().split()
-    if not words or words[0].strip(".!?\"'") in _META or words[0].startswith(("$", "#", "/", "*", "@")):
+    if not words or words[0].strip(".!?,:;\"'") in _META or words[0].startswith(("$", "#", "/", "*", "@")):
         return NO_MOVE
     if _MANY_MOVES.search(action.lower()) or (not commas and "," in action):
         return ONE_MOVE

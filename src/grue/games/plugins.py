@@ -11,6 +11,7 @@ Only what is installed counts: a configuration or run directory names games, nev
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
@@ -26,6 +27,7 @@ from grue.games.faults import Guarded
 from grue.games.params import Params, parse
 
 GROUP = "grue.games"
+_CLASS = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
 
 def names() -> list[str]:
@@ -52,7 +54,7 @@ def spelled_params(game_class: Any, name: str, params: Params) -> str:
         found = check(params if isinstance(params, str) else _joined(params))
     except GrueError:
         raise
-    except Exception as error:  # theirs: who gave the parameters has to know where it came from
+    except (Exception, SystemExit) as error:  # theirs: who gave the parameters has to know where it came from
         raise GameError(
             f"check_params of the game {name!r} raised {type(error).__name__}: {error}",
             hint='it gets one text, such as "doors=1,rooms=3", and raises grue.errors.ConfigError for a wrong one',
@@ -76,6 +78,11 @@ def make_plugin(game: str, params: Params) -> Game:
 
 def load_class(where: str) -> Any:
     """The class that "module:Class" names. For a command that was typed by hand, never for data."""
+    if not _CLASS.fullmatch(where):
+        raise ConfigError(
+            f"{where!r} does not name a class",
+            hint="go to the folder of the file and name it as MODULE:CLASS, for example guess:Guess",
+        )
     module = where.partition(":")[0].partition(".")[0]
     if not module or find_spec(module) is None:
         raise GameError(
@@ -100,7 +107,7 @@ def _entry(game: str) -> EntryPoint:
 def _load(entry: EntryPoint) -> Any:
     try:
         module = import_module(entry.module)
-    except Exception as error:  # theirs: whatever their file does when it is read
+    except (Exception, SystemExit) as error:  # theirs: whatever their file does when it is read
         said = first_line(error)
         if isinstance(error, SyntaxError):
             said = f"{Path(error.filename or '?').name}, line {error.lineno}: {error.msg}"

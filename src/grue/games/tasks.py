@@ -14,6 +14,7 @@ from grue.games.native import canonical_native, is_native, native_seeds
 from grue.games.params import FAMILIES, Params, canonical
 from grue.games.plugins import is_plugin, plugin_params
 from grue.games.recipes import is_shared
+from grue.games.unwinnable import is_unwinnable
 from grue.types import Task
 
 
@@ -34,8 +35,10 @@ def tasks(
     definition; recipes of cookingworld are not quite (about ten exist in more than one fold, all of them
     made of spices that need no preparation), so tasks of train and pretrain whose recipe could occur in dev
     or test are skipped, and tasks of dev whose recipe could occur in test. So are tasks of train and dev that
-    are the same game as one of a later fold, where that happens (`copies`). The test fold is never thinned: it
-    is always all of its 1000 games. Raises ConfigError when fewer than `count` tasks are left, or none.
+    are the same game as one of a later fold, where that happens (`copies`), and those that nobody can win. The
+    test fold is never thinned: it is always all of its 1000 games.
+
+    Raises ConfigError when fewer than `count` tasks are left, or none.
     """
     seeds = fold_range(fold)
     if start < 0 or (count is not None and count < 0):
@@ -50,7 +53,7 @@ def tasks(
         every = _not_shared(every, fold, JvmSettings(java, read_timeout))
     elif fold in ("train", "dev") and has_copies(game, known):  # pretrain: the base has read its games as they are
         every = _not_copied(every, game, known, fold, JvmSettings(java, read_timeout))
-    chosen = list(islice(every, count))
+    chosen = list(islice((task for task in every if not is_unwinnable(task)), count))
     if chosen:
         check_seed(chosen[0])
     if not chosen and count != 0 and start == 0 and has_copies(game, known):

@@ -19,6 +19,7 @@ from grue.games.recipes import read_recipe
 from grue.games.seat import Seat
 from grue.games.state import read_rooms, read_state
 from grue.games.sums import Problem, read_problem
+from grue.games.unwinnable import is_unwinnable
 from grue.types import Observation, Outcome, Task
 
 # Families whose gold path the engine draws anew at each generation, from a generator without a seed; and its solvers.
@@ -95,6 +96,8 @@ class TwxGame:
         """
         if self._task is None:
             raise GameError("gold() needs a task", hint="call reset(task) first")
+        if is_unwinnable(self._task):
+            raise GameError(f"{self._task.game} seed {self._task.seed} cannot be won", hint="skip this seed")
         if self._gold is None:
             side = self._side_seat()
             if self._task.game in _SOLVERS:

@@ -17,7 +17,7 @@ from weakref import finalize
 
 from grue.errors import ConfigError, GameError, GrueError
 from grue.games.base import check_seed
-from grue.games.guard import clean_action
+from grue.games.guard import as_played
 from grue.games.worker_process import Worker, WorkerDiedError, WorkerSettings, worker_with_room
 from grue.types import Observation, Outcome, Task
 
@@ -87,7 +87,7 @@ class WorkerGame:
         if self._task is None or self._outcome is not None or self.pid is None:
             return
         with suppress(GameError, WorkerDiedError):  # `step` will say so, or begin anew
-            action = clean_action(action)
+            action = self._played(action)
             self._begin(action, {"call": "step", "action": action})
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
@@ -95,7 +95,7 @@ class WorkerGame:
         self._running()
         if self._outcome is not None:
             raise GameError(f"the episode is over ({self._outcome})", hint="call reset(task) to play again")
-        action = clean_action(action)
+        action = self._played(action)
         if self._begun is not None and self._begun.what != action:
             self._forget_begun()
         plain, reward, outcome = self._ask({"call": "step", "action": action}, begun=self._begun)
@@ -103,6 +103,9 @@ class WorkerGame:
         self._seen = _observation(plain)
         self._outcome = None if outcome is None else Outcome(outcome)
         return self._seen, reward, self._outcome
+
+    def _played(self, action: str) -> str:
+        return as_played(action, None if self._seen is None else self._seen.actions)
 
     def save(self) -> Saved:
         """This point of the episode, for `restore`, here or in another game of this name."""
