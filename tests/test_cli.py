@@ -116,6 +116,9 @@ def test_version() -> None:
         (("eval", "a", "--out", "b"), "two run directories"),
         (("report",), "there is no run in runs/"),
         (("report", "none"), "there is no run directory none"),
+        (("report", "a" * 300), "is too long for the name of a file"),
+        (("run", "toy", "--out", "a" * 300), "oo long"),
+        (("eval", "--api-model", "m"), "--api-model and --api-prices say nothing without --api"),
         (("compare",), "argument"),
         (("compare", "none"), "there is no run directory none"),
         (("watch", "none"), "there is no run directory none"),
@@ -340,3 +343,17 @@ def test_a_run_may_have_an_equals_sign_in_its_name(tmp_path: Path, monkeypatch: 
     assert common.split_many(["lr=0.1", "sft.epochs=2"]) == (["lr=0.1"], ["sft.epochs=2"])
     there = f"runs{os.sep}lr=0.1"
     assert common.split_many([there, "model.name=runs/x"]) == ([there], ["model.name=runs/x"])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("guess.py", "for example guess:Guess"),
+        ("./guess:Guess", "'./guess:Guess' does not name a class"),
+        ("guess:", "'guess:' does not name a class"),
+    ],
+)
+def test_what_names_no_class_is_one_error(name: str, said: str, tmp_path: Path) -> None:
+    done = grue("check-game", name, cwd=tmp_path)
+    assert done.returncode != 0
+    assert said in done.stderr and "Traceback" not in done.stderr

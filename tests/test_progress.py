@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -201,3 +203,41 @@ def test_a_second_signal_ends_it_at_once(number: signal.Signals, code: int) -> N
         child.send_signal(number)
         assert child.wait(20) == code
         assert time.monotonic() - began < 10
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of Linux and macOS")
+def test_work_outlives_whoever_reads_of_it(tmp_path: Path) -> None:
+    program = f"""
+import pathlib, sys
+from grue.progress import Progress
+say = Progress(every_s=0)
+sys.stdin.readline()  # the reader has gone
+with say.bar("PPO", 3) as bar:
+    for step in range(3):
+        say(f"step {{step}}")
+        bar.advance()
+pathlib.Path({str(tmp_path / "saved")!r}).touch()
+if "--later" in sys.argv:
+    print("more", flush=True)
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as work:
+        assert work.stdin and work.stdout and work.stderr
+        work.stdout.close()
+        work.stdin.write("\n")
+        work.stdin.close()
+        said = work.stderr.read()
+    assert work.returncode == 0 and (tmp_path / "saved").exists()
+    assert said == "warning: no output any more (Broken pipe); the work goes on\n"
+
+
+def test_without_work_a_lost_reader_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lost(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(sys, "stdout", Lost())
+    with pytest.raises(BrokenPipeError):
+        Progress()("a line")

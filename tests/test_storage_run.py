@@ -373,3 +373,80 @@ def test_a_drive_that_syncs_no_folders_takes_a_run(
     monkeypatch.setattr(os, "fsync", refusing)
     Run(tmp_path / "run", load_config("toy"))
     assert (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_a_deletion_that_was_broken_off_is_finished(tmp_path: Path) -> None:
+    program = f"""
+import os, pathlib, shutil
+from grue.config import load_config
+from grue.storage.run import Run
+out = pathlib.Path({str(tmp_path)!r})
+run = Run(out, load_config("toy"))
+for stage in ("demos", "sft", "ppo", "eval"):
+    run.begin(stage)
+    run.log(stage, 1, {{}})
+    run.checkpoints(stage).mkdir(parents=True)
+    run.done(stage)
+shutil.rmtree = lambda *given, **more: os._exit(9)
+Run(out, load_config("toy", ["sft.epochs=2"]), again="sft").begin("sft")
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 9
+    assert [(name, entry["state"]) for name, entry in read_stages(tmp_path).items()] == [
+        ("demos", "done"),
+        *((name, "deleting") for name in ("sft", "ppo", "eval")),
+    ]
+    run = Run(tmp_path, load_config("toy", ["sft.epochs=3"]))  # what is being deleted has no settings to keep
+    assert run.is_done("demos") and not any(map(run.is_done, ("sft", "ppo", "eval")))
+    assert run.lost == ("sft", "ppo", "eval")
+    run.begin("sft")
+    assert not run.checkpoints("ppo").exists() and read_run_config(tmp_path).sft.epochs == 3
+    assert {*read_stages(tmp_path)} == {"demos", "sft"}
+
+
+def test_results_of_older_weights_are_forgotten_when_training_goes_on(tmp_path: Path) -> None:
+    run = Run(tmp_path, load_config("toy"))
+    run.begin("ppo")
+    run.write_results({"policies": {}, "schema": 1})
+    assert run.results_file.exists()
+    run.begin("ppo")
+    assert read_results(tmp_path) is None
+
+
+def test_a_run_that_has_lost_its_stages_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    run = Run(tmp_path, load_config("toy"))
+    run.begin("sft")
+    (run.checkpoints("sft") / "step-00000001").mkdir(parents=True)
+    (tmp_path / "stages.json").unlink()
+    with pytest.raises(DataError, match=r"stages\.json is missing"):
+        Run(tmp_path, load_config("toy", seed=7))
+
+
+def test_a_chat_models_games_are_of_one_game_and_seed(tmp_path: Path) -> None:
+    Run(tmp_path, load_config("toy"))
+    (tmp_path / "api").mkdir()
+    (tmp_path / "api" / "api-m-test-greedy.jsonl").touch()
+    for settings, seed, again in ((["game.limit=5"], None, ""), ([], 3, "demos")):
+        with pytest.raises(ConfigError, match="holds games of a chat model, which were played with another"):
+            Run(tmp_path, load_config("toy", settings, seed=seed), again=again)
+    Run(tmp_path, load_config("toy", ["sft.epochs=2"]))
+
+
+def test_dev_rows_have_the_time_of_their_stage_after_a_break(tmp_path: Path) -> None:
+    rows = [{"stage": "dev", "step": 5, "time_s": 52.0}, {"stage": "ppo", "step": 9, "time_s": 90.0}]
+    jsonl.append(tmp_path / "metrics.jsonl", rows)
+    run = Run(tmp_path / "run", load_config("toy"))
+    (tmp_path / "metrics.jsonl").replace(run.metrics_file)
+    run.rewind("ppo", 9)
+    run.rewind("dev", 9)
+    run.log("ppo", 10, {})
+    run.log("dev", 10, {})
+    assert [round(row["time_s"]) for row in read_metrics(run.out)[2:]] == [90, 90]
+
+
+def test_settings_of_a_refused_command_are_given_back(tmp_path: Path) -> None:
+    Run(tmp_path, load_config("toy")).begin("demos")
+    run = Run(tmp_path, load_config("toy", ["dagger.rounds=3"]))
+    assert read_run_config(tmp_path).dagger.rounds == 3
+    with pytest.raises(DataError), run.changed_unless_refused():
+        raise DataError("the teacher cannot")
+    assert read_run_config(tmp_path).dagger.rounds == 0

@@ -109,3 +109,14 @@ def test_wrong_levels_are_refused() -> None:
     with pytest.raises(ConfigError, match="0 to 13"):
         games.make("babyai", "level=14")
     assert len(LEVELS) == 14
+
+
+def test_the_bot_goes_on_behind_a_box_that_was_opened() -> None:
+    game, draw = games.make("babyai", "level=3"), random.Random(4)
+    seen = game.reset(Task("babyai", "level=3", "train", 4, 400))
+    for _ in range(15):
+        seen, _, outcome = game.step(draw.choice(seen.actions or ()))
+    assert outcome is None
+    plan = game.plan()  # type: ignore[attr-defined]
+    assert plan
+    assert [game.step(action)[2] for action in plan][-1] is Outcome.WON

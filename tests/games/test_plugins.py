@@ -201,6 +201,21 @@ def test_an_undeclared_game_is_unknown() -> None:
             "closing it, twice,",
         ),
         ("def step(self, action: str)", "def step(self)", "playing it raised TypeError"),
+        ('tuple("0123456789")', 'list("0123456789")', "valid actions are a tuple, or None"),
+        ('tuple("0123456789")', "()", "there is a valid action while the game goes on"),
+        ('tuple("0123456789")', "tuple(range(10))", "text, goal, inventory and actions are str"),
+        (
+            "    def close",
+            "    def gold(self):\n        return [str(self.number)]\n\n"
+            "    def rehearse(self, actions):\n        return []\n\n    def close",
+            "rehearse(gold()) wins",
+        ),
+        (
+            "    def close",
+            "    check_params = staticmethod(lambda params: params + 'x')\n\n    def close",
+            "check_params('x') spells it otherwise",
+        ),
+        ('tuple("0123456789")', "__import__('sys').exit(0)", "playing it raised SystemExit"),
     ],
 )
 def test_check_game_names_a_mistake_of_a_first_game(
@@ -328,3 +343,20 @@ def test_a_class_that_cannot_be_had_is_one_line(
         load_class(f"theirs:{asked}")
     assert hint in caught.value.hint
     monkeypatch.delitem(sys.modules, "theirs", raising=False)
+
+
+def test_a_game_that_leaves_the_program_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "leaving.py").write_text("import sys\nclass Guess: pass\nsys.exit(0)\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    result = CliRunner().invoke(app, ["check-game", "leaving:Guess"])
+    assert result.exit_code == 1 and "SystemExit" in result.output
+
+
+def test_what_goes_wrong_in_closing_a_game_is_its_error() -> None:
+    class Rude(ToyGame):
+        def close(self) -> None:
+            raise RuntimeError("no")
+
+    with pytest.raises(GameError, match="the game failed: RuntimeError: no"):
+        Guarded(Rude()).close()

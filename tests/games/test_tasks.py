@@ -10,11 +10,12 @@ from dataclasses import replace
 import pytest
 
 from grue import games
-from grue.errors import ConfigError
+from grue.errors import ConfigError, GameError
+from grue.games import FOLDS, make, tasks, twx
 from grue.games.recipes import can_occur, is_shared, read_recipe
 from grue.games.spread import PROBLEMS, problem, spread
 from grue.games.twx import TwxGame
-from grue.types import Observation, Task
+from grue.types import Observation, Outcome, Task
 
 CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"
 COOKBOOK = """Gather all following ingredients and follow the directions to prepare this tasty meal.
@@ -194,3 +195,22 @@ def test_games_of_twc_that_begin_alike_are_one_game() -> None:
         assert len({problem(replace(task, game=name, params=params), shown) for task in every}) == 1
     for name, params in (("coin", "numLocations=5"), ("coin", ""), ("cookingworld", ""), ("textworld-coin", "level=9")):
         assert len({problem(replace(task, game=name, params=params), shown) for task in every}) == 200
+
+
+def test_games_that_nobody_can_win_are_no_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = tasks("peckingorder", "", "dev", 50)
+    left = {task.seed for task in chosen}
+    assert len(left) == 945
+    with closing(make("peckingorder")) as game:
+        for seed in (*sorted({*FOLDS["dev"]} - left), *(task.seed for task in chosen[:45])):
+            game.reset(Task("peckingorder", "", "dev", seed, 50))
+            if seed not in left:
+                with pytest.raises(GameError, match="cannot be won"):
+                    game.gold()  # type: ignore[attr-defined]
+                monkeypatch.setattr(twx, "is_unwinnable", lambda task: False)
+            outcome = None
+            for action in game.gold():  # type: ignore[attr-defined]
+                if outcome is None:
+                    outcome = game.step(action)[2]
+            assert (outcome is Outcome.WON) == (seed in left), seed
+            monkeypatch.undo()

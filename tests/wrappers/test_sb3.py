@@ -96,3 +96,12 @@ def test_maskable_ppo_learns_the_toy() -> None:
     model.learn(8_000)
     after, _ = evaluate_policy(model, dev, n_eval_episodes=100, deterministic=False, warn=False)
     assert after > before + 0.2
+
+
+def test_lists_and_encoders_that_cannot_be_are_refused() -> None:
+    env = gymnasium.make("grue/Toy-v0")
+    with pytest.raises(ConfigError, match="encode and vocabulary"):
+        sb3.TokenIds(env, 16, encode=lambda text: [4000])
+    for actions in ((), ("look", "look")):
+        with pytest.raises(ConfigError, match="cannot be numbered"):
+            sb3.ActionList(env, actions)

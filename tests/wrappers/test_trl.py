@@ -149,3 +149,26 @@ def test_grpo_trainer_plays_games_to_their_end(tmp_path: Path, monkeypatch: pyte
     assert len(logged) == 2
     assert "rewards/GameEnvironment/mean" in logged[0]
     assert any(not torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+
+
+def test_a_call_with_something_else_than_text_costs_a_step_and_ends_nothing() -> None:
+    env = adapter.environment("toy", limit=3)()
+    env.reset(game_seed=0)
+    assert "over" not in env.act(5)  # type: ignore[arg-type]
+    assert env.get_reward() == 0.0
+    env.act(None)  # type: ignore[arg-type]
+    assert env.act("look").endswith("The game is over: limit.")
+
+
+def test_the_game_gets_the_action_as_every_player_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    got, step = [], ToyGame.step
+
+    def noted(self: ToyGame, action: str) -> tuple[Observation, float, Outcome | None]:
+        got.append(action)
+        return step(self, action)
+
+    monkeypatch.setattr(ToyGame, "step", noted)
+    env = adapter.environment("toy")()
+    env.reset(game_seed=0)
+    env.act("  look\n\taround ")
+    assert got == ["look around"]
