@@ -217,8 +217,6 @@ with say.bar("PPO", 3) as bar:
         say(f"step {{step}}")
         bar.advance()
 pathlib.Path({str(tmp_path / "saved")!r}).touch()
-if "--later" in sys.argv:
-    print("more", flush=True)
 """
     command = [sys.executable, "-c", program]
     with subprocess.Popen(

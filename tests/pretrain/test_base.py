@@ -308,6 +308,10 @@ def test_a_few_steps_reduce_the_loss_and_leave_a_base_that_loads(
     other = train_tokenizer(tokenizer_texts(corpus), 400, game_foods())
     with pytest.raises(CheckpointError, match=r"was made with vocabulary=512, not 400"):
         trained("stopped", recipe, Interrupt(), other)
+    alike = train_tokenizer(tokenizer_texts(corpus[:1]), 512, game_foods())
+    assert len(alike) == len(tokenizer)
+    with pytest.raises(CheckpointError, match=r"was made with tokenizer="):
+        trained("stopped", recipe, Interrupt(), alike)
     with pytest.raises(TrainingError, match=r"the loss of pretraining step 3 is nan"):
         trained("diverged", replace(recipe, learning_rate=1e30), Interrupt())
 

@@ -191,7 +191,7 @@ class _Work:
         groups = [{"params": decay, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98), fused=True)
         self.thinning = torch.Generator().manual_seed(recipe.seed)
-        settings = {**read, "vocabulary": model.config.vocab_size, **asdict(recipe)}
+        settings = {"vocabulary": model.config.vocab_size, **asdict(recipe), **read}
         self.settings: dict[str, Any] = json.loads(json.dumps(settings))  # as a checkpoint gives them back
 
     def learn(self, ids_BT: torch.Tensor, weights_BT: torch.Tensor, total: int) -> tuple[float, float]:
