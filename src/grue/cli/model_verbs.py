@@ -41,7 +41,7 @@ def evaluate(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure every policy of a run on games that none has seen.
+    """Measure every policy of a run on test games, and on some of train and dev beside them.
 
     With --api a chat model plays the same games, without training. Its key is read from GRUE_API_KEY or OPENAI_API_KEY.
     """

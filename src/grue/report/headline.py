@@ -90,7 +90,7 @@ def _context(hero: Row, before: Row | None, found: dict[str, Row]) -> str:
     if hero.success_ci95 is not None:
         parts.append(f"The 95% interval is {interval_text(hero.success_ci95)}.")
     if "base" in found and found["base"] is not before:
-        parts.append(f"Before any training the model won {percent(found['base'].success)}.")
+        parts.append(f"Before SFT the model won {percent(found['base'].success)}.")
     players = [
         f"{words} {'wins' if index == 0 else ''} {percent(found[name].success)}".replace("  ", " ")
         for index, (name, words) in enumerate(

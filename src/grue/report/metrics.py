@@ -121,7 +121,7 @@ POLICY_MEANINGS: dict[str, str] = {
     "gold": "the game's own walkthrough",
     "gold-pruned": "the walkthrough without the steps that change nothing",
     "optimal": "sees the hidden state and plays the shortest way: a ceiling",
-    "base": "the language model before any training on this game",
+    "base": "the language model as the run began with it, before SFT; the one that comes with grue has read such games",
     "sft": "after imitation of the teacher (supervised fine-tuning)",
     "dagger": "after imitation with the teacher's corrections of its own games",
     "ppo": "after proximal policy optimisation",

@@ -171,7 +171,8 @@ def _folds(results: Mapping[str, Any]) -> Html | None:
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="results folds")
     caption = (
         "Success on games that were trained on, on those that checkpoints were chosen by, and on those kept for the"
-        " end. A fall from left to right is what did not generalise."
+        " end. A policy that falls where the gold player, who learns nothing, does not has not generalised; those that"
+        " chose the checkpoint flatter it."
     )
     return tag("div", tag("h3", "Train, dev and test side by side"), tag("div", table, class_="wide"),
                tag("p", caption, class_="caption"))  # fmt: skip

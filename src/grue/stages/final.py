@@ -1,4 +1,4 @@
-"""The final table: every policy of a run on the same held-out games, greedy and sampled, with intervals.
+"""The final table: every policy of a run on the same games, greedy and sampled, with intervals.
 
 Each row is kept in evaluation.jsonl as soon as it is measured, so an interrupted evaluation goes on where it stopped.
 The test fold is only touched here.

@@ -111,7 +111,7 @@ def _chosen(m: Measure) -> Contrast:
 EVALUATION: dict[str, Suspect] = {
     "remaining": Pair(
         "remaining",
-        "what is left in the repaired pipeline: sampled play of train games against greedy play of held-out ones",
+        "what is left in the repaired pipeline: sampled play of train games against greedy play of dev games",
         lambda m: m.played("train", greedy=False),
         lambda m: m.played(),
         lambda m: {
