@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -363,3 +364,26 @@ def test_a_hint_is_near_or_none(given: str, hint: str) -> None:
 def test_a_part_of_a_list_is_named_by_its_list() -> None:
     with pytest.raises(ConfigError, match=r"^track='foo': input should be"):
         load_config("toy", ["track=foo"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("seed: 1:30", "seed='1:30'", "seed"),
+        ("game: {params: {numLocations: yes}}", "params.numLocations is a number, not a switch", ""),
+        ("game: {params: null}", "game.params=None", r"default \{\}"),
+        ("ppo.iterations: 5", "unknown setting ppo.iterations in", "write ppo: and, indented under it, iterations:"),
+    ],
+)
+def test_what_yaml_may_be_taken_for_is_refused(text: str, said: str, hint: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=said) as caught:
+        load_config(file=file)
+    assert re.search(hint, caught.value.hint or "")
+
+
+def test_a_number_with_a_zero_in_front_is_not_octal(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("seed: 010", encoding="utf-8")
+    assert load_config(file=file).seed == 10

@@ -450,3 +450,8 @@ def test_settings_of_a_refused_command_are_given_back(tmp_path: Path) -> None:
     with pytest.raises(DataError), run.changed_unless_refused():
         raise DataError("the teacher cannot")
     assert read_run_config(tmp_path).dagger.rounds == 0
+    run = Run(tmp_path, load_config("toy", ["dagger.rounds=3"]))
+    run.begin("sft")
+    with pytest.raises(DataError), run.changed_unless_refused():
+        raise DataError("a later stage cannot begin")
+    assert read_run_config(tmp_path).dagger.rounds == 3  # the stage that has begun did so with it

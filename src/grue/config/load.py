@@ -9,6 +9,7 @@ import difflib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import NoneType
@@ -249,6 +250,11 @@ def _explain(error: ValidationError, given: list[str], where: str, strange: str)
     key = ".".join(str(part) for part in first["loc"] if isinstance(part, str))  # without the place in a list
     place = "" if key in given else where
     if first["type"] == "extra_forbidden":
+        if "." in str(first["loc"][-1]):
+            section, _, name = key.partition(".")
+            return ConfigError(
+                f"unknown setting {key}{place}", hint=f"write {section}: and, indented under it, {name}:"
+            )
         # A section that does not exist is reported as the setting that was meant to be in it.
         key = next((one for one in given if one.startswith(key + ".")), key)
         return ConfigError(f"unknown setting {key}{place}", hint=_nearest(key, strange))
@@ -286,11 +292,24 @@ def _near_leaf(key: str, keys: list[str]) -> list[str]:
 
 def _meaning(key: str) -> str:
     field = _field(key)
-    return f"{key}: {field.description} (default {field.default})" if field and field.description else ""
+    if field is None or not field.description:
+        return ""
+    return f"{key}: {field.description} (default {field.get_default(call_default_factory=True)})"
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, without duplicate keys and without anchors (which can make a small file huge)."""
+    """The safe loader, without duplicate keys and without anchors (which can make a small file huge).
+
+    Nor does it know what YAML 1.1 makes of 010 (8) and of 1:30 (90).
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  as its base class has it
+        letter: [
+            (tag, re.compile(r"[-+]?(0|[1-9][0-9]*)$") if tag.endswith(":int") else pattern)
+            for tag, pattern in resolvers
+        ]
+        for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

@@ -31,6 +31,10 @@ class Stage(BaseModel):
             field = cls.model_fields.get(key)
             if isinstance(value, bool) and field is not None and field.annotation in (int, float, float | None):
                 raise ValueError(f"{key} is a number, not a switch ({value})")
+            numbers = field is not None and field.annotation == dict[str, int] and isinstance(value, dict)
+            for name, inner in value.items() if numbers else ():
+                if isinstance(inner, bool):
+                    raise ValueError(f"{key}.{name} is a number, not a switch ({inner})")
         return data
 
 

@@ -120,7 +120,7 @@ class Run:
 
     @contextmanager
     def changed_unless_refused(self) -> Iterator[None]:
-        """An error within leaves the settings of the run as they were before this command."""
+        """An error within gives the settings back that were there before this command, if no stage has begun since."""
         try:
             yield
         except GrueError:
@@ -136,6 +136,7 @@ class Run:
         if self._prompt is not None and "sft" in self._over:
             self._write_prompt(self._prompt)
         self._over = self.lost = ()
+        self._before = self.config
         if stage in TRAINING:
             self._forget_evaluation(stage)
         self._start_clock(stage)
