@@ -117,7 +117,6 @@ def test_version() -> None:
         (("report",), "there is no run in runs/"),
         (("report", "none"), "there is no run directory none"),
         (("report", "a" * 300), "is too long for the name of a file"),
-        (("run", "toy", "--out", "a" * 300), "oo long"),
         (("eval", "--api-model", "m"), "--api-model and --api-prices say nothing without --api"),
         (("compare",), "argument"),
         (("compare", "none"), "there is no run directory none"),

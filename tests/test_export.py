@@ -8,8 +8,10 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ import tiny
 from grue import games, load_policy, stages
 from grue.algos.losses import branch_log_probs
 from grue.config import Config, load_config, override
-from grue.errors import ConfigError, DataError, GrueError, ModelError
+from grue.errors import CheckpointError, ConfigError, DataError, GrueError, ModelError
 from grue.experiments.eval_gap.arms import measured
 from grue.games.play import play
 from grue.models.load import default_device
@@ -428,3 +430,51 @@ def test_the_head_of_a_card_is_yaml_whatever_the_game_is_called() -> None:
         "pipeline_tag": "text-generation",
         "tags": ["grue", "reinforcement-learning", "text-game", "jericho:hunger: a tale.z5"],
     }
+
+
+def test_what_cannot_be_exported_is_said_before_anything_is_written(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for given, said in (
+        ({"what": "onnx"}, "what=onnx"),
+        ({"dtype": "int3"}, "dtype=int3"),
+        ({"policy": "gold"}, "there is no trained policy 'gold'"),
+        ({"policy": "dagger"}, "has no dagger: it was told to train without"),
+        ({"to": Path()}, "is the current folder"),
+    ):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises((ConfigError, CheckpointError), match=said):
+            export_run(runs["full"], **{"what": "merged", **given}, say=QUIET)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_upload_takes_the_place_of_another_and_is_private(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub is a stand-in: what it is asked for is what counts."""
+    asked: dict[str, Any] = {}
+
+    class Hub:
+        private = True
+
+        def create_repo(self, name: str, *, private: bool, exist_ok: bool) -> str:
+            return f"https://hub/{name}"
+
+        def repo_info(self, name: str) -> Any:
+            return SimpleNamespace(private=self.private)
+
+        def upload_folder(self, **given: Any) -> None:
+            asked.update(given)
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    export_run(runs["full"], what="merged", to=tmp_path / "out", say=QUIET)
+    assert push(tmp_path / "out", "me/policy") == "https://hub/me/policy"
+    left = ["adapter_model.safetensors", "adapter_config.json", "model.safetensors"]
+    assert all(any(fnmatch(file, pattern) for pattern in asked["delete_patterns"]) for file in left)
+    asked.clear()
+    Hub.private = False
+    with pytest.raises(PushError, match="is there already, and is public"):
+        push(tmp_path / "out", "me/policy")
+    assert not asked
+    push(tmp_path / "out", "me/policy", public=True)
+    assert asked

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import tiny
 from grue import stages
 from grue.progress import Progress
@@ -29,6 +31,7 @@ ALL = (
 )
 
 
+@pytest.mark.slow
 def test_what_is_logged_is_described_and_what_is_described_is_logged(tiny_folder: Path, tmp_path: Path) -> None:
     config, out = tiny.config(tiny_folder, *ALL), tmp_path / "run"
     for stage in ("demos", "sft", "dagger", "ppo"):

@@ -159,6 +159,8 @@ def test_a_tracker_that_hangs_is_waited_for_so_long_and_no_longer(
     assert process.poll() is not None
     said = capsys.readouterr().out
     assert "wandb has not sent everything after 1 seconds" in said and "any more" not in said
+    assert f"grue track {run.out} wandb sends all of it to a new run" in said
+    assert not (run.out / "tracking" / "wandb.json").exists()
 
 
 @tensorboard
@@ -233,3 +235,13 @@ def _python(arguments: list[str], **variables: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@tensorboard
+def test_a_run_that_was_moved_goes_on_in_the_same_place(run: Run, tmp_path: Path) -> None:
+    assert send_rest(run.out, "tensorboard") == 2
+    moved = run.out.rename(tmp_path / "elsewhere")
+    jsonl.append(moved / "metrics.jsonl", [{"stage": "sft", "step": 3, "time_s": 1.0, "loss": 0.25}])
+    assert send_rest(moved, "tensorboard") == 1
+    assert len(list((moved / "tensorboard").iterdir())) == 1
+    assert _scalars(moved)["sft/loss"] == [(1, 1.0), (2, 0.5), (3, 0.25)]

@@ -321,6 +321,11 @@ def test_games_that_are_all_alike_on_either_side_are_no_proof_of_certainty() -> 
     low, high = unpaired("x", "?", _cell("a", [1] * 50), _cell("b", [0] * 50), resamples=100)["ci95"]
     won, lost = wilson(50, 50), wilson(0, 50)
     assert (low, high) == pytest.approx((100 * (won.low - lost.high), 100.0), abs=1e-3)
+    # one side alone: that it won all of 50 games leaves a few open
+    low, high = unpaired("x", "?", _cell("a", [1] * 50), _cell("b", [1, 0] * 25), resamples=100)["ci95"]
+    half = wilson(25, 50)
+    apart = ((1 - won.low) ** 2 + (half.high - 0.5) ** 2) ** 0.5, (0.5 - half.low)
+    assert (low, high) == pytest.approx((50 - 100 * apart[0], 50 + 100 * apart[1]), abs=1e-3)
 
 
 def test_the_interval_over_trainings_covers_what_it_claims() -> None:

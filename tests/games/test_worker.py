@@ -18,6 +18,8 @@ import pytest
 from grue.errors import ConfigError, GameError
 from grue.games import restarts
 from grue.games.check import check_game
+from grue.games.engine_game import EngineGame, State
+from grue.games.guard import NO_MOVE, refusal
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.games.toy import ToyGame
@@ -353,3 +355,25 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_what_a_game_lists_is_played_as_it_is_listed() -> None:
+    """ScienceWorld lists actions of more than a hundred characters."""
+    long = "mix " + ", then ".join(["paint"] * 20)
+
+    class Listing(EngineGame):
+        def _begin(self, task: Task) -> State:
+            return State("a text", "a goal", "", (long, "quit"), 0.0, won=False, lost=False)
+
+        def _act(self, action: str) -> State:
+            return State(action, "a goal", "", (long, "quit"), 0.0, won=False, lost=False)
+
+        def _end(self) -> None:
+            pass
+
+    game = Listing("babyai")
+    game.reset(Task("babyai", "", "train", 0, 9))
+    assert game.step(long)[0].text == long
+    assert game.step("quit")[0].text == "quit"
+    assert game.step("restart")[0].text == NO_MOVE
+    assert refusal("die") == NO_MOVE == refusal("quit, please", commas=True)

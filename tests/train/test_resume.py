@@ -196,7 +196,10 @@ def _newest(out: Path, stage: str) -> int | None:
     return None if path is None else checkpoint.load(path).step
 
 
-@pytest.mark.parametrize("share", [1.0, 0.0], ids=["better than all to come", "worse"])
+@pytest.mark.parametrize(
+    "share",
+    [pytest.param(1.0, id="better than all to come"), pytest.param(0.0, id="worse", marks=pytest.mark.slow)],
+)
 def test_the_best_weights_are_those_that_the_counters_name(share: float, tiny_folder: Path, tmp_path: Path) -> None:
     """A best checkpoint of an iteration that, with another number of threads, does not come out the same again."""
     config = tiny.config(tiny_folder, "sft.epochs=1", "ppo.dev_every=1", "ppo.warmup_iterations=0")
