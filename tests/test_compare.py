@@ -216,3 +216,12 @@ def test_grue_compare_prints_tables_and_json(tmp_path: Path, capsys: pytest.Capt
     with pytest.raises(SystemExit):
         app(["compare", "--json", *map(str, outs)])
     assert json.loads(capsys.readouterr().out) == compare_runs(outs)
+
+
+def test_games_that_were_measured_and_are_lost_are_missed(tmp_path: Path) -> None:
+    out = run(tmp_path / "run", 0, [True, False], policy="sft")
+    result = {"fold": "test", "games": 2, "failed": 0, "seeds": [20000, 20001], "success": 0.5, "score": 0.7}
+    result["success_ci95"] = [0, 1]
+    (out / "evaluation.jsonl").write_text(json.dumps({"row": "eval-ppo-test-greedy", "result": result}) + "\n")
+    with pytest.raises(DataError, match=r"eval-ppo-test-greedy\.jsonl holds 0 of the 2 games"):
+        compare_runs([out])
