@@ -130,7 +130,7 @@ def test_activations_are_counted_roughly(name: str, adapter: str, folders: dict[
         ("learning", "write", 256),
         pytest.param("sft", "write", 256, marks=pytest.mark.slow),
         pytest.param("trees", "score", CHUNK, marks=pytest.mark.slow),
-        ("playing", "write", 128),
+        pytest.param("playing", "write", 128, marks=pytest.mark.slow),
     ],
 )
 def test_what_is_chosen_from_a_large_vocabulary_is_counted(what: str, kind: str, count: int) -> None:
