@@ -128,8 +128,11 @@ def _file(out: Path, policy: str, fold: str, decoding: str) -> Path:
 
 def _decodings(out: Path, policy: str, fold: str) -> list[str]:
     rows = {entry["row"] for entry in read_evaluation(out)}  # games that are lost are missed where they are read
-    names = {decoding: evaluation_name(policy, fold, decoding) for decoding in DECODINGS}
-    return [name for name, row in names.items() if row in rows or _file(out, policy, fold, name).exists()]
+    return [
+        decoding
+        for decoding in DECODINGS
+        if evaluation_name(policy, fold, decoding) in rows or _file(out, policy, fold, decoding).exists()
+    ]
 
 
 def _common(played: Sequence[Games]) -> list[Task]:

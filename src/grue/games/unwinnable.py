@@ -1,7 +1,7 @@
 """Games that an engine makes and nobody can win: no tasks, as they would only blur what dev says of policies.
 
 In `peckingorder` two things may have the same name. The instructions ask for one, its name takes the other, and the
-first mistake loses. None of the test games is of them (tests/games/test_tasks.py plays all of dev).
+first mistake loses. None of the test games is of them. tests/games/test_tasks.py plays these and some others.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _GATES: dict[str, tuple[str, ...]] = {
 }
 # Mamba-2: the last columns of `in_proj` are step sizes, one for each head
 _STEPS = frozenset({"bamba", "falcon_h1", "granitemoehybrid", "mamba2", "nemotron_h", "zamba2"})
-DELTA_CHUNK = 64  # tokens that transformers' own form of the delta rule takes together, however few there are
+_DELTA_CHUNK = 64  # tokens that transformers' own form of the delta rule takes together, however few there are
 
 
 class Recurrence:
@@ -64,7 +64,7 @@ class Recurrence:
                 padding_BL1 = ~real_BL[..., None]
                 for projection, columns in self._gates.items():
                     undo.callback(projection.register_forward_hook(_closing(padding_BL1, columns)).remove)
-            if on_cpu and self._by_the_rule and tokens < DELTA_CHUNK:
+            if on_cpu and self._by_the_rule and tokens < _DELTA_CHUNK:
                 given["chunk_size"] = tokens
             for layer in self._stepping if on_cpu else ():
                 undo.callback(setattr, layer, "chunk_size", layer.chunk_size)
