@@ -16,7 +16,8 @@ from grue.config import load_config
 from grue.errors import ConfigError, DataError
 from grue.storage import forms, jsonl
 from grue.storage.contents import read_evaluation, read_metrics, read_results, read_run_config, read_stages
-from grue.storage.run import Run, default_out
+from grue.storage.run import Run
+from grue.storage.settled import default_out
 
 
 def test_a_run_directory_holds_its_whole_configuration(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import torch
 from grue.config import Config
 from grue.interrupt import Interrupted
 from grue.progress import Bar, Progress
-from grue.storage.run import STAGES
+from grue.storage.left import STAGES
 
 TIMEOUT_S = 300.0
 

@@ -178,7 +178,7 @@ def settle(
     from grue.config import load_config, override
     from grue.games import canonical_params
     from grue.storage.contents import read_run_config
-    from grue.storage.run import default_out
+    from grue.storage.settled import default_out
 
     if out is not None and preset is None and file is None and (out / "config.yaml").exists():
         return override(read_run_config(out), settings, seed), out

@@ -22,7 +22,8 @@ from grue.hardware import hardware, versions
 from grue.policy.choose import Decoding
 from grue.storage import episodes, jsonl
 from grue.storage.contents import evaluation_name, read_evaluation, read_metrics
-from grue.storage.run import STAGES, Run
+from grue.storage.left import STAGES
+from grue.storage.run import Run
 from grue.types import Episode, Observation, Outcome, Task
 
 if TYPE_CHECKING:

@@ -33,7 +33,8 @@ from grue.stages.show import keep_shown
 from grue.stages.trained import check_trained, check_weights
 from grue.storage import episodes, jsonl
 from grue.storage.contents import read_results, read_stages
-from grue.storage.run import TRAINING, Run
+from grue.storage.left import TRAINING
+from grue.storage.run import Run
 from grue.tracking.beside import show_finished
 from grue.train.learner import Learner
 from grue.train.ppo import train_ppo

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from grue.config import PRESETS, Config, differences, dump_config, read_config
+from grue.config import Config, dump_config, read_config
 from grue.errors import ConfigError, DataError, GrueError
 from grue.storage import jsonl
 from grue.storage.contents import (
@@ -34,6 +33,8 @@ from grue.storage.contents import (
     read_stages,
 )
 from grue.storage.files import explained, lock, write_atomic
+from grue.storage.left import DEV_ROWS, STAGES, TRAINING, delete_left
+from grue.storage.settled import check_settled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,24 +42,6 @@ if TYPE_CHECKING:
     from grue.storage.checkpoint import Checkpoint
 
 DELETING = "deleting"  # state of a stage that --again deletes, until it has
-STAGES = ("demos", "sft", "dagger", "ppo", "eval")  # in the order in which one builds on the other
-TRAINING = ("sft", "dagger", "ppo")  # those that change weights
-_ALSO_LEFT = {
-    "demos": ("episodes/replays.jsonl",),
-    "sft": ("episodes/shown.jsonl", "prompt.json"),
-    "eval": ("results.json", "report.html"),
-}
-_LISTED = 8  # of the settings that differ
-_DEV_ROWS = {"dagger": "dagger_dev", "ppo": "dev"}  # what a stage measures on the dev fold
-
-
-def default_out(config: Config) -> Path:
-    """Where a run goes if nobody says: a folder of its preset, of its game where that is another, and of its seed."""
-    name, game = config.preset, config.game.name
-    if name in PRESETS and PRESETS[name]().game.name != game:
-        kind, _, file = game.partition(":")
-        name = f"{name}-{kind}-{Path(file).stem}" if file else f"{name}-{kind}"
-    return Path("runs") / f"{name}-seed{config.seed}"
 
 
 class Run:
@@ -114,7 +97,7 @@ class Run:
         self._before = self.config
         if self.resumed:
             self._before = read_config(self.config_file)
-            self._check_same(self._before)
+            check_settled(out, self._before, config, self._stages)
         if not self._over:
             self._write_config(self.config)
 
@@ -257,7 +240,7 @@ class Run:
         self._write(self.config_file, dump_config(config).encode())
 
     def _start_clock(self, stage: str) -> None:
-        measures = next((name for name, rows in _DEV_ROWS.items() if rows == stage), stage)  # one clock for both
+        measures = next((name for name, rows in DEV_ROWS.items() if rows == stage), stage)  # one clock for both
         spent = max((row["time_s"] for row in read_metrics(self.out, measures)), default=0.0)
         self._clocks[stage] = time.monotonic() - spent
 
@@ -276,21 +259,7 @@ class Run:
             self._write(self._stages_file, _pretty(self._stages | doomed))
         except DataError as error:
             raise DataError(error.message, hint=error.hint.replace(" (without --again)", "")) from error
-        rows = {*over, *(_DEV_ROWS[name] for name in over if name in _DEV_ROWS)}
-        keep_metrics(self.out, lambda row: row["stage"] not in rows)
-        keep_evaluation(self.out, lambda row: "api" in row and "demos" not in over)  # answers of chat models were paid
-        jsonl.keep(self.episodes("shown"), lambda row: row.get("policy") not in over)
-        with explained(f"delete what stages have left in {self.out}"):
-            for name in over:
-                if self.checkpoints(name).exists():
-                    shutil.rmtree(self.checkpoints(name))
-                patterns = (f"episodes/{name}.jsonl", f"episodes/{name}-*.jsonl", f"episodes/probe-{name}.jsonl")
-                for pattern in (*patterns, *_ALSO_LEFT.get(name, ())):
-                    for file in self.out.glob(pattern):
-                        file.unlink()
-            if {*over} & {*TRAINING}:  # other steps of the same numbers are to follow, in another run of a tracker
-                for file in self.out.glob("tracking/*.json"):
-                    file.unlink()
+        delete_left(self.out, over)
         # last: a stage that is forgotten while its files stand would go on from them
         self._write(self._stages_file, _pretty(self._stages))
 
@@ -304,44 +273,6 @@ class Run:
         if self.is_done("eval"):
             self._mark("eval", {"seconds": self.seconds("eval"), "state": "begun"})
 
-    def _check_same(self, stored: Config) -> None:
-        changed = {
-            key: values
-            for key, values in differences(stored, self.config).items()
-            if self._has_begun(key.partition(".")[0]) and not (key == "model.name" and _has_moved(*values))
-        }
-        paid = {key for key in differences(stored, self.config) if key.partition(".")[0] in ("game", "seed")}
-        if paid and any((self.out / "api").glob("*.jsonl")):
-            raise ConfigError(
-                f"{self.out} holds games of a chat model, which were played with another {min(paid)}",
-                hint="another --out begins anew; they were paid for, so --again does not delete them",
-            )
-        if changed:
-            changed.pop("preset", None)
-            listing = ", ".join(f"{key} ({old} there, {new} now)" for key, (old, new) in [*changed.items()][:_LISTED])
-            listing += f" and {len(changed) - _LISTED} more" if len(changed) > _LISTED else ""
-            if stored.preset != self.config.preset:
-                raise ConfigError(
-                    f"{self.out} has begun with preset {stored.preset}, not {self.config.preset}: {listing}",
-                    hint=f"grue run --out {self.out} goes on with what is there; another --out begins anew",
-                )
-            raise ConfigError(
-                f"{self.out} has begun with other settings: {listing}",
-                hint="the same settings go on with it, another --out begins anew, and grue "
-                f"{self._changed_from(changed)} {self.out} --again with these settings deletes what that stage and all "
-                "later ones left there, and does it again",
-            )
-
-    def _changed_from(self, changed: Collection[str]) -> str:
-        """The first stage that these settings change."""
-        sections = {key.partition(".")[0] for key in changed}
-        return next((name for name in STAGES if name in sections), "demos") if sections <= {*STAGES} else "demos"
-
-    def _has_begun(self, section: str) -> bool:
-        """Has the stage of these settings begun, or one that builds on it? Any, for those of all stages."""
-        later = STAGES[STAGES.index(section) :] if section in STAGES else STAGES
-        return any(stage in self._stages for stage in later)
-
     def _write(self, file: Path, data: bytes) -> None:
         if not self.leads:
             return
@@ -351,11 +282,6 @@ class Run:
 
 def _pretty(data: Mapping[str, Any]) -> bytes:
     return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
-
-
-def _has_moved(old: str, new: str) -> bool:
-    """Is the folder of a model no longer where it was, and another named for it? What was recorded tells them apart."""
-    return Path(old).is_absolute() and not Path(old).exists() and Path(new).is_dir()
 
 
 def _of_ours(path: Path) -> bool:

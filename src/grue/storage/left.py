@@ -1,0 +1,42 @@
+"""What a stage leaves in a run directory, and deleting it when the stage starts over."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from grue.storage import jsonl
+from grue.storage.contents import checkpoints, episodes, keep_evaluation, keep_metrics
+from grue.storage.files import explained
+
+STAGES = ("demos", "sft", "dagger", "ppo", "eval")  # in the order in which one builds on the other
+TRAINING = ("sft", "dagger", "ppo")  # those that change weights
+DEV_ROWS = {"dagger": "dagger_dev", "ppo": "dev"}  # what a stage measures on the dev fold
+_ALSO_LEFT = {
+    "demos": ("episodes/replays.jsonl",),
+    "sft": ("episodes/shown.jsonl", "prompt.json"),
+    "eval": ("results.json", "report.html"),
+}
+
+
+def delete_left(out: Path, over: Collection[str]) -> None:
+    """Delete what the stages `over` have left: rows, checkpoints, episodes, and the table made of them.
+
+    All but their entries in stages.json. May be called again after it was broken off.
+    """
+    rows = {*over, *(DEV_ROWS[name] for name in over if name in DEV_ROWS)}
+    keep_metrics(out, lambda row: row["stage"] not in rows)
+    keep_evaluation(out, lambda row: "api" in row and "demos" not in over)  # answers of chat models were paid
+    jsonl.keep(episodes(out, "shown"), lambda row: row.get("policy") not in over)
+    with explained(f"delete what stages have left in {out}"):
+        for name in over:
+            if checkpoints(out, name).exists():
+                shutil.rmtree(checkpoints(out, name))
+            patterns = (f"episodes/{name}.jsonl", f"episodes/{name}-*.jsonl", f"episodes/probe-{name}.jsonl")
+            for pattern in (*patterns, *_ALSO_LEFT.get(name, ())):
+                for file in out.glob(pattern):
+                    file.unlink()
+        if {*over} & {*TRAINING}:  # other steps of the same numbers are to follow, in another run of a tracker
+            for file in out.glob("tracking/*.json"):
+                file.unlink()
