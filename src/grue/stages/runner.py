@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -10,10 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grue.config import Config, LearningConfig, ModelConfig
-from grue.errors import ConfigError, DataError, GameError, TeacherError, needs
-from grue.games.omission import replay_with_omissions
-from grue.games.play import demo_report, play
-from grue.games.teachers import GoldPruned, teacher
+from grue.errors import ConfigError, DataError, needs
 from grue.games.training import check_training
 from grue.launch import this_command
 from grue.models.out_of_memory import explained_memory
@@ -25,13 +21,13 @@ from grue.progress import Progress
 from grue.report import html
 from grue.rollout.pack import Sample
 from grue.stages.dagger import check_adviser, dagger
+from grue.stages.demos import check_teacher, demo_steps, demos, lost_demos
 from grue.stages.final import FOLDS, final_results, measure, side_games
 from grue.stages.lessons import check_demonstrations, lessons
 from grue.stages.opening import open_run
 from grue.stages.session import Session, open_session
 from grue.stages.show import keep_shown
 from grue.stages.trained import check_trained, check_weights
-from grue.storage import episodes, jsonl
 from grue.storage.contents import read_results, read_stages
 from grue.storage.left import TRAINING
 from grue.storage.run import Run
@@ -39,7 +35,6 @@ from grue.tracking.beside import show_finished
 from grue.train.learner import Learner
 from grue.train.ppo import train_ppo
 from grue.train.sft import train_sft
-from grue.types import Outcome
 
 StageName = Literal["demos", "sft", "dagger", "ppo", "eval"]
 
@@ -61,7 +56,7 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     wanted = [name for name in STAGES if name != "dagger" or config.dagger.rounds]
     missing = [name for name in wanted if not run.is_done(name)]
     if {*TRAINING} & set(missing):
-        if "demos" not in missing and _lost_demos(run):
+        if "demos" not in missing and lost_demos(run):
             missing.insert(0, "demos")
         if "eval" not in missing:  # what an earlier command has measured is of other weights
             missing.append("eval")
@@ -103,7 +98,7 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
     run = open_run(out, config, name if again else "", processes, name)
     if name == "eval":
         _warn_unfinished(run, say)
-    missing = not run.is_done(name) or (name == "demos" and _lost_demos(run))  # what is lost is recorded again
+    missing = not run.is_done(name) or (name == "demos" and lost_demos(run))  # what is lost is recorded again
     if not missing and (name != "eval" or read_results(out) is not None):
         if processes.leads:
             show_finished(config.track, out, say)
@@ -175,12 +170,6 @@ def _check_learning(config: Config, processes: Processes) -> None:
     check_attention(config.model.attention, config.policy.kind)
 
 
-def _lost_demos(run: Run) -> bool:
-    """Has somebody deleted games that were recorded? What the same settings record again is the same."""
-    kinds = ("demos", "replays") if run.config.demos.replays else ("demos",)
-    return run.is_done("demos") and not all(run.episodes(kind).exists() for kind in kinds)
-
-
 def plan(config: Config, out: Path) -> str:
     """What is about to happen, in a few lines."""
     game = config.game
@@ -242,71 +231,13 @@ def _check_before(session: Session, name: str) -> None:
         with explained_memory(session.config, name):
             _ = session.model
     if name == "demos":
-        _check_teacher(session)
+        check_teacher(session)
     elif name == "sft":
         check_demonstrations(session)
     else:
         _check_ready(name, run.out, session.config)
     if name == "ppo" and session.config.ppo.game_baseline:  # which is told how long each of them took
         check_demonstrations(session)
-
-
-def _check_teacher(session: Session) -> None:
-    """GameError where the teacher does not know such games. A game that it fails at is left to be counted."""
-    (game,), tasks = session.games(1), session.tasks("train", 1)
-    player = teacher(session.config.demos.teacher, game)
-    try:
-        player.start(tasks[0], game.reset(tasks[0]))
-    except TeacherError:
-        raise
-    except GameError:
-        return
-
-
-def _demos(session: Session) -> dict[str, Any]:
-    cfg, config, say = session.config.demos, session.config, session.say
-    file = session.run.episodes("demos")
-    replays = session.run.episodes("replays")
-    known = len(list(episodes.read(file))) if file.exists() else 0
-    if cfg.replays:  # without its replays a game counts as not recorded
-        there = len(list(episodes.read(replays))) if replays.exists() else 0
-        known = min(known, there // cfg.replays)
-        jsonl.keep_first(replays, known * cfg.replays)
-        jsonl.keep_first(file, known)
-    (game,) = session.games(1)
-    player = teacher(cfg.teacher, game, config.seed)
-    train = session.tasks("train", cfg.games)
-    with say.bar("demos", len(train), done=known, unit="games") as bar:
-        for task in train[known:]:
-            demonstration = play(game, task, player, record_limit=cfg.record_limit)
-            rng = random.Random(f"{config.seed}/replays/{task.seed}")
-            again = [
-                replay_with_omissions(game, demonstration, cfg.omission, rng, keep=cfg.omission_keeps)
-                for _ in range(cfg.replays)
-            ]
-            # a game counts as recorded when its demonstration stands, so that comes last
-            episodes.append(replays, again)
-            episodes.append(file, [demonstration])
-            bar.advance()
-            session.interrupt.check()
-    facts = demo_report(episodes.read(file))
-    pruned = ""
-    if not known and isinstance(player, GoldPruned):  # it knows of the games that it has played itself
-        facts["pruned_steps"] = player.pruned_steps
-        pruned = f" and {player.pruned_steps} pruned"
-    say(
-        f"{cfg.teacher} won {facts['won']} of {facts['episodes']} train games within {config.game.limit} steps and "
-        f"{facts['won_past_limit']} later; {facts['invalid_steps']} invalid{pruned} steps"
-    )
-    if facts["failed"]:
-        error = next(episode.error for episode in episodes.read(file) if episode.outcome is Outcome.FAILED)
-        if facts["failed"] == facts["episodes"]:
-            raise GameError(
-                f"none of {facts['episodes']} demonstrations could be played: {error}",
-                hint=f"mend that, or choose another demos.teacher; then grue demos {session.run.out} --again",
-            )
-        say.warn(f"{facts['failed']} of {facts['episodes']} games failed, the first with: {error}")
-    return facts
 
 
 def _sft(session: Session) -> dict[str, Any]:
@@ -357,12 +288,6 @@ def _ppo(session: Session) -> dict[str, Any]:
     return dict(facts)
 
 
-def demo_steps(session: Session) -> dict[int, int]:
-    """Steps of the demonstration of each train game that has been won in one."""
-    file = session.run.episodes("demos")
-    return {episode.task.seed: episode.steps for episode in episodes.read(file) if episode.won}
-
-
 def _eval(session: Session) -> dict[str, Any]:
     measure(session)
     return {}
@@ -373,7 +298,7 @@ def _learner(session: Session, cfg: LearningConfig, **changes: Any) -> Learner:
 
 
 STAGES: dict[str, Callable[[Session], dict[str, Any] | None]] = {
-    "demos": _demos,
+    "demos": demos,
     "sft": _sft,
     "dagger": dagger,
     "ppo": _ppo,
