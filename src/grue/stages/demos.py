@@ -1,0 +1,85 @@
+"""Demonstrations as a stage of a run: a teacher plays train games, some of them again with steps left out."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from grue.errors import GameError, TeacherError
+from grue.games.omission import replay_with_omissions
+from grue.games.play import demo_report, play
+from grue.games.teachers import GoldPruned, teacher
+from grue.stages.session import Session
+from grue.storage import episodes, jsonl
+from grue.storage.run import Run
+from grue.types import Outcome
+
+
+def check_teacher(session: Session) -> None:
+    """GameError where the teacher does not know such games. A game that it fails at is left to be counted."""
+    (game,), tasks = session.games(1), session.tasks("train", 1)
+    player = teacher(session.config.demos.teacher, game)
+    try:
+        player.start(tasks[0], game.reset(tasks[0]))
+    except TeacherError:
+        raise
+    except GameError:
+        return
+
+
+def demos(session: Session) -> dict[str, Any]:
+    cfg, config, say = session.config.demos, session.config, session.say
+    file = session.run.episodes("demos")
+    replays = session.run.episodes("replays")
+    known = len(list(episodes.read(file))) if file.exists() else 0
+    if cfg.replays:  # without its replays a game counts as not recorded
+        there = len(list(episodes.read(replays))) if replays.exists() else 0
+        known = min(known, there // cfg.replays)
+        jsonl.keep_first(replays, known * cfg.replays)
+        jsonl.keep_first(file, known)
+    (game,) = session.games(1)
+    player = teacher(cfg.teacher, game, config.seed)
+    train = session.tasks("train", cfg.games)
+    with say.bar("demos", len(train), done=known, unit="games") as bar:
+        for task in train[known:]:
+            demonstration = play(game, task, player, record_limit=cfg.record_limit)
+            rng = random.Random(f"{config.seed}/replays/{task.seed}")
+            again = [
+                replay_with_omissions(game, demonstration, cfg.omission, rng, keep=cfg.omission_keeps)
+                for _ in range(cfg.replays)
+            ]
+            # a game counts as recorded when its demonstration stands, so that comes last
+            episodes.append(replays, again)
+            episodes.append(file, [demonstration])
+            bar.advance()
+            session.interrupt.check()
+    facts = demo_report(episodes.read(file))
+    pruned = ""
+    if not known and isinstance(player, GoldPruned):  # it knows of the games that it has played itself
+        facts["pruned_steps"] = player.pruned_steps
+        pruned = f" and {player.pruned_steps} pruned"
+    say(
+        f"{cfg.teacher} won {facts['won']} of {facts['episodes']} train games within {config.game.limit} steps and "
+        f"{facts['won_past_limit']} later; {facts['invalid_steps']} invalid{pruned} steps"
+    )
+    if facts["failed"]:
+        error = next(episode.error for episode in episodes.read(file) if episode.outcome is Outcome.FAILED)
+        if facts["failed"] == facts["episodes"]:
+            raise GameError(
+                f"none of {facts['episodes']} demonstrations could be played: {error}",
+                hint=f"mend that, or choose another demos.teacher; then grue demos {session.run.out} --again",
+            )
+        say.warn(f"{facts['failed']} of {facts['episodes']} games failed, the first with: {error}")
+    return facts
+
+
+def lost_demos(run: Run) -> bool:
+    """Has somebody deleted games that were recorded? What the same settings record again is the same."""
+    kinds = ("demos", "replays") if run.config.demos.replays else ("demos",)
+    return run.is_done("demos") and not all(run.episodes(kind).exists() for kind in kinds)
+
+
+def demo_steps(session: Session) -> dict[int, int]:
+    """Steps of the demonstration of each train game that has been won in one."""
+    file = session.run.episodes("demos")
+    return {episode.task.seed: episode.steps for episode in episodes.read(file) if episode.won}
