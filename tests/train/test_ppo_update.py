@@ -95,6 +95,18 @@ def test_the_gap_is_that_of_the_first_step_and_the_kl_that_of_the_last() -> None
     assert metrics["kl_old"] > 1e-4
 
 
+def test_a_wider_bound_upwards_clips_fewer_turns() -> None:
+    def after(*settings: str) -> dict[str, float]:
+        return update(
+            played(), "ppo.epochs=3", "ppo.learning_rate=0.01", "ppo.target_kl=0", "ppo.clip=0.05", *settings
+        )[0]
+
+    plain, same_bound, wider = after(), after("ppo.clip_high=0.05"), after("ppo.clip_high=10")
+    assert same_bound == plain
+    assert wider["policy_loss"] != plain["policy_loss"]
+    assert wider["clip_fraction"] < plain["clip_fraction"]
+
+
 def test_dropout_is_off_while_the_policy_learns_from_what_it_did() -> None:
     """Else the ratio would not be 1 at the first step. The model here drops half of all attention."""
     config, model = settings("ppo.minibatches=1"), tiny.policy_model()

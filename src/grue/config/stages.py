@@ -235,6 +235,9 @@ class PPOConfig(LearningConfig):
     gamma: float = Field(0.97, ge=0, le=1, description="discount per turn")
     lam: float = Field(0.95, ge=0, le=1, description="lambda of generalised advantage estimation, per turn")
     clip: float = Field(0.2, gt=0, le=10, description="the policy ratio is clipped to 1 +- this")
+    clip_high: float | None = Field(
+        None, gt=0, le=10, description="upwards it is clipped to 1 + this instead; null = clip"
+    )
     value_clip: float = Field(
         0.2, ge=0, description="with value_passes=0: value predictions move at most this far per iteration; 0 = off"
     )
@@ -288,6 +291,11 @@ class PPOConfig(LearningConfig):
     def warmup(self) -> int:
         """Iterations in which only the critic learns: a short training would end before the policy has moved."""
         return min(self.warmup_iterations, self.iterations // 2)
+
+    @property
+    def ratio_bounds(self) -> tuple[float, float]:
+        """Between which the policy ratio is clipped."""
+        return 1 - self.clip, 1 + (self.clip if self.clip_high is None else self.clip_high)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

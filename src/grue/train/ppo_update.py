@@ -36,7 +36,8 @@ def ppo_loss(
     log_probs_T = torch.zeros_like(batch.old_log_probs_T).index_add(0, batch.node_turn_N, chosen_N)
     value_T = clipped_value_loss(reading.values_T, batch.old_values_T, batch.returns_T, cfg.value_clip)
     value_loss = value_T.sum() / turns
-    policy_loss = clipped_surrogate(log_probs_T, batch.old_log_probs_T, batch.advantages_T, cfg.clip).sum() / turns
+    bounds = cfg.ratio_bounds
+    policy_loss = clipped_surrogate(log_probs_T, batch.old_log_probs_T, batch.advantages_T, bounds).sum() / turns
     entropy = node_entropies(log_probs_NC).sum() / turns
     loss = cfg.value_coef * value_loss if cfg.value_passes == 0 else torch.zeros_like(value_loss)
     metrics = {"value_loss": value_loss, "policy_loss": policy_loss, "entropy": entropy}
@@ -48,9 +49,10 @@ def ppo_loss(
             loss = loss + cfg.kl_coef * metrics["kl_ref"]
     with torch.no_grad():
         gap_T = log_probs_T - batch.old_log_probs_T
-        metrics["clip_fraction"] = ((gap_T.exp() - 1).abs() > cfg.clip).float().sum() / turns
+        ratio_T = gap_T.exp()
+        metrics["clip_fraction"] = ((ratio_T < bounds[0]) | (ratio_T > bounds[1])).float().sum() / turns
         # Schulman's k3 estimator of KL(old || new): unbiased, never negative
-        metrics["kl_old"] = (gap_T.exp() - 1 - gap_T).sum() / turns
+        metrics["kl_old"] = (ratio_T - 1 - gap_T).sum() / turns
         metrics["engine_gap"] = gap_T.abs().sum() / turns
     return loss, {name: value.detach() for name, value in metrics.items()}
 
