@@ -14,7 +14,9 @@ from grue.cli.main import app
 from grue.config import Config, dump_config, load_config
 from grue.errors import ConfigError, DataError
 from grue.evaluate.runs import compare_runs
-from grue.evaluate.seeds import difference_over_seeds, gap_over_seeds, mean_over_seeds, t_quantile
+from grue.evaluate.seeds import difference_over_seeds, gap_over_seeds, mean_over_seeds
+from grue.evaluate.stats import t_quantile
+from grue.evaluate.summary import summarise
 from grue.storage import episodes
 from grue.types import Episode, Observation, Outcome, Task
 
@@ -151,6 +153,26 @@ def test_one_training_has_the_interval_of_its_own_table(tmp_path: Path) -> None:
     (kind,) = compare_runs([run(tmp_path / "0", 0, [True] * 9 + [False])])["kinds"]
     assert kind["greedy"]["success_ci95"] == pytest.approx([0.595850, 0.982124], abs=1e-6)  # Wilson's of 9 in 10
     assert kind["greedy"]["over_seeds"] is False
+
+
+def test_the_mean_is_over_games_where_problems_differ_in_size(tmp_path: Path) -> None:
+    """As in the table of each run; the interval is over problems. It was a mean over problems, 2/3 here."""
+    won = [True] * 100 + [number % 3 == 0 for number in range(50)]  # fifty problems twice, whose second games are hard
+    outs = [run(tmp_path / f"{n}", n, won[n:] + won[:n], "game.name=sorting") for n in range(2)]
+    table = summarise(list(episodes.read(outs[0] / "episodes" / "eval-ppo-test-greedy.jsonl")), fold="test")
+    assert (table["success"], table["problems"]) == (round(117 / 150, 6), 100)
+    (alone,) = compare_runs(outs[:1])["kinds"]
+    assert alone["greedy"]["success"] == table["success"]
+    assert alone["greedy"]["success_ci95"] == table["success_ci95"]
+    (both,) = compare_runs(outs)["kinds"]
+    assert [row["greedy"]["success"] for row in both["runs"]] == [table["success"]] * 2
+    assert both["greedy"]["success"] == table["success"] and both["greedy"]["over_seeds"]
+
+
+def test_trainings_that_agree_in_every_game_are_no_surer_than_one(tmp_path: Path) -> None:
+    outs = [run(tmp_path / f"{n}", n, [True] + [False] * 31) for n in range(3)]
+    alone, together = (compare_runs(members)["kinds"][0]["greedy"] for members in (outs[:1], outs))
+    assert together == alone and not together["over_seeds"]
 
 
 def test_all_won_is_no_certainty(tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from grue.errors import DataError
 from grue.evaluate.stats import (
     bootstrap_mean,
+    by_problem,
     paired_difference,
     paired_wins,
     smallest_detectable_difference,
     wilson,
+    wilson_of_problems,
 )
 
 # no deadlines: the first example pays for imports, and machines are shared
@@ -25,6 +27,37 @@ counts = st.integers(0, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.
 
 
 # Wilson
+
+
+def test_values_of_problems_have_the_mean_over_games() -> None:
+    """Problems of one game and of three: a mean over problems would be another number than that over games."""
+    found = by_problem(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]]), ["a", "b", "b", "b"])
+    assert found.tolist() == [[0.625, -0.125], [0.875, 0.625]]
+    assert found.mean(axis=1).tolist() == [0.25, 0.75]
+    equal = by_problem(np.array([[1.0, 0, 0, 0]]), ["a", "b", "a", "b"])
+    assert equal.tolist() == [[0.5, 0.0]]  # of equal size: their means
+
+
+def test_one_game_that_ends_otherwise_makes_no_interval_narrower() -> None:
+    """200 games of four problems, all won: as sure as four games. It was 98.5 to 100 % with 199 won."""
+    posed = [number % 4 for number in range(200)]
+    all_won = wilson_of_problems([1] * 200, posed)
+    assert all_won == wilson(4, 4)
+    low, high = wilson_of_problems([1] * 199 + [0], posed)
+    assert (low, high) == (all_won.low, pytest.approx(1, abs=1e-3))
+    assert wilson_of_problems([0] * 199 + [1], posed) == pytest.approx((1 - high, 1 - low))
+    assert wilson_of_problems([1, 1, 0], ["one"] * 3).low < 0.1  # of one problem nothing is known of others
+
+
+@pytest.mark.parametrize(("problems", "size"), [(4, 50), (10, 20), (75, 3)])
+def test_few_problems_are_covered_as_often_as_it_says(problems: int, size: int) -> None:
+    """Percentiles of a bootstrap held the truth in 80, 90 and 92 of 100."""
+    rng, held = np.random.default_rng(0), 0
+    posed = np.repeat(np.arange(problems), size)
+    for _ in range(400):
+        solved = rng.beta(1.4, 0.6, problems)  # 70 % on average, some always and some never
+        held += (found := wilson_of_problems(rng.random(len(posed)) < solved[posed], posed)).low <= 0.7 <= found.high
+    assert held / 400 > 0.925
 
 
 def test_wilson_by_hand() -> None:

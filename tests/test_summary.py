@@ -126,6 +126,7 @@ def test_games_that_pose_the_same_problem_count_as_one() -> None:
     low, high = row["success_ci95"]
     by_problem = wilson(13, 20)
     assert high - low == pytest.approx(by_problem.high - by_problem.low, rel=0.15)
+    assert (low, high) == pytest.approx(by_problem, abs=0.03)
     lost = [replace(e, outcome=Outcome.LOST) for e in _sorting(20, 10)]
     paired = compare(_sorting(20, 10), lost)
     assert paired["games"] == 200

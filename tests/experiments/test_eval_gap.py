@@ -262,8 +262,8 @@ def test_games_of_one_problem_count_as_one() -> None:
     assert found["repaired"]["ci95"] == pytest.approx(few["repaired"]["ci95"], abs=0.02)
     apart = unpaired("x", "?", *many, resamples=400)["ci95"]
     assert apart == pytest.approx(unpaired("x", "?", *once, resamples=400)["ci95"])
-    trained = crossed("x", "?", *([cell] * 3 for cell in many), resamples=400)
-    assert trained["ci95"] == pytest.approx(crossed("x", "?", *([c] * 3 for c in once), resamples=400)["ci95"])
+    trained = crossed("x", "?", *([cell] * 3 for cell in many))
+    assert trained["ci95"] == pytest.approx(crossed("x", "?", *([c] * 3 for c in once))["ci95"])
     assert trained["pairing"] == "3 trainings each, paired by seed, 1000 games of 100 problems"
 
 
@@ -340,14 +340,14 @@ def test_the_interval_over_trainings_covers_what_it_claims() -> None:
 
 def test_the_interval_of_trainings_is_around_what_it_is_of() -> None:
     cells = [[_cell("a", [1, 1, 0, 1])] * 3, [_cell("b", [0, 1, 0, 0])] * 3]
-    assert crossed("x", "?", *cells, resamples=100)["details"]["by_seed"] == [50.0] * 3
+    assert crossed("x", "?", *cells)["details"]["by_seed"] == [50.0] * 3
 
 
 def test_a_defect_that_changes_no_game_has_an_interval() -> None:
     same = _cell("a", [1, 1, 1, 0] * 125)
     bound = 100 * wilson(0, 500).high  # 0.8 points
     assert paired("x", "?", same, same, resamples=100)["ci95"] == pytest.approx([-bound, bound], abs=1e-3)
-    assert crossed("x", "?", [same] * 3, [same] * 3, resamples=100)["ci95"] == pytest.approx([-bound, bound], abs=1e-3)
+    assert crossed("x", "?", [same] * 3, [same] * 3)["ci95"] == pytest.approx([-bound, bound], abs=1e-3)
 
 
 def test_few_games_tell_the_spread_of_small_evaluations() -> None:
@@ -524,14 +524,45 @@ def test_the_interval_of_several_trainings_on_other_games_covers_what_it_claims(
             return [_cell("a", [int(won) for won in row]) for row in won_SG]
 
         a, b = (rng.uniform(-0.3, 0.3, 80) for _ in range(2))
-        low, high = other_games("x", "?", cells(skill_S, a), cells(skill_S - gap_S, b), resamples=100)["ci95"]
+        low, high = other_games("x", "?", cells(skill_S, a), cells(skill_S - gap_S, b))["ci95"]
         held += low <= 10 <= high
     assert 0.93 <= held / 300 <= 1.0
 
 
+def _first(cell: Cell) -> Cell:
+    """One game of each problem."""
+    return Cell(cell.name, {seed: won for seed, won in cell.won.items() if seed < 100}, {}, {}, game=cell.game)
+
+
+def test_a_side_that_is_all_alike_leaves_open_what_it_does_of_one_training() -> None:
+    """It was -1.0 to +3.0 over three trainings, and -23.3 to +5.4 of one."""
+    few, many = _cell("a", [1] * 12), _cell("b", [1] * 99 + [0])
+    alone = unpaired("x", "?", few, many, resamples=100)["ci95"]
+    low, high = other_games("x", "?", [few] * 3, [many] * 3)["ci95"]
+    assert low == pytest.approx(alone[0], abs=1) and high == pytest.approx(alone[1], abs=4)
+
+
+def test_several_equal_trainings_are_no_surer_than_one_where_problems_differ_in_size() -> None:
+    """Half the games are copies of four problems: as the mean is over games, so is what is uncertain of it."""
+    rng = np.random.default_rng(0)
+
+    def cell(name: str) -> Cell:
+        won = {seed: bool(rng.integers(0, 2)) for seed in range(80)}
+        copies = {seed + 100 * room: won[seed] for seed in range(4) for room in range(1, 20)}
+        return Cell(name, won | copies, {}, {}, game="sorting")
+
+    a, b = cell("a"), cell("b")
+    alone, together = paired("x", "?", a, b, resamples=2000), crossed("x", "?", [a] * 3, [b] * 3)
+    assert together["points"] == pytest.approx(alone["points"])
+    once = paired("x", "?", _first(a), _first(b), resamples=2000)
+    narrow, width, same = (found["ci95"][1] - found["ci95"][0] for found in (once, alone, together))
+    assert same == pytest.approx(width, rel=0.25)
+    assert same > 1.3 * narrow
+
+
 def test_games_on_either_side_that_are_all_alike_prove_nothing_of_several_trainings_either() -> None:
     won, lost = _cell("a", [1] * 50), _cell("b", [0] * 50)
-    found = other_games("x", "?", [won] * 2, [lost] * 2, resamples=100)["ci95"]
+    found = other_games("x", "?", [won] * 2, [lost] * 2)["ci95"]
     assert found == unpaired("x", "?", won, lost, resamples=100)["ci95"]
 
 

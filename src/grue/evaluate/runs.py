@@ -18,8 +18,8 @@ import numpy as np
 from grue.config import Config, flat
 from grue.errors import DataError
 from grue.evaluate.seeds import difference_over_seeds, mean_over_seeds
-from grue.evaluate.stats import FloatArray, alike_interval, bootstrap_mean, paired_difference, wilson
-from grue.evaluate.summary import Played, by_game
+from grue.evaluate.stats import FloatArray, alike_interval, bootstrap_mean, by_problem, paired_difference, paired_wins
+from grue.evaluate.summary import Played, by_game, shared, success_interval
 from grue.storage import episodes
 from grue.storage.contents import episodes as file_of
 from grue.storage.contents import evaluation_name, read_evaluation, read_run_config, read_stages
@@ -169,26 +169,31 @@ def _row(run: _Run, games: Mapping[str, Sequence[Task]]) -> dict[str, Any]:
 
 
 def _table(played: Sequence[Games], games: Sequence[Task], which: str) -> FloatArray:
-    """[runs, problems] wins or scores: games that pose one problem are one, with their mean."""
-    places: dict[Hashable, list[int]] = {}
-    for place, task in enumerate(games):
-        places.setdefault(played[0][task].problem, []).append(place)
-    values_RG = np.array([[getattr(one[task], which) for task in games] for one in played])
-    return np.stack([values_RG[:, together].mean(axis=1) for together in places.values()], axis=1)
+    """[runs, games] wins or scores, means over the plays of a game."""
+    return np.array([[getattr(one[task], which) for task in games] for one in played], dtype=np.float64)
+
+
+def _problems(played: Sequence[Games], games: Sequence[Task]) -> Sequence[Hashable]:
+    """What each game poses; games that pose the same are not independent."""
+    return [played[0][task].problem for task in games]
 
 
 def _mean(played: Sequence[Games], games: Sequence[Task]) -> dict[str, Any]:
-    over_seeds = len(played) > 1
+    problems = _problems(played, games)
+    tables = {name: _table(played, games, which) for name, which in MEASURES.items()}
+    # trainings that agree in every game, or have none (base), say no more than one of them
+    over_seeds = any(bool(np.ptp(x_RG, axis=0).any()) for x_RG in tables.values())
     found: dict[str, Any] = {}
-    for name, which in MEASURES.items():
-        x_RG = _table(played, games, which)
-        between = mean_over_seeds(x_RG)[1:3] if over_seeds else bootstrap_mean(x_RG[0])
-        ends = [min(1.0, end) for end in between]  # 1 is the highest score there is
+    for name, x_RG in tables.items():
+        ends: Sequence[float]
+        if over_seeds and np.ptp(x_RG) > 0:
+            low, high = mean_over_seeds(by_problem(x_RG, problems))[1:3]
+            ends = (max(0.0, low) if name == "success" else low, min(1.0, high))  # 1 is the highest score there is
+        elif name == "success":
+            ends = success_interval(x_RG[0].tolist(), shared(problems)) or (0.0, 1.0)
+        else:
+            ends = bootstrap_mean(x_RG[0], clusters=shared(problems))
         found |= {name: round(float(x_RG.mean()), 6), f"{name}_ci95": _rounded(ends)}
-    won_RG = _table(played, games, "won")
-    if np.isin(won_RG, (0, 1)).all() and (not over_seeds or np.ptp(won_RG) == 0):  # as in the table of one run
-        found["success_ci95"] = _rounded(wilson(int(won_RG[0].sum()), won_RG.shape[1]))
-    found["success_ci95"] = [max(0.0, end) for end in found["success_ci95"]]
     return {**found, "over_seeds": over_seeds}
 
 
@@ -198,16 +203,18 @@ def _difference(a: Sequence[_Run], b: Sequence[_Run], games: Mapping[str, Sequen
     over_seeds = min(len(a), len(b)) > 1
     for decoding, common in games.items():
         found: dict[str, Any] = {"over_seeds": over_seeds}
+        problems = _problems([a[0].played[decoding]], common)
         for name, which in MEASURES.items():
             a_RG, b_SG = (_table([run.played[decoding] for run in runs], common, which) for runs in (a, b))
+            between = paired_wins if name == "success" else paired_difference
             if over_seeds:
-                between = difference_over_seeds(a_RG, b_SG)
+                value, low, high, _ = difference_over_seeds(by_problem(a_RG, problems), by_problem(b_SG, problems))
+                if name == "success" and high - low < 1e-9:  # what is all alike would claim certainty
+                    low, high = alike_interval(value, len(set(problems)))
             else:
-                between = paired_difference(a_RG.mean(axis=0), b_SG.mean(axis=0))
-            ends: Sequence[float] = between[1:3]
-            if name == "success" and ends[1] - ends[0] < 1e-9:  # resampling what is all alike would claim certainty
-                ends = alike_interval(between.value, a_RG.shape[1])
-            found |= {name: round(between.value, 6), f"{name}_ci95": _rounded(ends)}
+                value, low, high, _ = between(a_RG.mean(axis=0), b_SG.mean(axis=0), clusters=shared(problems))
+            ends = (max(-1.0, low), min(1.0, high)) if name == "success" else (low, high)
+            found |= {name: round(value, 6), f"{name}_ci95": _rounded(ends)}
         differences[decoding] = found
     return differences
 

@@ -2,22 +2,20 @@
 
 Another seed would have given another policy, and other games another rate; a table of seeds wants both. The mean of R
 trainings over G games has the variance s_r^2 / R + s_g^2 / G, where s_r^2 is that of the trainings' means and s_g^2
-that of the games' (two crossed random effects; what chance adds to each single game is in both, so the interval is a
-little wide). Its degrees of freedom are those of Satterthwaite (1946, An approximate distribution of estimates of
-variance components): with three trainings, and games that agree, hardly more than two.
+that of the games' (two crossed random effects; what chance adds to each single game is in both). Its degrees of freedom
+are those of Satterthwaite (1946, An approximate distribution of estimates of variance components): with three
+trainings, and games that agree, hardly more than two. Of simulated intervals of 95 %, over 1000 games, 93 to 98 % held
+the truth with three trainings, 94 to 98 % with two, where trainings differ by up to two points (standard deviation);
+where they differ by five, 93 and 88 %.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import pi, sqrt
-
-import numpy as np
+from math import sqrt
 
 from grue.errors import DataError
-from grue.evaluate.stats import Estimate, FloatArray
-
-_ANGLES = 100_001
+from grue.evaluate.stats import Estimate, FloatArray, t_quantile
 
 
 def mean_over_seeds(x_RG: FloatArray, level: float = 0.95) -> Estimate:
@@ -40,17 +38,6 @@ def gap_over_seeds(a_RG: FloatArray, b_RH: FloatArray, level: float = 0.95) -> E
     apart_R1 = a_RG.mean(axis=1, keepdims=True) - b_RH.mean(axis=1, keepdims=True)
     games = [_of_games(x.mean(axis=0)) for x in (a_RG, b_RH)]
     return _estimate(float(apart_R1.mean()), [_of_trainings(apart_R1), *games], level)
-
-
-def t_quantile(level: float, degrees: float) -> float:
-    """What a variable of Student's t distribution stays within, on both sides of 0, with this probability.
-
-    With t = sqrt(degrees) tan(angle) the density is that of cos(angle)^(degrees - 1), which has no tail.
-    """
-    angles = np.linspace(0, pi / 2, _ANGLES)
-    density = np.cos(angles) ** (degrees - 1)
-    area = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    return float(sqrt(degrees) * np.tan(np.interp(level, area / area[-1], angles)))
 
 
 def _of_trainings(x_RG: FloatArray) -> tuple[float, int]:

@@ -7,7 +7,7 @@ which training run was drawn. A thousand games of one run say nothing about the 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from math import sqrt
+from math import pi, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from grue.errors import DataError
 FloatArray = NDArray[np.float64]
 
 _CHUNK = 4_000_000  # resampled values held at once: 32 MB of float64
+_ANGLES = 100_001
 
 
 class Interval(NamedTuple):
@@ -45,16 +46,57 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     """
     if not 0 <= successes <= n:
         raise DataError(f"{successes} successes in {n} games is impossible", hint="need 0 <= successes <= n")
-    z = _two_sided_z(level)
-    if n == 0:
-        return Interval(0.0, 1.0)
-    rate = successes / n
-    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    # exact ends: rounding would otherwise leave 1e-17 where the formula gives 0 or 1
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == n else min(1.0, centre + half)
-    return Interval(low, high)
+    _two_sided_z(level)  # refuses an impossible level
+    return _wilson(successes / n, n, level) if n else Interval(0.0, 1.0)
+
+
+def wilson_of_problems(x: ArrayLike, problems: Sequence[Hashable], level: float = 0.95) -> Interval:
+    """`wilson` for x [n] in [0, 1], wins or shares won of games of which some pose the same of `problems` [n].
+
+    For n stands an effective number of games: what n would have to be for independent games to vary as the problems do,
+    less what a variance estimated from few problems leaves open (Korn and Graubard 1998, Confidence intervals for
+    proportions with small expected number of positive counts estimated from survey data; with Wilson's interval, Franco
+    et al. 2019, Comparative study of confidence intervals for proportions in complex sample surveys). An end is never
+    nearer than if each problem had been a single game and all had ended alike: one game that ends otherwise than all
+    others is no reason to be surer of them.
+    """
+    x_n = _vector(x, "x")
+    rate, y_k = float(x_n.mean()), by_problem(x_n[None], problems)[0]
+    count, effective = y_k.size, float(x_n.size)
+    if count < 2:
+        effective = 1.0
+    elif (variance := float(y_k.var(ddof=1)) / count) > 0:
+        effective = min(effective, rate * (1 - rate) / variance)
+        effective *= (_two_sided_z(level) / t_quantile(level, count - 1)) ** 2
+    low, high = _wilson(rate, max(effective, 1e-9), level)
+    return Interval(min(low, wilson(count, count, level).low), max(high, wilson(0, count, level).high))
+
+
+def by_problem(x_RG: FloatArray, problems: Sequence[Hashable]) -> FloatArray:
+    """[R, problems] from [R, games]: values whose plain mean is that over games, and which vary as it does.
+
+    The mean over games weighs a problem by its games. Where problems differ in size that mean is a ratio of two sums
+    over problems, and these are its linear part at each problem (Cochran 1977, Sampling techniques, section 6.3); where
+    they do not, they are the problems' means.
+    """
+    index: dict[Hashable, int] = {}
+    places_n = np.array([index.setdefault(name, len(index)) for name in problems])
+    sizes_K = np.bincount(places_n).astype(np.float64)
+    sums_RK = np.stack([np.bincount(places_n, weights=row) for row in x_RG])
+    mean_R1 = x_RG.mean(axis=1, keepdims=True)
+    found: FloatArray = mean_R1 + (sums_RK - sizes_K * mean_R1) * (sizes_K.size / x_RG.shape[1])
+    return found
+
+
+def t_quantile(level: float, degrees: float) -> float:
+    """What a variable of Student's t distribution stays within, on both sides of 0, with this probability.
+
+    With t = sqrt(degrees) tan(angle) the density is that of cos(angle)^(degrees - 1), which has no tail.
+    """
+    angles = np.linspace(0, pi / 2, _ANGLES)
+    density = np.cos(angles) ** (degrees - 1)
+    area = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    return float(sqrt(degrees) * np.tan(np.interp(level, area / area[-1], angles)))
 
 
 def bootstrap_mean(
@@ -166,6 +208,14 @@ def smallest_detectable_difference(
         middle = (low + high) / 2
         low, high = (low, middle) if shows(middle) else (middle, high)
     return high
+
+
+def _wilson(rate: float, n: float, level: float) -> Interval:
+    z = _two_sided_z(level)
+    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    # exact ends: rounding would otherwise leave 1e-17 where the formula gives 0 or 1
+    return Interval(0.0 if rate == 0 else max(0.0, centre - half), 1.0 if rate == 1 else min(1.0, centre + half))
 
 
 def _two_sided_z(level: float) -> float:

@@ -13,7 +13,7 @@ from typing import NotRequired, TypedDict
 import numpy as np
 
 from grue.errors import DataError
-from grue.evaluate.stats import Interval, bootstrap_mean, paired_difference, paired_wins, wilson
+from grue.evaluate.stats import Interval, bootstrap_mean, paired_difference, paired_wins, wilson, wilson_of_problems
 from grue.games.spread import problem
 from grue.types import Episode, Outcome, Task
 
@@ -86,7 +86,7 @@ def summarise(
         seeds=[min(seeds), max(seeds)],
         step_limit=limits.pop() if len(limits) == 1 else None,
         success=_mean([episode.won for episode in finished]),
-        success_ci95=_rounded(success_interval([episode.won for episode in finished], problems, bootstrap, rng)),
+        success_ci95=_rounded(success_interval([episode.won for episode in finished], problems)),
         score=_mean(scores),
         score_ci95=_rounded(bootstrap_mean(scores, bootstrap, rng, clusters=problems) if finished else None),
         best_score=_mean([best_score(episode) for episode in finished]),
@@ -177,18 +177,16 @@ def shared(problems: Sequence[Hashable]) -> Sequence[Hashable] | None:
     return problems if len(set(problems)) < len(problems) else None
 
 
-def success_interval(
-    won: Sequence[bool], problems: Sequence[Hashable] | None, bootstrap: int, rng: np.random.Generator
-) -> Interval | None:
-    """Wilson's, or a bootstrap over problems where games share them; None of no games."""
+def success_interval(won: Sequence[float], problems: Sequence[Hashable] | None) -> Interval | None:
+    """Wilson's of wins, or of shares won in several plays of a game; None of no games.
+
+    `problems`, where games share some, are then what is independent (`wilson_of_problems`).
+    """
     if not won:
         return None
-    if problems is None:
-        return wilson(sum(won), len(won))
-    if len(set(won)) == 1:  # resampling what is all alike would claim certainty
-        count = len(set(problems))
-        return wilson(count if won[0] else 0, count)
-    return bootstrap_mean(won, bootstrap, rng, clusters=problems)
+    if problems is None and {*won} <= {0, 1}:
+        return wilson(int(sum(won)), len(won))
+    return wilson_of_problems(won, problems or range(len(won)))
 
 
 def _verbs(episodes: Sequence[Episode], *, top: int) -> dict[str, int]:

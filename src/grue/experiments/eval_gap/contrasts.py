@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from grue.errors import DataError
 from grue.evaluate.seeds import gap_over_seeds, mean_over_seeds
-from grue.evaluate.stats import Interval, alike_interval, paired_wins
+from grue.evaluate.stats import Interval, alike_interval, by_problem, paired_wins
 from grue.evaluate.summary import success_interval
 from grue.experiments.eval_gap.cells import Cell
 from grue.experiments.eval_gap.draws import Places, grouped, redrawn, spread_draw
@@ -45,10 +45,10 @@ class Contrast(TypedDict):
     details: dict[str, Any]
 
 
-def side(cells: Sequence[Cell], resamples: int) -> Side:
+def side(cells: Sequence[Cell]) -> Side:
     """The numbers of one cell, or of the cells of several trainings together."""
     wins, games = sum(sum(cell.won.values()) for cell in cells), sum(cell.games for cell in cells)
-    interval = _interval(cells[0], resamples) if len(cells) == 1 else None
+    interval = _interval(cells[0]) if len(cells) == 1 else None
     return Side(
         success=round(wins / games, 6),
         ci95=None if interval is None else [round(end, 6) for end in interval],
@@ -77,7 +77,6 @@ def paired(
         kind=kind,
         group="evaluation",
         pairing=f"paired on {_counted(seeds, problems)}",
-        resamples=resamples,
         details=details,
     )
 
@@ -91,13 +90,8 @@ def unpaired(
     found = [a_n[redrawn(a_groups, rng)].mean() - b_n[redrawn(b_groups, rng)].mean() for _ in range(resamples)]
     low, high = np.percentile(np.array(found), [2.5, 97.5])
     gap = float(a_n.mean() - b_n.mean())
-    if np.ptp(a_n) == np.ptp(b_n) == 0:  # resampling what is all alike would claim certainty
-        a, b = _interval(repaired, resamples), _interval(defect, resamples)
-        low, high = a.low - b.high, a.high - b.low
-    elif np.ptp(a_n) == 0 or np.ptp(b_n) == 0:  # Newcombe 1998, method 10: what each side leaves open
-        a, b = _interval(repaired, resamples), _interval(defect, resamples)
-        low = gap - float(np.hypot(a_n.mean() - a.low, b.high - b_n.mean()))
-        high = gap + float(np.hypot(a.high - a_n.mean(), b_n.mean() - b.low))
+    if np.ptp(a_n) == 0 or np.ptp(b_n) == 0:
+        low, high = _of_sides(float(a_n.mean()), _interval(repaired), float(b_n.mean()), _interval(defect))
     return _contrast(
         name,
         question,
@@ -107,7 +101,6 @@ def unpaired(
         kind=kind,
         group="evaluation",
         pairing="other games on either side",
-        resamples=resamples,
         details=details,
     )
 
@@ -118,7 +111,6 @@ def crossed(
     repaired: Sequence[Cell],
     defect: Sequence[Cell],
     *,
-    resamples: int,
     group: str = "training",
     **details: Any,
 ) -> Contrast:
@@ -143,23 +135,23 @@ def crossed(
         kind="cost",
         group=group,
         pairing=f"{len(repaired)} {how} {_counted(games, problems)}",
-        resamples=resamples,
         details=details,
     )
 
 
-def other_games(
-    name: str, question: str, repaired: Sequence[Cell], defect: Sequence[Cell], *, resamples: int, **details: Any
-) -> Contrast:
+def other_games(name: str, question: str, repaired: Sequence[Cell], defect: Sequence[Cell], **details: Any) -> Contrast:
     """Several trainings, each on games and on other games; the interval is over trainings and both kinds of games."""
-    (a_RG, a_groups), (b_RG, b_groups) = (_wins_of_trainings(name, cells) for cells in (repaired, defect))
+    (a_RG, a_problems), (b_RG, b_problems) = (_wins_of_trainings(name, cells) for cells in (repaired, defect))
     apart_R = a_RG.mean(axis=1) - b_RG.mean(axis=1)
     details["by_seed"] = [round(100 * float(apart), 2) for apart in apart_R]
-    found, mean = gap_over_seeds(_averaged(a_RG, a_groups), _averaged(b_RG, b_groups)), float(apart_R.mean())
-    low, high = mean + found.low - found.value, mean + found.high - found.value
-    if np.ptp(a_RG) == np.ptp(b_RG) == 0:  # as in `unpaired`
-        a, b = _interval(repaired[0], resamples), _interval(defect[0], resamples)
-        low, high = a.low - b.high, a.high - b.low
+    a_RK, b_RK = by_problem(a_RG, a_problems), by_problem(b_RG, b_problems)
+    mean, low, high, _ = gap_over_seeds(a_RK, b_RK)
+    if np.ptp(a_RG) == 0 or np.ptp(b_RG) == 0:
+        a, b = (
+            mean_over_seeds(x_RK)[1:3] if np.ptp(x_RK) else _interval(cells[0])
+            for x_RK, cells in ((a_RK, repaired), (b_RK, defect))
+        )
+        low, high = _of_sides(float(a_RG.mean()), a, float(b_RG.mean()), b)
     return _contrast(
         name,
         question,
@@ -169,7 +161,6 @@ def other_games(
         kind="gap",
         group="evaluation",
         pairing=f"{len(repaired)} trainings, other games on either side",
-        resamples=resamples,
         details=details,
     )
 
@@ -178,15 +169,12 @@ def crossed_interval(difference_SG: FloatArray, problems: Sequence[Hashable] | N
     """95 % interval of the mean over trainings S and games G: `mean_over_seeds` of the differences of each pair.
 
     The two trainings of a pair draw the same games and the same chances, so a pair counts once; three of them leave two
-    degrees of freedom. Games that pose the same one of `problems` [G] are averaged first.
+    degrees of freedom. What is independent are the `problems` [G], where games share some.
     """
-    groups = grouped(problems or range(difference_SG.shape[1]))
+    posed = problems or range(difference_SG.shape[1])
     if np.ptp(difference_SG) == 0:  # no spread to be seen would claim certainty
-        return alike_interval(float(difference_SG[0, 0]), len(groups))
-    found = mean_over_seeds(_averaged(difference_SG, groups))
-    # around the mean over games, which that over problems differs from where some problems have a game more
-    half, mean = found.high - found.value, float(difference_SG.mean())
-    return mean - half, mean + half
+        return alike_interval(float(difference_SG[0, 0]), len(set(posed)))
+    return mean_over_seeds(by_problem(difference_SG, posed))[1:3]
 
 
 def few_games(cell: Cell, count: int, *, resamples: int) -> Contrast:
@@ -216,7 +204,6 @@ def few_games(cell: Cell, count: int, *, resamples: int) -> Contrast:
         kind="chance",
         group="evaluation",
         pairing=f"draws of {count} out of {_counted(seeds, problems)}",
-        resamples=resamples,
         details={
             "standard_deviation_points": round(100 * float(small.std()), 2),
             "range_points": [round(100 * float(low), 2), round(100 * float(high), 2)],
@@ -262,7 +249,6 @@ def chosen_on_what_is_reported(curves: Sequence[Mapping[int, Cell]], count: int,
         kind="cost",
         group="training",
         pairing=f"{len(curves)} trainings, resampled games; the interval is that of one report",
-        resamples=resamples,
         details={"reported": round(float(np.mean(reported)), 4), "honest": round(float(np.mean(honest)), 4)},
     )
     # the sides are what the points subtract: means over the draws, of whichever checkpoint was best there
@@ -281,10 +267,9 @@ def _contrast(
     kind: str,
     group: str,
     pairing: str,
-    resamples: int,
     details: dict[str, Any],
 ) -> Contrast:
-    value, low, high = (round(100 * number, 3) for number in estimate)
+    value, low, high = (round(100 * min(1.0, max(-1.0, number)), 3) for number in estimate)
     return Contrast(
         name=name,
         kind=kind,
@@ -294,17 +279,31 @@ def _contrast(
         ci95=[low, high],
         pairing=pairing,
         seeds=len(repaired),
-        repaired=side(repaired, resamples),
-        defect=side(defect, resamples),
+        repaired=side(repaired),
+        defect=side(defect),
         details=details,
     )
 
 
-def _interval(cell: Cell, resamples: int) -> Interval:
+def _of_sides(
+    a: float, a_interval: tuple[float, float], b: float, b_interval: tuple[float, float]
+) -> tuple[float, float]:
+    """Interval of a - b from those of its sides, for a side that is all alike: resampling it would claim certainty.
+
+    Newcombe 1998, Interval estimation for the difference between independent proportions, method 10; where both sides
+    are alike it has the bounds of both at once.
+    """
+    (a_low, a_high), (b_low, b_high) = a_interval, b_interval
+    if a in (0, 1) and b in (0, 1):
+        return a_low - b_high, a_high - b_low
+    low, high = np.hypot(a - a_low, b_high - b), np.hypot(a_high - a, b - b_low)
+    return a - b - float(low), a - b + float(high)
+
+
+def _interval(cell: Cell) -> Interval:
     """Of the success of one cell, which has games."""
     seeds = sorted(cell.won)
-    won = [cell.won[seed] for seed in seeds]
-    found = success_interval(won, cell.problems(seeds), resamples, np.random.default_rng(0))
+    found = success_interval([cell.won[seed] for seed in seeds], cell.problems(seeds))
     assert found is not None
     return found
 
@@ -315,15 +314,10 @@ def _wins_by_problem(cell: Cell) -> tuple[FloatArray, list[Places]]:
     return cell.wins(seeds), grouped(cell.problems(seeds) or seeds)
 
 
-def _wins_of_trainings(name: str, cells: Sequence[Cell]) -> tuple[FloatArray, list[Places]]:
-    """[trainings, games] of the games that all have finished, and where the games of each problem stand."""
+def _wins_of_trainings(name: str, cells: Sequence[Cell]) -> tuple[FloatArray, Sequence[Hashable]]:
+    """[trainings, games] of the games that all have finished, and what each game poses."""
     games = _shared(name, cells)
-    return np.stack([cell.wins(games) for cell in cells]), grouped(cells[0].problems(games) or games)
-
-
-def _averaged(x_RG: FloatArray, groups: Sequence[Places]) -> FloatArray:
-    """[trainings, problems] from [trainings, games]."""
-    return np.stack([x_RG[:, places].mean(axis=1) for places in groups], axis=1)
+    return np.stack([cell.wins(games) for cell in cells]), cells[0].problems(games) or games
 
 
 def _shared(name: str, cells: Sequence[Cell]) -> list[int]:

@@ -48,8 +48,8 @@ class Pair:
         """From the cells of several trainings."""
         ours, theirs = [a for a, _ in cells], [b for _, b in cells]
         if self.same_games:
-            return crossed(self.name, self.question, ours, theirs, resamples=resamples, group="evaluation")
-        return other_games(self.name, self.question, ours, theirs, resamples=resamples)
+            return crossed(self.name, self.question, ours, theirs, group="evaluation")
+        return other_games(self.name, self.question, ours, theirs)
 
 
 def _folds(name: str, question: str, one: str, other: str) -> Pair:
@@ -76,7 +76,7 @@ def _arms(name: str, question: str, repaired: Arm, defect: Arm) -> Suspect:
             "first_gap": [mean(ours, "first_gap"), mean(theirs, "first_gap")],
             "first_clipped": [mean(ours, "first_clipped"), mean(theirs, "first_clipped")],
         }
-        return crossed(name, question, ours, theirs, resamples=m.size.bootstrap, **details)
+        return crossed(name, question, ours, theirs, **details)
 
     return contrast
 
@@ -100,7 +100,7 @@ def _demonstrations_cut(m: Measure) -> Contrast:
     pairs = [(m.sft_arm(seed, cut=False), m.sft_arm(seed, cut=True)) for seed in range(m.size.seeds)]
     ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
     question = "demonstrations end at the step limit, before the meal is prepared (measured after SFT)"
-    return crossed("demonstrations-cut", question, ours, theirs, resamples=m.size.bootstrap)
+    return crossed("demonstrations-cut", question, ours, theirs)
 
 
 def _chosen(m: Measure) -> Contrast:
