@@ -75,6 +75,22 @@ def test_each_kind_has_its_line_and_its_name(tmp_path: Path) -> None:
     assert "mean of 2 trainings; thin lines: each of them" in texts(tmp_path / "alone.svg")
 
 
+def test_the_base_is_a_level_where_it_is_one_model(tmp_path: Path) -> None:
+    """It was that of the first run, whatever model the others had."""
+    outs = [run(tmp_path / str(n), [0.1, 0.5], dev=[0.1, 0.4]) for n in range(2)]
+
+    def shown_with(*base: float) -> list[str]:
+        for out, success in zip(outs, base, strict=True):
+            found = json.loads((out / "results.json").read_text())
+            found["dev"]["base"] = {"decoding": {"greedy": {"fold": "dev", "games": 9, "success": success}}}
+            (out / "results.json").write_text(json.dumps(found))
+        draw_comparison(compared(outs[:1], outs[1:]), tmp_path / "curves.svg")
+        return texts(tmp_path / "curves.svg")
+
+    assert "base" in shown_with(0.2, 0.2)
+    assert "base" not in shown_with(0.2, 0.9)
+
+
 def test_the_lines_are_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 

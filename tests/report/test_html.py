@@ -154,7 +154,7 @@ def test_settings_and_meanings_are_on_the_page(whole: Path) -> None:
 
 
 def test_games_that_pose_the_same_problem_are_said_to(whole: Path, tmp_path: Path) -> None:
-    said = "They pose 30 different problems, so intervals draw problems, not games."
+    said = "They pose 30 different problems, so intervals are over problems, not games."
     assert "different problems" not in parsed(whole).text
     assert "With 60 games each, two policies" in parsed(whole).text
     shutil.copytree(whole, tmp_path / "run")
@@ -281,6 +281,72 @@ def test_a_policy_that_got_worse_is_not_praised(tmp_path: Path) -> None:
     assert "up from" not in parsed(run).text
 
 
+def test_games_that_failed_are_in_the_headline(tmp_path: Path) -> None:
+    """ "100.0% of 2 test games" was said of 32 games, of which 30 had failed."""
+    run = write_run(tmp_path / "run", parts="config")
+
+    def text_of(**rows: dict[str, Any]) -> str:
+        found = results(20)
+        for policy, changes in rows.items():
+            for row in found["policies"][policy]["decoding"].values():
+                row |= changes
+        (run / "results.json").write_bytes(orjson.dumps(found))
+        return parsed(run).text
+
+    nothing = {"games": 0, "failed": 20, "success": None, "success_ci95": None, "score": None, "score_ci95": None}
+    few = {"games": 2, "failed": 18, "success": 1.0}
+    assert "PPO came to win 100.0% of 2 test games that it had never seen (18 more failed), up from" in text_of(ppo=few)
+    without = text_of(ppo=nothing)
+    assert "SFT came to win" in without and "No game of PPO came to an end: all have failed. The 95% " in without
+    every = text_of(**dict.fromkeys(("random", "gold", "base", "sft", "ppo"), nothing))
+    assert "No game of PPO and SFT came to an end: all have failed." in every
+    assert "has not been evaluated" not in every
+
+
+def test_what_the_games_do_not_tell_apart_is_no_rise(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config")
+    found = results(20)
+    found["paired"][0]["ci95"] = [-0.031, 0.344]
+    (run / "results.json").write_bytes(orjson.dumps(found))
+    text = parsed(run).text
+    assert "% after imitation, which these games do not tell apart." in text and "up from" not in text
+
+
+def test_a_single_game_is_one_and_bounds_no_score(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config")
+    found = results(1)
+    for entry in found["policies"].values():
+        for row in entry["decoding"].values():
+            row |= {"success": 0.0, "score": 0.5, "score_ci95": [0.5, 0.5]}
+    (run / "results.json").write_bytes(orjson.dumps(found))
+    text = parsed(run).text
+    assert "PPO won none of 1 test game that it had never seen" in text
+    assert "Every policy played 1 game of the test fold" in text and "With 1 game each" in text
+    assert "1 games" not in text and "0.500 to 0.500" not in text
+
+
+def test_whatever_scrolls_sideways_does_so_with_the_keyboard(whole: Path) -> None:
+    boxes = [attributes for _, attributes in parsed(whole).tags if attributes.get("class") == "wide"]
+    assert len(boxes) == 5
+    assert all(box["tabindex"] == "0" and box["role"] == "region" and box["aria-label"] for box in boxes)
+
+
+def test_lines_beside_the_curve_say_of_which_games_they_are(tmp_path: Path) -> None:
+    """With SFT on other games than the curve, SFT stood at 62 % and the curve, which begins with it, at 75 %."""
+
+    run = write_run(tmp_path / "run")  # 60 dev games in the table, 200 on the curve
+    text = parsed(run).text
+    assert "Dotted lines: other players on 60 dev games, where the curve is of 200." in text
+    assert "gold  " in text and "SFT  " not in text  # names of lines in the figure, with their level
+    found = json.loads((run / "results.json").read_text())
+    for entry in found["dev"].values():
+        for row in entry["decoding"].values():
+            row["games"] = 200
+    (run / "results.json").write_text(json.dumps(found))
+    text = parsed(run).text
+    assert "Dotted lines: other players on the same games." in text and "SFT  " in text
+
+
 def test_where_nobody_wins_the_score_tells(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", parts="config")
     found = results(20)
@@ -291,6 +357,7 @@ def test_where_nobody_wins_the_score_tells(tmp_path: Path) -> None:
     assert "PPO won none of 20 test games that it had never seen, and came to a mean score of 0.180" in text
     assert "up from 0.131 after imitation" in text
     assert "The 95% interval is 0.170 to 0.190. The base scores 0.010." in text
+    assert "kL" not in text  # KL is no word that begins with a capital
 
 
 def test_where_only_sampled_actions_were_measured_they_tell(tmp_path: Path) -> None:

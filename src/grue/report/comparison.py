@@ -21,7 +21,7 @@ from grue.report.metrics import policy_title
 from grue.report.plots import DASHES, compact, percent_tick, quiet_frame, spread
 from grue.report.runfiles import RunFiles, read_run
 from grue.report.svg import INK, MUTED, OKABE_ITO
-from grue.report.tables import by_policy, rows
+from grue.report.tables import Row, by_policy, rows
 from grue.report.text import one_line
 from grue.storage.files import explained, write_atomic
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMATS = ("svg", "png", "pdf")
-UNTRAINED = ("random", "explore", "gold", "gold-pruned", "optimal", "base")  # the same in every run of a game
+UNTRAINED = ("random", "explore", "gold", "gold-pruned", "optimal", "base")  # players that learn nothing
 _STAGES = {"ppo": ("ppo", "dev"), "dagger": ("dagger", "dagger_dev")}  # policy -> its own games, the dev fold's
 
 
@@ -68,14 +68,20 @@ def draw_comparison(compared: Mapping[str, Any], path: Path) -> None:
     alone = len(runs) == 1
     names = ["" if alone else _name(number, kind["settings"]) for number, kind in enumerate(compared["kinds"])]
     kinds = [_kind(name, members, policy, measure) for name, members in zip(names, runs, strict=True)]
-    found = by_policy(rows(runs[0][0].results or {}, "dev"))
-    levels = {
-        policy_title(policy): value
-        for policy, row in found.items()
-        if policy in UNTRAINED and (value := getattr(row, measure)) is not None
-    }
+    levels = _levels_of([by_policy(rows(run.results or {}, "dev")) for kind in runs for run in kind], measure)
     with explained(f"write {path}"):
         write_atomic(path, _figure(kinds, measure, levels, path.suffix[1:].lower()))
+
+
+def _levels_of(found: Sequence[Mapping[str, Row]], measure: str) -> dict[str, float]:
+    """What players that learn nothing reach, the mean over runs; the base only where it is one and the same player."""
+    levels = {}
+    for policy in UNTRAINED:
+        there = [here[policy] for here in found if policy in here and here[policy].decoding != "sampled"]
+        values = [value for row in there if (value := getattr(row, measure)) is not None]
+        if values and (policy != "base" or len({*values}) == 1):
+            levels[policy_title(policy)] = fmean(values)
+    return levels
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from grue.games.native import is_one_game
 from grue.report.metrics import policy_title
 from grue.report.runfiles import RunFiles
-from grue.report.tables import Row, by_policy, rows
-from grue.report.text import as_number, duration, interval_text, number, percent
+from grue.report.tables import Row, by_policy, interval, rows
+from grue.report.text import as_number, counted, duration, interval_text, number, percent
 
 TRAINED = ("ppo", "dagger", "sft")  # the last stage first
 
@@ -23,26 +23,54 @@ class Headline(NamedTuple):
 
 def headline(run: RunFiles) -> Headline:
     """What the run found; for a run without results, how far it is."""
-    found = by_policy([row for row in rows(run.results or {}) if row.success is not None])
+    measured = by_policy(rows(run.results or {}))
+    found = {name: row for name, row in measured.items() if row.success is not None}
     hero = next((found[name] for name in TRAINED if name in found), None)
+    crashed = _crashed(measured, hero)
     if hero is None and "base" in found:
         base = found["base"]
-        return Headline(
-            f"Without any training the model won {percent(base.success)} of {_games(base, run)}.",
-            _context(base, base, found),
-        )
+        sentence = f"Without any training the model won {percent(base.success)} of {_games(base, run)}."
+        return Headline(sentence, f"{crashed} {_context(base, base, found)}".strip())
     if hero is None:
-        return Headline(_progress(run), "")
+        return Headline(crashed or _progress(run), "")
     seconds = total_seconds(run.results or {})
     sentence = f"In {duration(seconds)}, " if seconds is not None else ""
     before, words = _before(hero, found)
     if not hero.success and not (before and before.success) and hero.score is not None:
-        return Headline(sentence + _scored(hero, before, words, run), _score_context(hero, found))
+        context = f"{crashed} {_score_context(hero, found)}".strip()
+        return Headline(sentence + _scored(hero, before, words, run), context)
     sentence += f"{policy_title(hero.policy)} came to win {percent(hero.success)} of {_games(hero, run)}"
     if before is not None:
-        verb = "up from" if (hero.success or 0.0) > (before.success or 0.0) else "against"
-        sentence += f", {verb} {percent(before.success)} {words}"
-    return Headline(sentence + ".", _context(hero, before, found))
+        sentence += _against(percent(before.success), words, _apart(hero, before, run, "success"))
+    return Headline(sentence + ".", f"{crashed} {_context(hero, before, found)}".strip())
+
+
+def _crashed(measured: Mapping[str, Row], hero: Row | None) -> str:
+    """Which policies that were trained further have finished no game; of all, where none has."""
+    names = TRAINED if hero is None else TRAINED[: TRAINED.index(hero.policy)]
+    lost = [policy_title(name) for name in names if name in measured and measured[name].failed]
+    if not lost and hero is None and measured:
+        lost = [policy_title(name) for name in measured]
+    return f"No game of {' and '.join(lost)} came to an end: all have failed." if lost else ""
+
+
+def _apart(hero: Row, before: Row, run: RunFiles, what: str) -> int:
+    """1 where the hero did better, -1 where worse, 0 where the games do not tell them apart."""
+    mine, theirs = getattr(hero, what) or 0.0, getattr(before, what) or 0.0
+    listed = (run.results or {}).get("paired")
+    pair = (hero.policy, before.policy, hero.decoding)
+    for entry in listed if isinstance(listed, list) else []:
+        if isinstance(entry, dict) and (entry.get("a"), entry.get("b"), entry.get("decoding")) == pair:
+            ends = interval(entry.get("ci95" if what == "success" else "score_ci95"))
+            if ends is not None and ends[0] <= 0 <= ends[1]:
+                return 0
+    return int(mine > theirs) - int(mine < theirs)
+
+
+def _against(before: str, words: str, apart: int) -> str:
+    if apart > 0:
+        return f", up from {before} {words}"
+    return f", against {before} {words}" + ("" if apart else ", which these games do not tell apart")
 
 
 def _scored(hero: Row, before: Row | None, words: str, run: RunFiles) -> str:
@@ -50,12 +78,13 @@ def _scored(hero: Row, before: Row | None, words: str, run: RunFiles) -> str:
     score = hero.score or 0.0
     sentence = f"{policy_title(hero.policy)} won none of {_games(hero, run)}, and came to a mean score of {score:.3f}"
     if before is not None and before.score is not None:
-        sentence += f", {'up from' if score > before.score else 'against'} {before.score:.3f} {words}"
+        sentence += _against(f"{before.score:.3f}", words, _apart(hero, before, run, "score"))
     return sentence + "; 1 would be a win."
 
 
 def _score_context(hero: Row, found: dict[str, Row]) -> str:
-    parts = [f"The 95% interval is {interval_text(hero.score_ci95, scale=1, decimals=3)}."] if hero.score_ci95 else []
+    ends = interval_text(hero.score_ci95, scale=1, decimals=3)
+    parts = [f"The 95% interval is {ends}."] if ends else []
     names = (("base", "The base scores"), ("gold", "The gold player scores"), ("random", "Random play scores"))
     others = [(words, found[name].score) for name, words in names if name in found]
     return " ".join([*parts, *(f"{words} {score:.3f}." for words, score in others if score is not None)])
@@ -70,12 +99,14 @@ def total_seconds(results: Mapping[str, Any]) -> float | None:
 
 
 def _games(row: Row, run: RunFiles) -> str:
-    games = f"{number(row.games)} {row.fold} games" if row.games is not None else f"the {row.fold} games"
+    games = counted(row.games, f"{row.fold} game") if row.games is not None else f"the {row.fold} games"
     game = (run.config or {}).get("game")
     if isinstance(game, dict) and is_one_game(str(game.get("name"))):
         games += ", all of the story that it trained on"
     elif row.fold == "test":
         games += " that it had never seen"
+    if row.failed:
+        games += f" ({number(row.failed)} more failed)"
     return f"{games}, with sampled actions" if row.decoding == "sampled" else games
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from grue.report.curves import SMOOTHED, Constant, Panel, panels
 from grue.report.headline import TRAINED
-from grue.report.markup import Html, join, tag
+from grue.report.markup import Html, join, tag, wide
 from grue.report.metrics import GROUP_TITLES, policy_title
 from grue.report.plots import LARGE, Reference, panel_svg
 from grue.report.runfiles import StageMetrics
@@ -53,18 +53,37 @@ def _main_figure(stages: Mapping[str, StageMetrics], results: Mapping[str, Any] 
         caption = f"Success on {games} games over the {_AXES[stage]}."
         if panel.band:
             caption += f" Bands: {panel.band}."
-        references = _references(results, "ppo" if stage == "dev" else "dagger") if games == "dev" else []
-        if references:
-            caption += " Dotted lines: other players on dev games."
+        references: list[Reference] = []
+        if games == "dev":
+            references, words = _references(results, "ppo" if stage == "dev" else "dagger", stages[stage])
+            caption += words
         figure = panel_svg(panel, "main", LARGE, references)
-        return tag("figure", tag("div", figure, class_="wide"), tag("figcaption", caption), class_="main")
+        return tag("figure", wide(figure, "Success"), tag("figcaption", caption), class_="main")
     return None
 
 
-def _references(results: Mapping[str, Any] | None, drawn: str) -> list[Reference]:
-    """What other players reach on the dev fold; the policy that is `drawn` is the curve."""
-    others = [row for policy, row in by_policy(rows(results or {}, "dev")).items() if policy != drawn]
-    return [Reference(policy_title(row.policy), row.success) for row in others if row.success is not None][:6]
+def _references(results: Mapping[str, Any] | None, drawn: str, stage: StageMetrics) -> tuple[list[Reference], str]:
+    """What other players reach on the dev fold, greedy as the curve of the policy `drawn` is; and words for them.
+
+    The evaluation may have played other dev games than training: then the words say how many, and a policy that the
+    curve begins with is left to it.
+    """
+    others = [
+        row
+        for policy, row in by_policy(rows(results or {}, "dev")).items()
+        if policy != drawn and row.decoding != "sampled" and row.success is not None
+    ]
+    curve, table = (games[-1][1] if (games := stage.series.get("games")) else None), {row.games for row in others}
+    words = "Dotted lines: other players"
+    if table == {curve}:
+        words += " on the same games."
+    else:
+        others = [row for row in others if row.policy not in TRAINED]
+        most = max((games for games in table if games is not None), default=None)
+        words += f" on {number(most)} dev games, where the curve is of {number(curve)}."
+    return [Reference(policy_title(row.policy), row.success or 0.0) for row in others][
+        :6
+    ], f" {words}" if others else ""
 
 
 def _stage(name: str, stage: StageMetrics, position: int, *, opened: bool) -> Html:
@@ -114,7 +133,8 @@ def _constants(constants: list[Constant]) -> Html | None:
     words = []
     for constant in constants:
         value = percent(constant.value) if constant.metric.unit == "share" else number(constant.value)
-        title = constant.metric.title[:1].lower() + constant.metric.title[1:]
+        title = constant.metric.title
+        title = title[:1].lower() + title[1:] if title[1:2].islower() else title  # not KL
         words.append(f"{title}{f' ({constant.decoding})' if constant.decoding else ''} {value}")
     return tag("p", f"At the last step: {', '.join(words)}.", class_="caption")
 

@@ -29,6 +29,11 @@ def tag(name: str, /, *children: Child, **attributes: str | float | bool | None)
     return Html(f"<{head}>{join(children)}</{name}>")
 
 
+def wide(child: Child, label: str) -> Html:
+    """A box that scrolls sideways where the screen is narrow, with the keyboard too; `label` says what is in it."""
+    return tag("div", child, class_="wide", role="region", aria_label=label, tabindex="0")
+
+
 def join(children: Iterable[Child], separator: str = "") -> Html:
     """Children one after the other, the plain ones escaped. The separator is markup."""
     return Html(

@@ -7,11 +7,11 @@ from typing import Any
 
 from grue.errors import DataError
 from grue.evaluate.stats import smallest_detectable_difference
-from grue.report.markup import Html, tag
+from grue.report.markup import Html, tag, wide
 from grue.report.metrics import COLUMNS, policy_title
 from grue.report.svg import interval_mark
 from grue.report.tables import FOLDS, Row, folds, interval, rows
-from grue.report.text import as_number, interval_text, number, percent, signed
+from grue.report.text import as_number, counted, interval_text, number, percent, signed
 
 _HEADS = (
     ("policy", "Policy"),
@@ -54,7 +54,7 @@ def _main_table(found: list[Row]) -> Html:
     policies = [row.policy for row in found]
     body = [_table_row(row, first=row.policy not in policies[:index], tales=tales) for index, row in enumerate(found)]
     table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), class_="results")
-    return tag("div", table, class_="wide", role="region", aria_label="Results", tabindex="0")
+    return wide(table, "Results")
 
 
 def _table_row(row: Row, *, first: bool, tales: bool) -> Html:
@@ -101,11 +101,11 @@ def _notes(found: list[Row]) -> Html:
     hero = next((row for row in reversed(found) if row.games and row.success is not None), None)
     if games and hero is not None and hero.games and hero.success is not None:
         # copies of one problem are no further evidence
-        count, things = (hero.problems, "problems") if hero.problems else (hero.games, "games")
+        count, thing = (hero.problems, "problem") if hero.problems else (hero.games, "game")
         try:
             gap = smallest_detectable_difference(count, hero.success)
             sentences.append(
-                f"With {number(count)} {things} each, two policies near {percent(hero.success, 0)} must differ by"
+                f"With {counted(count, thing)} each, two policies near {percent(hero.success, 0)} must differ by"
                 f" about {100 * gap:.1f} points to be told apart four times out of five; on the same games less is"
                 " enough."
             )
@@ -126,9 +126,10 @@ def _what_was_played(found: list[Row]) -> str:
     seeds = {row.seeds for row in found if row.seeds is not None}
     limits = {row.step_limit for row in found if row.step_limit is not None}
     games = sorted({row.games + (row.failed or 0) for row in found if row.games is not None})
-    count = number(games[0]) if len(games) == 1 else f"{number(games[0])} to {number(games[-1])}" if games else "some"
+    count = f"{number(games[0])} to " if len(games) > 1 else ""
     fold = found[0].fold
-    text = f"Every policy played {count} games of the {fold} fold" if games else f"Games of the {fold} fold"
+    text = f"Every policy played {count}{counted(games[-1], 'game')}" if games else "Games"
+    text += f" of the {fold} fold"
     if len(seeds) == 1:
         first, last = seeds.pop()
         text += f" (seeds {first:.0f} to {last:.0f})"
@@ -142,7 +143,7 @@ def _what_was_asked(found: list[Row]) -> str:
     problems = max((row.problems for row in found if row.problems), default=None)
     if problems is None:
         return ""
-    return f"They pose {number(problems)} different problems, so intervals draw problems, not games."
+    return f"They pose {number(problems)} different problems, so intervals are over problems, not games."
 
 
 def _folds(results: Mapping[str, Any]) -> Html | None:
@@ -174,20 +175,20 @@ def _folds(results: Mapping[str, Any]) -> Html | None:
         " end. A policy that falls where the gold player, who learns nothing, does not has not generalised; those that"
         " chose the checkpoint flatter it."
     )
-    return tag("div", tag("h3", "Train, dev and test side by side"), tag("div", table, class_="wide"),
-               tag("p", caption, class_="caption"))  # fmt: skip
+    title = "Train, dev and test side by side"
+    return tag("div", tag("h3", title), wide(table, title), tag("p", caption, class_="caption"))
 
 
 def _games_of(results: Mapping[str, Any], fold: str) -> str:
     games = {row.games for row in rows(results, fold) if row.games is not None}
-    return f" {number(max(games))} games" if games else ""
+    return f" {counted(max(games), 'game')}" if games else ""
 
 
 def _fold_cells(row: Row | None) -> tuple[Html, Html]:
     if row is None or row.success is None:
         return tag("td", "–", class_="num"), tag("td")
     label = f"{row.fold}: {percent(row.success)}"
-    title = f"{number(row.games)} games"
+    title = counted(row.games, "game")
     text = tag("td", tag("b", percent(row.success)), " ", tag("small", interval_text(row.success_ci95)), class_="num",
                title=title)  # fmt: skip
     return text, tag("td", interval_mark(row.success, row.success_ci95, label=label), class_="marked")
@@ -224,8 +225,8 @@ def _paired(results: Mapping[str, Any]) -> Html | None:
     head = tag("tr", *(tag("th", title, scope="col") for title in ("Difference", "Decoding", "Points", "", "")))
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="results paired")
     caption = "Difference of success in percentage points on the same games, with its 95% interval."
-    return tag("div", tag("h3", "On the same games"), tag("div", table, class_="wide"),
-               tag("p", caption, class_="caption"))  # fmt: skip
+    title = "On the same games"
+    return tag("div", tag("h3", title), wide(table, title), tag("p", caption, class_="caption"))
 
 
 def _verdict(ends: tuple[float, float] | None) -> str:
@@ -261,5 +262,5 @@ def _verbs(found: list[Row]) -> Html | None:
         "How often a game sees each verb, the first word of the action, on average. A policy that looks around for ever"
         " shows here."
     )
-    return tag("details", tag("summary", "What the policies do: actions by verb"), tag("div", table, class_="wide"),
-               tag("p", caption, class_="caption"))  # fmt: skip
+    title = "What the policies do: actions by verb"
+    return tag("details", tag("summary", title), wide(table, title), tag("p", caption, class_="caption"))

@@ -54,8 +54,8 @@ def percent(share: float | None, decimals: int = 1) -> str:
 
 
 def interval_text(interval: tuple[float, float] | None, *, scale: float = 100.0, decimals: int = 1) -> str:
-    """Both ends, with room for a minus sign: "91.2 to 94.4"."""
-    if interval is None:
+    """Both ends, with room for a minus sign: "91.2 to 94.4"; nothing of an interval without width."""
+    if interval is None or interval[0] == interval[1]:  # where all scores are equal, nothing bounds others
         return ""
     low, high = (_minus(f"{scale * end:.{decimals}f}") for end in interval)
     return f"{low} to {high}"
@@ -78,6 +78,11 @@ def number(value: float | None) -> str:
     if abs(value) >= 1000:
         return _minus(f"{value:,.0f}")
     return _minus(f"{value:.3g}")
+
+
+def counted(count: float | None, thing: str) -> str:
+    """ "1 game", "1,000 games"."""
+    return f"{number(count)} {thing}" + ("" if count == 1 else "s")
 
 
 def duration(seconds: float | None) -> str:
