@@ -78,3 +78,10 @@ def test_cycles_are_looked_for_seldom_and_only_inside() -> None:
     with heap.seldom_collected():
         assert gc.get_threshold() == heap.SELDOM
     assert gc.get_threshold() == before
+
+
+def test_what_was_frozen_is_let_go_of() -> None:
+    before = gc.get_freeze_count()
+    with heap.frozen():
+        assert gc.get_freeze_count() > before
+    assert gc.get_freeze_count() == before

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
 
 import tiny
+from grue import games
 from grue.config import override
 from grue.errors import ConfigError
+from grue.policy.choose import Decoding
 from grue.progress import Progress
+from grue.rollout.collect import collect
 from grue.stages import run_all, run_stage
 from grue.storage import episodes
 from grue.storage.contents import read_metrics
@@ -63,6 +68,23 @@ def test_a_run_of_every_kind(settings: tuple[str, ...], tmp_path: Path) -> None:
         assert row["invalid"] == 0 or "policy.kind=write" in settings
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "after PPO" in page
+
+
+@pytest.mark.parametrize("kind", ["choose", "aligned", "score", "write", "think"])
+def test_a_policy_that_nobody_holds_frees_its_model_at_once(kind: str) -> None:
+    """Each row of an evaluation plays with a copy of the weights, and cycles are searched for hardly ever."""
+    model = tiny.policy_model()
+    player = tiny.player(model, kind=kind, reply_tokens=4, thought_tokens=3)
+    there = weakref.ref(model)
+    gc.collect()
+    gc.disable()
+    try:
+        seats = [games.make("toy") for _ in range(2)]
+        collect(player, seats, tiny.tasks(2), Decoding(), seed="0", columns=512, player=kind)
+        del player, model
+        assert there() is None
+    finally:
+        gc.enable()
 
 
 def test_labels_are_smoothed_only_among_valid_actions(tmp_path: Path) -> None:

@@ -42,6 +42,19 @@ def keep_few_kernels() -> None:
 
 
 @contextmanager
+def frozen() -> Iterator[None]:
+    """What is there at the beginning stays inside: searches for cycles need not walk over it."""
+    ours = gc.get_freeze_count() == 0  # else somebody has frozen more, who will let go of it
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if ours:
+            gc.unfreeze()
+
+
+@contextmanager
 def seldom_collected() -> Iterator[None]:
     """Inside, the search for cycles is rare: a thousand games are millions of objects, and hardly any cycle.
 

@@ -41,36 +41,22 @@ class _Menu:
     action_P: NDArray[np.int64]
 
 
-class AlignedPolicy:
-    """Draws a whole action among those that are likely enough (min-p, Nguyen et al. 2024).
+class _Menus:
+    """Menus by what can be done, kept. They hold no model: a policy that nobody holds frees its weights at once."""
 
-    An action counts if its first token, and then it as a whole, has at least `policy.min_p` times the probability of
-    the likeliest one, which keeps the trees small.
-    """
-
-    needs_actions = True
-
-    def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
-        self.model, self.encoder = model, encoder
-        self.tries = TrieCache(encoder.action)
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
         self.spoken = lru_cache(maxsize=2_000)(self._spoken)
         self.menu = lru_cache(maxsize=2_000)(self._menu)
-        least = encoder.prompt.min_p
-        self._least = math.log(least) if least > 0 else -math.inf
-
-    def room(self, actions: Sequence[str]) -> int:
-        """Tokens of the longest valid action; the trees are not part of the sequence. AlikeError as in `choose`."""
-        self.tries(tuple(actions))
-        return longest(self.encoder, actions)
 
     def _spoken(self, actions: tuple[str, ...]) -> tuple[tuple[str, Candidate], ...]:
         """The actions with the ids that tell them apart: forced ends are not read."""
-        every = [self.encoder.action(action) for action in actions]
+        every = [self._encoder.action(action) for action in actions]
         ordered = sorted(every)  # what begins alike stands side by side
         place_of = {ids: place for place, ids in enumerate(ordered)}
         found = []
         for action, ids in zip(actions, every, strict=True):
-            place, short = place_of[ids], self.encoder.without_end(ids)
+            place, short = place_of[ids], self._encoder.without_end(ids)
             beside = ordered[max(0, place - 1) : place] + ordered[place + 1 : place + 2]
             shared = any(other[: len(short)] == short for other in beside)
             found.append((action, Candidate(ids if shared else short, 1.0)))
@@ -88,6 +74,27 @@ class AlignedPolicy:
         read_P, token_P, action_P = (np.array([step[i] for step in steps], dtype=np.int64) for i in range(3))
         actions, candidates = zip(*pairs, strict=True)
         return _Menu(actions, candidates, tree, read_P, token_P, action_P)
+
+
+class AlignedPolicy:
+    """Draws a whole action among those that are likely enough (min-p, Nguyen et al. 2024).
+
+    An action counts if its first token, and then it as a whole, has at least `policy.min_p` times the probability of
+    the likeliest one, which keeps the trees small.
+    """
+
+    needs_actions = True
+
+    def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
+        self.model, self.encoder = model, encoder
+        self.tries, self._kept = TrieCache(encoder.action), _Menus(encoder)
+        least = encoder.prompt.min_p
+        self._least = math.log(least) if least > 0 else -math.inf
+
+    def room(self, actions: Sequence[str]) -> int:
+        """Tokens of the longest valid action; the trees are not part of the sequence. AlikeError as in `choose`."""
+        self.tries(tuple(actions))
+        return longest(self.encoder, actions)
 
     @torch.inference_mode()
     def act(
@@ -109,7 +116,7 @@ class AlignedPolicy:
         first_BC = log_probs_BV.gather(1, tokens_BC.clamp(min=0)).masked_fill(tokens_BC < 0, -math.inf)
         kept_BC = (first_BC >= first_BC.max(-1, keepdim=True).values + self._least).tolist()
         return [
-            self.menu(listed, frozenset(token for token, keep in zip(root, kept, strict=False) if keep))
+            self._kept.menu(listed, frozenset(token for token, keep in zip(root, kept, strict=False) if keep))
             for listed, root, kept in zip(actions, roots, kept_BC, strict=True)
         ]
 
@@ -162,14 +169,14 @@ class AlignedPolicy:
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
         """Every token of a teacher's action but a forced end, behind the id at `state_position`."""
-        chosen = dict(self.spoken(actions))[action].ids
+        chosen = dict(self._kept.spoken(actions))[action].ids
         branches = _branches(self.tries(actions), chosen, state_position)
         return Lesson(self.encoder.action(action), branches, whole=True)
 
     def weigh(self, turn: Turn, ids: Sequence[int], temperature: float) -> list[tuple[str, float]]:
         """pi of each valid action at a turn of the segment `ids`, likeliest first; 0 for those left out."""
         actions, prefix = turn.observation.actions or (), ids[: turn.state_position + 1]
-        candidates = [candidate for _, candidate in self.spoken(actions)]
+        candidates = [candidate for _, candidate in self._kept.spoken(actions)]
         firsts = tuple(dict.fromkeys(candidate.ids[0] for candidate in candidates))
         first_K = candidate_weights(self.model, [Candidate((token,), 1.0) for token in firsts], prefix)
         kept = {t for t, s in zip(firsts, first_K.tolist(), strict=True) if s >= float(first_K.max()) + self._least}

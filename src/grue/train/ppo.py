@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -72,11 +71,8 @@ def train_ppo(
         processes=processes,
         values_limit=cfg.bootstrap_at_limit,
     )
-    # what is loaded by now stays: collections during play need not walk over it
-    gc.collect()
-    gc.freeze()
     saved = time.monotonic()
-    with say.bar("PPO", cfg.iterations, done=done, unit="iterations") as bar:
+    with heap.frozen(), say.bar("PPO", cfg.iterations, done=done, unit="iterations") as bar:
         for iteration in range(done, cfg.iterations):
             start = time.monotonic()
             actor.sync()
