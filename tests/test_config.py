@@ -16,6 +16,7 @@ from grue.config import (
     config_hash,
     differences,
     dump_config,
+    idle_settings,
     known_keys,
     load_config,
     override,
@@ -79,6 +80,24 @@ def test_cooking16_is_the_default_and_has_the_settings_of_its_name() -> None:
 def test_no_presets_warm_up_is_cut_short(name: str) -> None:
     cfg = PRESETS[name]().ppo
     assert cfg.warmup == (cfg.warmup_iterations if cfg.iterations else 0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "idle"),
+    [
+        (["ppo.clip=0.3", "sft.epochs=2"], []),
+        (["ppo.iterations=0"], []),  # that a stage is left out is an effect
+        (["ppo.iterations=0", "ppo.clip=0.3"], ["ppo.clip=0.3 has no effect with ppo.iterations=0"]),
+        (["policy.min_p=0.1"], ["policy.min_p=0.1 has no effect with policy.kind=choose"]),
+        (["policy.min_p=0.1", "policy.kind=aligned"], []),
+        (["model.lora_rank=8"], ["model.lora_rank=8 has no effect with model.adapter=none"]),
+        (["model.lora_rank=8", "model.quantize=nf4"], []),
+        (["ppo.value_memory=9", "ppo.value_passes=0"], ["ppo.value_memory=9 has no effect with ppo.value_passes=0"]),
+        (["dagger.steps=3"], ["dagger.steps=3 has no effect with dagger.rounds=0"]),
+    ],
+)
+def test_settings_that_do_nothing_are_found(overrides: list[str], idle: list[str]) -> None:
+    assert idle_settings(load_config("toy", overrides)) == idle
 
 
 def test_every_setting_says_what_it_means() -> None:

@@ -16,7 +16,7 @@ import torch
 
 import decoders
 import tiny
-from grue import stages
+from grue import errors, stages
 from grue.config import Config, load_config, override, read_config
 from grue.errors import CheckpointError, ConfigError, DataError, GameError, GrueError, ModelError, TrainingError
 from grue.evaluate.runs import compare_runs
@@ -241,6 +241,43 @@ def test_attention_without_masks_is_refused_where_trees_are_learnt(kind: str, tm
         with pytest.raises(ConfigError, match="trees"):
             stages.run_stage(stage, config, tmp_path / "run", say=QUIET)  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "needed"),
+    [
+        (["policy.kind=write", "policy.reply_tokens=600"], "need 6[0-9][0-9] tokens"),
+        (["policy.kind=think", "policy.thought_tokens=1000"], "need 10[0-9][0-9] tokens"),
+    ],
+)
+def test_a_policy_without_room_is_refused_before_the_first_demonstration(
+    settings: list[str], needed: str, config: Config, tmp_path: Path
+) -> None:
+    """It was found by SFT, when all demonstrations had been recorded and the settings could no longer be changed."""
+    out = tmp_path / "run"
+    with pytest.raises(ModelError, match=needed):
+        stages.run_all(override(config, settings), out, say=QUIET)
+    assert read_stages(out) == {}
+    stages.run_stage("demos", config, out, say=QUIET)  # with settings that fit the run goes on
+
+
+@pytest.mark.parametrize("setting", ["model.optimizer=adamw-8bit", "model.quantize=nf4"])
+def test_a_package_that_is_not_there_is_missed_before_the_first_demonstration(
+    setting: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="bitsandbytes"):
+        stages.run_all(override(config, [setting, "model.adapter=lora"]), tmp_path / "run", say=QUIET)
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_without_an_effect_are_said(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = override(config, ["policy.top_p=0.9", "ppo.value_clip=0.3"])
+    stages.run_stage("demos", changed, tmp_path / "run", say=Progress())
+    said = capsys.readouterr()
+    assert "policy.top_p=0.9 has no effect with policy.kind=choose" in said.out + said.err
 
 
 @pytest.mark.parametrize("stage", ["sft", "dagger", "ppo"])

@@ -8,7 +8,7 @@ from itertools import pairwise
 from grue.config import PRESETS
 from grue.config.families import TALES
 from grue.evaluate.summary import best_score
-from grue.evaluate.tales import TalesScore, tales_scores
+from grue.evaluate.tales import TalesScore, mean_score, tales_scores
 from grue.games import canonical_params, make, tasks
 from grue.games.play import play
 from grue.games.teachers import teacher
@@ -57,6 +57,14 @@ def test_a_crash_ends_the_game_and_is_marked() -> None:
     crashed = episode([0.25], Outcome.FAILED)
     assert score([crashed], 100) == TalesScore(score=0.25, steps=1, attempts=1, failed=True)
     assert score([Episode(TASK, "x", (), Outcome.FAILED, None)], 100).failed
+
+
+def test_games_that_fail_at_once_are_in_no_mean() -> None:
+    won, crashed = TalesScore(1.0, 3, 1), TalesScore(0.0, 0, 1, failed=True)
+    later = TalesScore(0.5, 7, 2, failed=True)  # what its first attempt has reached stands
+    assert mean_score([won, crashed]) == 1.0
+    assert mean_score([won, later]) == 0.75
+    assert mean_score([crashed]) is None
 
 
 def test_best_score_of_one_attempt() -> None:

@@ -7,6 +7,7 @@ import inspect
 import pickle
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from grue import games
 from grue.cli.main import app
 from grue.cli.play import what_to_play
 from grue.config import load_config
-from grue.errors import ConfigError, GameError
+from grue.errors import ConfigError, GameError, ModelError
 from grue.games.base import Game
 from grue.games.faults import Guarded
 from grue.games.play import play
@@ -30,6 +31,7 @@ from grue.games.toy import ToyGame
 from grue.progress import Progress
 from grue.stages import run_all, run_stage
 from grue.storage import episodes
+from grue.storage.contents import read_stages
 from grue.types import Outcome, Task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -51,6 +53,18 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "guess_package", raising=False)
     return tmp_path
+
+
+def test_a_game_without_a_list_of_actions_is_refused_to_who_chooses_among_them(packages: Path, tmp_path: Path) -> None:
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    (packages / "mute_package.py").write_text(text.replace('tuple("0123456789")', "None"), encoding="utf-8")
+    install(packages, "mute_package", "mute = mute_package:Guess")
+    config = load_config(None, ["game.name=mute", "demos.games=2", "demos.teacher=random", "policy.kind=choose"])
+    for run in (run_all, partial(run_stage, "demos")):
+        with pytest.raises((ConfigError, ModelError), match="lists no valid actions") as caught:
+            run(config, tmp_path / "run", say=Progress(quiet=True))
+        assert caught.value.hint.startswith("set policy.kind=write")
+        assert read_stages(tmp_path / "run") == {}
 
 
 @pytest.mark.usefixtures("packages")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -223,6 +224,20 @@ def test_the_running_deviation_is_the_deviation(values: list[float]) -> None:
     expected = float(np.std(values))
     if expected > 1e-6:
         assert scale.deviation == pytest.approx(expected, rel=1e-6)
+
+
+def test_returns_that_are_all_equal_have_no_variance_to_explain() -> None:
+    """It was -4e9 of values that differ, and 1 of values that are right."""
+    alike = [episode((0.0, 0.0), (0.0, 0.3)), episode((0.0, 0.0), (0.1, 0.0))]
+    assert math.isnan(explained_variance(alike, settings(gamma=1.0)))
+
+
+def test_actions_that_the_game_did_not_list_cost_what_is_asked() -> None:
+    played = episode((0.5, 0.0, 1.0), (0.0, 0.0, 0.0))
+    turns = (played.turns[0], replace(played.turns[1], valid=False), played.turns[2])
+    cfg = settings(invalid_penalty=0.1, win_bonus=2.0)
+    assert turn_rewards(replace(played, turns=turns), cfg).tolist() == [0.5, -0.1, 3.0]
+    assert turn_rewards(played, cfg).tolist() == [0.5, 0.0, 3.0]
 
 
 def test_explained_variance_by_hand() -> None:

@@ -45,8 +45,14 @@ def test_where_there_are_too_few_games_all_are_played_again() -> None:
 
 
 def test_one_win_more_is_better_whatever_the_score() -> None:
-    assert merit_of(24 / 200, -0.76) > merit_of(23 / 200, 0.5)
-    assert merit_of(0.0, 0.2) > merit_of(0.0, 0.1) > merit_of(0.0, -1.0) > UNMEASURED
+    def merit(success: float, score: float, games: int = 200, failed: int = 0) -> float:
+        return merit_of({"success_greedy": success, "score_greedy": score, "games": games, "failed": failed})
+
+    assert merit(24 / 200, -0.76) > merit(23 / 200, 0.5)
+    assert merit(0.0, 0.2) > merit(0.0, 0.1) > merit(0.0, -1.0) > UNMEASURED
+    # one game won and 99 that grew too long are no better than 60 of 100
+    assert merit(1.0, 1.0, games=1, failed=99) < merit(0.6, 0.7, games=100)
+    assert merit_of({"success_greedy": 0.5, "score_greedy": 0.5, "games": 20}) == merit(0.5, 0.5)  # an older row
 
 
 def test_only_games_that_can_are_renamed_or_tell_of_a_plan() -> None:

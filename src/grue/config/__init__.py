@@ -4,6 +4,7 @@ Values come from, later ones winning: the defaults, a preset, a YAML file, `key=
 key is an error that names the nearest known one. What a run stores is the whole Config, every value filled in.
 """
 
+from grue.config.idle import idle_settings
 from grue.config.load import (
     config_hash,
     differences,
@@ -47,6 +48,7 @@ __all__ = [
     "differences",
     "dump_config",
     "flat",
+    "idle_settings",
     "known_keys",
     "load_config",
     "override",

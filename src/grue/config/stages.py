@@ -221,7 +221,9 @@ class PPOConfig(LearningConfig):
     )
     weight_decay: float = Field(0.0, ge=0, lt=1, description="decoupled weight decay")
     warmup_iterations: int = Field(
-        3, ge=0, description="first iterations in which only the critic learns, at most half of all"
+        3,
+        ge=0,
+        description="first iterations in which only the critic learns, at most half of all; none with group_weight=1",
     )
     rate_warmup: int = Field(
         0,
@@ -286,11 +288,17 @@ class PPOConfig(LearningConfig):
     rename: float = Field(0.0, ge=0, le=1, description="share of training games with things renamed")
     win_bonus: float = Field(0.0, ge=0, description="added to the reward of the turn that wins a game")
     lost_penalty: float = Field(0.0, ge=0, description="taken from the reward of the turn that loses a game")
+    invalid_penalty: float = Field(
+        0.0, ge=0, description="taken from the reward of a turn whose action the game did not list (policy.kind=write)"
+    )
 
     @property
     def warmup(self) -> int:
-        """Iterations in which only the critic learns: a short training would end before the policy has moved."""
-        return min(self.warmup_iterations, self.iterations // 2)
+        """Iterations in which only the critic learns: a short training would end before the policy has moved.
+
+        None where advantages do not ask the critic.
+        """
+        return 0 if self.group_weight == 1 else min(self.warmup_iterations, self.iterations // 2)
 
     @property
     def ratio_bounds(self) -> tuple[float, float]:

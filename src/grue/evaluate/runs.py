@@ -137,6 +137,8 @@ def _decodings(out: Path, policy: str, fold: str) -> list[str]:
 
 def _common(played: Sequence[Games]) -> list[Task]:
     common = [task for task in played[0] if all(task in other for other in played)]
+    if len(common) < 2 and len(played) == 1:
+        raise DataError(f"the run has finished {len(common)} games", hint="raise eval.games, then grue eval --again")
     if len(common) < 2:
         raise DataError(
             f"the runs have {len(common)} finished games in common",

@@ -19,12 +19,12 @@ Play = Callable[[Sequence[Task], int], Sequence[Episode]]
 
 @dataclass(frozen=True, slots=True)
 class TalesScore:
-    """One game under the metric. The normalised score of a benchmark run is the mean of `score`."""
+    """One game under the metric."""
 
     score: float = 0.0  # 0 to 1
     steps: int = 0
     attempts: int = 0
-    failed: bool = False  # the game crashed; what was reached before stands
+    failed: bool = False  # the game crashed in its last attempt; what was reached before stands
 
 
 def tales_scores(play: Play, tasks: Sequence[Task], budget: int = BUDGET) -> list[TalesScore]:
@@ -39,6 +39,12 @@ def tales_scores(play: Play, tasks: Sequence[Task], budget: int = BUDGET) -> lis
         running = [i for i in running if not _is_over(found[i], budget)]
         attempt += 1
     return found
+
+
+def mean_score(found: Sequence[TalesScore]) -> float | None:
+    """The normalised score of a benchmark run. Games that failed at once are left out, as everywhere; None of none."""
+    scores = [score.score for score in found if not (score.failed and score.attempts == 1)]
+    return round(sum(scores) / len(scores), 4) if scores else None
 
 
 def _add(before: TalesScore, episode: Episode, budget: int) -> TalesScore:

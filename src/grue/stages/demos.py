@@ -5,10 +5,18 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from grue.errors import GameError, TeacherError
+import torch
+
+from grue.errors import ConfigError, GameError, TeacherError
 from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
 from grue.games.teachers import GoldPruned, teacher
+from grue.models.policy_model import PolicyModel
+from grue.models.skeleton import skeleton
+from grue.models.tokenizer import load_tokenizer
+from grue.policy.policy import make_policy
+from grue.prompts.tokens import Encoder
+from grue.rollout.seat import Seat
 from grue.stages.session import Session
 from grue.storage import episodes, jsonl
 from grue.storage.run import Run
@@ -16,15 +24,36 @@ from grue.types import Outcome
 
 
 def check_teacher(session: Session) -> None:
-    """GameError where the teacher does not know such games. A game that it fails at is left to be counted."""
-    (game,), tasks = session.games(1), session.tasks("train", 1)
+    """GameError where the teacher does not know such games. A game that it fails at is left to be counted.
+
+    ConfigError where a policy that chooses among actions would find none to choose from.
+    """
+    (game,), (task,) = session.games(1), session.tasks("train", 1)
     player = teacher(session.config.demos.teacher, game)
     try:
-        player.start(tasks[0], game.reset(tasks[0]))
+        first = game.reset(task)
+        player.start(task, first)
     except TeacherError:
         raise
     except GameError:
         return
+    kind = session.config.policy.kind
+    if kind != "write" and not first.actions:
+        raise ConfigError(
+            f"{task.game} lists no valid actions, and policy.kind={kind} chooses among them",
+            hint="set policy.kind=write; some games list them with validActions=1 in game.params",
+        )
+
+
+def check_first_look(session: Session) -> None:
+    """ModelError where the policy could not begin a game, such as for want of room. Reads no weights."""
+    config, (game,), (task,) = session.config, session.games(1), session.tasks("train", 1)
+    encoder = Encoder(load_tokenizer(config.model), config.policy)
+    with torch.device("meta"):
+        policy = make_policy(PolicyModel(skeleton(config.model)), encoder)
+    seat = Seat(0, game, policy, config.policy.kind, config.model.context)
+    if seat.start(task, random.Random(0)) is None:  # a game that fails is left to be counted
+        seat.query()
 
 
 def demos(session: Session) -> dict[str, Any]:

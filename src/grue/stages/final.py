@@ -14,7 +14,7 @@ from grue.errors import DataError
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.runs import measured_games
 from grue.evaluate.summary import compare, summarise
-from grue.evaluate.tales import tales_scores
+from grue.evaluate.tales import mean_score, tales_scores
 from grue.games.play import play
 from grue.games.spread import has_few_games
 from grue.games.teachers import HasGold, teacher
@@ -91,8 +91,8 @@ def measure(session: Session) -> None:
             played = _play(session, row, tasks[row.name], bar)
             warn_of_failed(played, row.name, session.say)
             result = summarise(played, fold=row.fold, bootstrap=cfg.bootstrap, seed=session.config.seed)
-            if cfg.restarts:
-                result["tales"] = _tales(session, row, played)
+            if cfg.restarts and (score := _tales(session, row, played)) is not None:
+                result["tales"] = score
             if session.run.leads:
                 file = session.run.episodes(row.name)
                 file.unlink(missing_ok=True)
@@ -173,7 +173,7 @@ def _paired(session: Session) -> list[dict[str, Any]]:
     return found
 
 
-def _tales(session: Session, row: Row, first: Sequence[Episode]) -> float:
+def _tales(session: Session, row: Row, first: Sequence[Episode]) -> float | None:
     """The mean TALES score: games begin again within their steps. Who always plays alike gains nothing by that."""
     plays = {episode.task.seed: episode for episode in first}
 
@@ -183,8 +183,7 @@ def _tales(session: Session, row: Row, first: Sequence[Episode]) -> float:
         session.processes.check_interrupt(session.interrupt)
         return _play(session, row, tasks, None, number)
 
-    scores = tales_scores(attempt, [episode.task for episode in first], session.config.game.limit)
-    return round(sum(score.score for score in scores) / len(scores), 4)
+    return mean_score(tales_scores(attempt, [episode.task for episode in first], session.config.game.limit))
 
 
 def _play(session: Session, row: Row, tasks: Sequence[Task], bar: Bar | None, attempt: int = 0) -> list[Episode]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from grue.config import Config, LearningConfig, ModelConfig
+from grue.config import Config, LearningConfig, ModelConfig, idle_settings
 from grue.errors import ConfigError, DataError, needs
 from grue.games.training import check_training
 from grue.launch import this_command
@@ -21,7 +21,7 @@ from grue.progress import Progress
 from grue.report import html
 from grue.rollout.pack import Sample
 from grue.stages.dagger import check_adviser, dagger
-from grue.stages.demos import check_teacher, demo_steps, demos, lost_demos
+from grue.stages.demos import check_first_look, check_teacher, demo_steps, demos, lost_demos
 from grue.stages.final import FOLDS, final_results, measure, side_games
 from grue.stages.lessons import check_demonstrations, lessons
 from grue.stages.opening import open_run
@@ -60,12 +60,16 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
             missing.insert(0, "demos")
         if "eval" not in missing:  # what an earlier command has measured is of other weights
             missing.append("eval")
+    if missing:
+        _warn_idle(config, say)
     say(plan(config, out) if missing else f"all is done in {out}; --again begins anew, and deletes what is there")
     results = None if missing else read_results(out)
     if results is None:
         with open_session(run, config, say, processes) as session:
-            if "dagger" in missing:
-                with run.changed_unless_refused():
+            with run.changed_unless_refused():
+                if "demos" in missing:
+                    check_first_look(session)
+                if "dagger" in missing:
                     check_adviser(session)
             for name in missing:
                 _do(session, name)
@@ -104,6 +108,8 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
             show_finished(config.track, out, say)
         say(f"{name} is done in {out}; --again repeats it, and deletes what later stages left")
         return run.facts(name)
+    if missing:
+        _warn_idle(config, say)
     with open_session(run, config, say, processes) as session:
         if name == "dagger":
             with run.changed_unless_refused():
@@ -115,6 +121,11 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
             say(f"report: {html.render(out)}")
             return results
     return run.facts(name)
+
+
+def _warn_idle(config: Config, say: Progress) -> None:
+    for words in idle_settings(config):
+        say.warn(words)
 
 
 def _warn_unfinished(run: Run, say: Progress) -> None:
@@ -166,8 +177,12 @@ def _check_trackers(config: Config) -> None:
 
 def _check_learning(config: Config, processes: Processes) -> None:
     """ConfigError where the model cannot learn with these settings."""
-    check_sharding(config.model, processes)
-    check_attention(config.model.attention, config.policy.kind)
+    model = config.model
+    check_sharding(model, processes)
+    check_attention(model.attention, config.policy.kind)
+    for setting, plain in (("optimizer", "adamw"), ("quantize", "none")):
+        if getattr(model, setting) != plain:
+            needs("bitsandbytes", feature=f"model.{setting}={getattr(model, setting)}")
 
 
 def plan(config: Config, out: Path) -> str:

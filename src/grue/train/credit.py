@@ -84,7 +84,7 @@ def telling_plays(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 
 
     Play is cheaper than learning, and plays near the mean of their game hardly move the policy: keeping the best and
     the worst keeps most of the variance of the advantages (max-variance down-sampling, Xu et al. 2025). A game whose
-    plays all returned the same says nothing and is left out.
+    plays all returned the same says nothing and is left out, unless all games are such: the critic still learns.
     """
     if cfg.plays_kept == 0:
         return list(range(len(episodes)))
@@ -106,8 +106,8 @@ def _plays_by_game(episodes: Sequence[Episode]) -> dict[Task, list[int]]:
 
 
 def turn_rewards(episode: Episode, cfg: PPOConfig) -> Array:
-    """The game's rewards, and what `win_bonus` and `lost_penalty` make of the last one."""
-    rewards_T = np.array([turn.reward for turn in episode.turns], dtype=np.float64)
+    """The game's rewards less `invalid_penalty`, and what `win_bonus` and `lost_penalty` make of the last one."""
+    rewards_T = np.array([turn.reward - cfg.invalid_penalty * (not turn.valid) for turn in episode.turns], np.float64)
     if episode.turns and episode.outcome is Outcome.WON:
         rewards_T[-1] += cfg.win_bonus
     if episode.turns and episode.outcome is Outcome.LOST:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,10 +67,17 @@ def dev_metrics(
         "success_greedy_hi": high,
         "score_greedy": found["score"],
         "games": found["games"],
+        "failed": found["failed"],
     }
     return row, words
 
 
-def merit_of(success: float, score: float | None) -> float:
-    """By what the best weights are chosen. Only a tie goes to the higher score: at the beginning no game may be won."""
-    return success + 1e-7 * (score or 0.0)
+def merit_of(row: Mapping[str, Any]) -> float:
+    """By what the best weights are chosen, from a row of `dev_metrics`.
+
+    Only a tie goes to the higher score: at the beginning no game may be won. Games that failed count as lost here: they
+    may have grown too long by what the policy does, and weights with which most fail would be chosen for the others.
+    """
+    games, failed = row.get("games", 0), row.get("failed", 0)  # older rows have not counted them
+    finished = games / (games + failed) if failed else 1.0
+    return finished * (float(row["success_greedy"]) + 1e-7 * float(row["score_greedy"] or 0.0))

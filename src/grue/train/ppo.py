@@ -88,7 +88,7 @@ def train_ppo(
             if iteration == done:
                 _warn_of_gap(metrics["engine_gap"], limit_of(episodes, tolerance(config.model)), cfg.temperature, say)
             update_s, steps = time.monotonic() - played, sum(episode.steps for episode in episodes)
-            metrics |= {"update_s": update_s, "turns_per_s": steps * metrics["passes"] / update_s}
+            metrics |= {"update_s": update_s, "turns_per_s": metrics.pop("turns") / update_s}
             progress["iteration"] = iteration + 1
             progress["env_steps"] += steps
             metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}

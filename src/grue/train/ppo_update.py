@@ -73,6 +73,7 @@ class Passes(NamedTuple):
 
     rows: list[dict[str, float]]  # metrics of the steps; of what was measured, where only a critic fitted apart learns
     passes: int  # that were begun
+    turns: int  # that were read in them
     kl_old: float  # of the last minibatch that was read
     seen: list[tuple[torch.Tensor, torch.Tensor]]  # (hidden states, targets) of all turns, for such a critic
 
@@ -121,17 +122,19 @@ class Updater:
         if cfg.kl_coef > 0 or (iteration % 5 == 0 and self.config.policy.kind not in ("write", "think")):
             with reference.in_place():
                 items = with_reference(items, self.learner.read(items, cfg.temperature))
-        policy = iteration >= cfg.warmup
+        # games that all returned the same say nothing; the entropy bonus alone would be a step of full size to AdamW
+        policy = iteration >= cfg.warmup and any(advantages_T.any() for advantages_T in advantages)
         # no clipped policy loss holds the trunk back while the critic warms up
         self.learner.policy_model.value_shares_trunk = policy and cfg.value_shares_trunk
         rng = random.Random(f"{self.config.seed}/ppo/{iteration}/order")
-        rows, passes, kl_old, seen = self._passes(items, rate, policy, rng)
+        rows, passes, turns, kl_old, seen = self._passes(items, rate, policy, rng)
         mean = {name: _mean([row[name] for row in rows if name in row]) for name in rows[-1]}
         # before the first step of an iteration the trained weights are those that played
         mean["engine_gap"] = rows[0]["engine_gap"]
         if self.critic is not None:
             if left_out:  # its values are of every play, and would be biased by the best and the worst alone
                 self._step(left_out, rate, False, seen)
+                turns += sum(len(item.turns) for item in left_out)
             self.critic.remember(torch.cat([states for states, _ in seen]), torch.cat([targets for _, targets in seen]))
             mean |= self.critic.fit()
         if self.baseline is not None:
@@ -140,7 +143,14 @@ class Updater:
         if policy:
             self._steer_entropy(mean["entropy"])
         updates = len(rows) if policy or self.critic is None else 0
-        return {**mean, "updates": updates, "passes": passes, "entropy_coef": self.entropy_coef, "kl_old": kl_old}
+        return {
+            **mean,
+            "updates": updates,
+            "passes": passes,
+            "turns": turns,
+            "entropy_coef": self.entropy_coef,
+            "kl_old": kl_old,
+        }
 
     def state(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         """(tensors by group, JSON) for a checkpoint; the learner stores itself."""
@@ -170,10 +180,11 @@ class Updater:
         cfg = self.config.ppo
         rows: list[dict[str, float]] = []
         seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-        kl_old, stopped = 0.0, False
+        turns, kl_old, stopped = 0, 0.0, False
         # a critic fitted apart needs what one pass reads; without a policy that learns another reads the same
         for epoch in range(cfg.epochs if policy or self.critic is None else 1):
             for part in minibatches(items, cfg.minibatches, rng):
+                turns += sum(len(item.turns) for item in part)
                 if stopped:  # what is left of the first pass is read for the critic's sake only
                     kl_old = self._step(part, rate, False, seen)["kl_old"]
                     continue
@@ -184,7 +195,7 @@ class Updater:
                     break
             if stopped:
                 break
-        return Passes(rows, epoch + 1, kl_old, seen)
+        return Passes(rows, epoch + 1, turns, kl_old, seen)
 
     def _step(
         self, items: list[Sample], rate: float, policy: bool, seen: list[tuple[torch.Tensor, torch.Tensor]] | None
@@ -231,6 +242,8 @@ def explained_variance(
 ) -> float:
     """1 - Var(G - V) / Var(G) over all turns: 1 is a perfect baseline, 0 is no better than a constant.
 
+    NaN where all returns are equal: there is nothing to foresee.
+
     `values` are parallel to `episodes`, of rewards over `divisor`; None = the critic's at play. Failed episodes are
     left out.
     """
@@ -239,7 +252,8 @@ def explained_variance(
     if not kept:
         return float("nan")
     returns = np.concatenate([turn_returns(e, cfg, divisor) for e, _ in kept]) / divisor
-    return float(1 - np.var(returns - np.concatenate([v for _, v in kept])) / (np.var(returns) + 1e-12))
+    spread = float(np.var(returns))
+    return 1 - float(np.var(returns - np.concatenate([v for _, v in kept]))) / spread if spread > 1e-10 else math.nan
 
 
 def rollout_metrics(

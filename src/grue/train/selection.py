@@ -58,7 +58,7 @@ class Selection:
         if best is not None and best.step > stored.step:
             # saved just before a kill, in place of the one before it. Keep its merit: the repeated iterations may
             # round differently and never reach it again
-            merit = merit_of(best.state["success_greedy"], best.state["score_greedy"])
+            merit = merit_of(best.state)
             self.progress |= self._best(merit, best.step // self.steps)
         if best is None and self.progress["best_merit"] > UNMEASURED:
             number = int(self.progress[f"best_{self.unit}"])
@@ -72,7 +72,7 @@ class Selection:
         row, words = dev_metrics(self.config, policy, self.games, self.tasks, self.learner.processes)
         self.run.log(self.rows, number, {**row, "seconds": time.monotonic() - start})
         self.say(f"{self.unit} {number}: {words}")
-        merit = merit_of(row["success_greedy"], row["score_greedy"])
+        merit = merit_of(row)
         if merit > self.progress["best_merit"]:
             self.progress |= self._best(merit, number)
             weights = {"model": self.learner.state()[0]["model"]}

@@ -46,9 +46,10 @@ def smoothing_of(config: Config, cfg: ImitationConfig) -> float:
 def imitation_step(
     learner: Learner, part: Sequence[Sample], cfg: ImitationConfig, rate: float, dropout: str
 ) -> dict[str, float]:
-    """One optimiser step on the samples of `part`; `dropout` seeds its dropout."""
+    """One optimiser step on the samples of `part`; `dropout` seeds its dropout, of each process another one."""
     nodes = max(1, sum(len(turn.branches) for item in part for turn in item.turns))
-    torch.manual_seed(hash_seed(dropout))
+    number = learner.processes.rank
+    torch.manual_seed(hash_seed(f"{dropout}/{number}" if number else dropout))
     return learner.step(part, partial(sft_loss, cfg=cfg, nodes=nodes), rate)
 
 

@@ -1,0 +1,59 @@
+"""Settings that somebody has changed and that do nothing beside the others: said, as an experiment may hang on one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatch
+from typing import NamedTuple
+
+from grue.config.load import differences, preset_config
+from grue.config.presets import PRESETS
+from grue.config.stages import Config
+
+
+class _Idle(NamedTuple):
+    keys: tuple[str, ...]  # patterns of dotted keys
+    where: Callable[[Config], bool]
+    because: Callable[[Config], str]
+
+
+def _kind(*kinds: str) -> tuple[Callable[[Config], bool], Callable[[Config], str]]:
+    """Where the policy is none of `kinds`."""
+    return lambda config: config.policy.kind not in kinds, lambda config: f"policy.kind={config.policy.kind}"
+
+
+_RULES = (
+    _Idle(("policy.top_p",), *_kind("write", "think")),
+    _Idle(("policy.min_p",), *_kind("aligned")),
+    _Idle(("policy.normalise",), *_kind("score")),
+    _Idle(("policy.reply_tokens", "ppo.invalid_penalty"), *_kind("write")),
+    _Idle(("policy.thought_tokens",), *_kind("think")),
+    _Idle(("model.lora_*",), lambda c: c.model.adapter == "none", lambda _: "model.adapter=none"),
+    _Idle(("demos.omission*",), lambda c: not c.demos.replays, lambda _: "demos.replays=0"),
+    _Idle(("dagger.*",), lambda c: not c.dagger.rounds, lambda _: "dagger.rounds=0"),
+    _Idle(("ppo.*",), lambda c: not c.ppo.iterations, lambda _: "ppo.iterations=0"),
+    _Idle(("sft.*",), lambda c: not c.sft.epochs, lambda _: "sft.epochs=0"),
+    _Idle(
+        ("ppo.value_clip", "ppo.value_coef"),
+        lambda c: c.ppo.value_passes > 0,
+        lambda c: f"ppo.value_passes={c.ppo.value_passes}",
+    ),
+    _Idle(("ppo.value_memory",), lambda c: not c.ppo.value_passes, lambda _: "ppo.value_passes=0"),
+    _Idle(("ppo.lam", "ppo.warmup_iterations"), lambda c: c.ppo.group_weight == 1, lambda _: "ppo.group_weight=1"),
+)
+_SWITCHES = ("sft.epochs", "dagger.rounds", "ppo.iterations")  # which say that a stage is left out
+
+
+def idle_settings(config: Config) -> list[str]:
+    """What of `config` differs from its preset and has no effect, each with what takes it away."""
+    if config.preset not in PRESETS:
+        return []
+    changed = {key: new for key, (_, new) in differences(preset_config(config.preset), config).items()}
+    found: dict[str, str] = {}
+    for rule in _RULES:
+        if not rule.where(config):
+            continue
+        for key, value in changed.items():
+            if key not in _SWITCHES and any(fnmatch(key, pattern) for pattern in rule.keys):
+                found.setdefault(key, f"{key}={value} has no effect with {rule.because(config)}")
+    return list(found.values())
