@@ -218,7 +218,7 @@ def falcon_h1() -> PreTrainedConfig:
     from transformers import FalconH1Config
 
     states = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_ssm": 128, "mamba_d_state": 16, "mamba_chunk_size": 16}
-    return FalconH1Config(**_shape(), **states)
+    return FalconH1Config(**_shape(), **states, lm_head_multiplier=0.5)  # as published ones have, 1 by default
 
 
 def jamba() -> PreTrainedConfig:

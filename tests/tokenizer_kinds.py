@@ -47,6 +47,12 @@ LINES = (
     "{% for m in messages %}{% if m.role == 'user' %}{{ '### Instruction:\n' + m.content + '\n\n### Response:\n' }}"
     "{% else %}{{ m.content + '\n\n' }}{% endif %}{% endfor %}"
 )
+# a plain line behind what the user says, which goes with its last sign in one token
+TULU = (
+    "{% for m in messages %}{% if m.role == 'user' %}{{ '<|user|>\n' + m.content + '\n' }}"
+    "{% else %}{{ '<|assistant|>\n' + m.content + '<|endoftext|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+)
 NAMES = (
     "{% for m in messages %}{% if m.role == 'user' %}{{ 'USER: ' + m.content + ' ASSISTANT:' }}"
     "{% else %}{{ ' ' + m.content + ' ' }}{% endif %}{% endfor %}"
@@ -159,6 +165,7 @@ _MAKE = {
     "never": lambda: wrapped(unigram("never", ["<s>", "</s>", *_CHATML]), CHATML, eos_token="<|im_end|>"),
     "prefix": lambda: wrapped(byte_level(_CHATML, prefix=True), CHATML, eos_token="<|im_end|>"),
     "qwen": lambda: wrapped(byte_level(_CHATML), CHATML, eos_token="<|im_end|>"),
+    "tulu": lambda: wrapped(byte_level([*_CHATML, "<|user|>", "<|assistant|>"]), TULU, eos_token="<|endoftext|>"),
     "gpt-oss": lambda: wrapped(byte_level(_OSS), GPT_OSS, eos_token="<|end|>"),
     "r1": lambda: wrapped(
         byte_level(["<s>", "</s>"], added=("<|user|>", "<|assistant|>", "<think>", "</think>")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import shutil
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from grue.errors import ConfigError, GrueError, ModelError
 from grue.evaluate.probe import replay
 from grue.models.load import default_device, embedded_folder, load_base, load_model
 from grue.models.policy_model import PolicyModel
-from grue.models.skeleton import check_attention, check_model
+from grue.models.skeleton import check_attention, check_model, skeleton
 from grue.models.sources import EMBEDDED_POSITIONS
 from grue.policy.choose import ChoosePolicy, Decoding
 from grue.policy.drivable import check_drivable, gap_in_parts
@@ -177,6 +178,8 @@ def test_no_kernels_are_advised_where_there_are_none(
     from transformers.utils import logging as hf_logging
 
     hf_logging.get_logger().warning_once.cache_clear()  # another test may have been told
+    logging.getLogger("transformers.integrations.hub_kernels").filters.clear()
+    skeleton(settings(folders["falcon_h1"]))  # of which `grue doctor` makes no more
     played(settings(folders["qwen3_5"]), 1)
     hf_logging.get_logger("transformers.integrations.hub_kernels").warning("a kernel is broken")
     assert "falling back" not in caplog.text
@@ -440,6 +443,30 @@ def test_a_checkpoint_in_4_bits_is_loaded_as_it_is_and_only_with_an_adapter(
     assert replay(model, episodes, 1.0).largest < 1e-3
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_checkpoint_in_4_bits_computes_in_the_format_that_is_asked_for(
+    dtype: torch.dtype, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """transformers left it in the one that it was stored in: training and play differed by its rounding."""
+    pytest.importorskip("bitsandbytes")
+    lm, tokenizer = load_base(settings(folders["llama"], "model.quantize=nf4"), dtype=torch.bfloat16)
+    lm.save_pretrained(tmp_path / "m")
+    tokenizer.save_pretrained(tmp_path / "m")
+    wanted = str(dtype).removeprefix("torch.")
+    model, _ = load_model(settings(tmp_path / "m", "model.adapter=lora", f"model.dtype={wanted}"))
+    plain = {p.dtype for n, p in model.named_parameters() if "lora_" not in n and p.is_floating_point()}
+    assert plain == {dtype}
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    assert head.weight is embeddings.weight or not model.config.tie_word_embeddings
+
+
+def test_latent_attention_is_read_in_8_bits(folders: dict[str, Path]) -> None:
+    """Its inputs have four dimensions, which bitsandbytes cannot take on a CPU."""
+    pytest.importorskip("bitsandbytes")
+    model, episodes = played(settings(folders["deepseek"], "model.quantize=int8"), 2)
+    assert replay(model, episodes, 1.0).mean < 0.3
+
+
 CODE = {
     "hub kernel": {"_attn_implementation_internal": "someone/kernel"},
     "attention by a hub name": {"attn_implementation": "someone/kernel"},
@@ -552,13 +579,14 @@ def test_damaged_weights_are_one_error(folders: dict[str, Path], tmp_path: Path)
         ("q_porj", "did you mean q_proj"),
         ("q_proj,lm_head", "the output layer, or what shares its weights, cannot have an adapter"),
         ("self_attn", "it may have down_proj, gate_proj, k_proj"),
+        ("input_layernorm,q_proj", "hint: it may have down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj,"),
     ],
 )
 def test_what_cannot_have_an_adapter_is_refused(targets: str, said: str, folders: dict[str, Path]) -> None:
     config = settings(folders["llama"], "model.adapter=lora", f"model.lora_targets={targets}")
     with pytest.raises(ConfigError) as caught:
         load_model(config)
-    assert said in f"{caught.value.message}; {caught.value.hint}"
+    assert said in f"{caught.value.message}; hint: {caught.value.hint}"
 
 
 @pytest.mark.parametrize(
@@ -566,6 +594,8 @@ def test_what_cannot_have_an_adapter_is_refused(targets: str, said: str, folders
     [
         (("model.adapter=lora", "model.lora_targets=q_porj"), "did you mean q_proj"),
         (("model.adapter=lora", "model.lora_targets=lm_head"), "shares its weights, cannot have an adapter"),
+        (("model.adapter=lora", "model.lora_targets=self_attn"), "LlamaAttention, which cannot have an adapter"),
+        (("model.adapter=lora", "model.lora_targets=q_proj,norm"), "LlamaRMSNorm, which cannot have an adapter"),
         (("policy.template=chat",), "has no chat template"),
         (("model.context=4096",), "knows 512 positions"),
         (("model.attention=flash_attention_2", "policy.kind=score"), "set model.attention=sdpa"),

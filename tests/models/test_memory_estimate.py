@@ -62,6 +62,14 @@ def test_weights_are_counted_exactly(name: str, changes: tuple[str, ...], folder
         assert weight_bytes(empty, config) == sum(p.numel() * 4 for p in lm.parameters())
 
 
+@pytest.mark.parametrize("dora", ["false", "true"])
+def test_adapters_of_embeddings_are_counted(dora: str, folders: dict[str, Path]) -> None:
+    targets = "model.lora_targets=embed_tokens,q_proj"
+    config = settings(folders["qwen3"], "model.adapter=lora", targets, f"model.lora_dora={dora}").model
+    lm, _ = load_model(config)
+    assert learned_weights(skeleton(config), config) == sum(p.numel() for p in lm.parameters() if p.requires_grad)
+
+
 @pytest.mark.parametrize("form", ["nf4", "int8"])
 def test_quantised_weights_are_counted_nearly(form: str, folders: dict[str, Path]) -> None:
     pytest.importorskip("bitsandbytes")

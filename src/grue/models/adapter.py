@@ -33,14 +33,14 @@ def with_adapter(model: PreTrainedModel, config: ModelConfig) -> PreTrainedModel
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     from peft import get_peft_model
 
-    shape = lora_config(model, config)
+    shape, known = lora_config(model, config), _known(model)
     with quiet_peft():
         try:
             adapted: PreTrainedModel = get_peft_model(model, shape)  # type: ignore[assignment]
         except ValueError as error:
             raise ConfigError(
                 f"model.lora_targets={config.lora_targets}: {first_line(error)}",
-                hint=f"it may have {', '.join(_known(model))}, or all-linear",
+                hint=f"it may have {', '.join(known)}, or all-linear",
             ) from error
     return adapted
 
@@ -93,11 +93,24 @@ def _known(model: nn.Module) -> list[str]:
 
 
 def adapted_matrices(model: nn.Module, targets: str) -> dict[str, tuple[int, int]]:
-    """The part of `matrices` that `targets` names."""
+    """The part of `matrices` that `targets` names, and embeddings where it names them: (words, width).
+
+    `model` is one that is not quantised. ConfigError where a module that is named is of another kind.
+    """
     wanted = _targets(model, targets)
     every = matrices(model)
     if isinstance(wanted, str):
         return every
+    for name, module in model.named_modules():
+        if not _is_named(name, wanted):
+            continue
+        if isinstance(module, nn.Embedding):
+            every[name] = (module.num_embeddings, module.embedding_dim)
+        elif name not in every:
+            raise ConfigError(
+                f"model.lora_targets={targets}: {name} is a {type(module).__name__}, which cannot have an adapter",
+                hint=f"it may have {', '.join(_known(model))}, or all-linear",
+            )
     # whole names where they are ours, last parts where they are the user's
     return {name: shape for name, shape in every.items() if _is_named(name, wanted)}
 

@@ -20,9 +20,11 @@ from grue.models.checkpointing import prepare_recomputing
 from grue.models.out_of_memory import is_out_of_memory
 from grue.models.quantization import (
     check_reading,
+    compute_in,
     is_quantised,
     keep_unpacked,
     loading_options,
+    read_flat,
 )
 from grue.models.skeleton import check_attention, plain_attention, skeleton
 from grue.models.sources import EMBEDDED, cannot_load, embedded_folder, safe_options, source_of
@@ -81,8 +83,6 @@ def load_base(
     from transformers.utils import logging as hf_logging
 
     hf_logging.disable_progress_bar()
-    if default_device() == "cpu":
-        logging.getLogger("transformers.integrations.hub_kernels").addFilter(_is_no_advice)
     check_attention(config.attention)
     shape = skeleton(config)
     wanted = dtype or stored_dtype(config)
@@ -108,7 +108,10 @@ def load_base(
     _check_whole(config.name, loaded[1])
     _warn_unread(config.name, model, loaded[1])
     freeze_towers(model)
+    if shape.config.grue_stored_method == "bitsandbytes":
+        compute_in(model, wanted)
     keep_unpacked(model)
+    read_flat(model)
     check_reading(config.name, model)
     if config.quantize == "none" and shape.config.grue_stored_method is None:
         model = model.to(device or default_device())  # type: ignore[arg-type]
@@ -143,11 +146,6 @@ def _warn_unread(name: str, model: PreTrainedModel, info: Mapping[str, Any]) -> 
         _log.warning(
             "%d weights of %s are left out, as config.json does not ask for them: %s", len(unread), name, listing
         )
-
-
-def _is_no_advice(record: logging.LogRecord) -> bool:
-    """Anything but that a recurrent layer has no kernel, and which package has one: none has one for a CPU."""
-    return "falling back to its reference" not in record.getMessage()
 
 
 def stored_dtype(config: ModelConfig) -> torch.dtype:

@@ -158,9 +158,13 @@ class PolicyModel(nn.Module):
 
 
 def _logit_scale(config: Any) -> float:
-    """What logits are multiplied by: Cohere names it, Granite and MiniCPM divide by what HyperCLOVA X multiplies by."""
-    scaling = float(getattr(config, "logits_scaling", None) or 1.0)
-    factor = float(getattr(config, "logit_scale", None) or 1.0)
+    """What logits are multiplied by. Granite and MiniCPM divide by what HyperCLOVA X multiplies by."""
+
+    def named(name: str) -> float:
+        return float(getattr(config, name, None) or 1.0)
+
+    factor = named("logit_scale") * named("lm_head_multiplier")  # Cohere's and Falcon H1's
+    scaling = named("logits_scaling")
     return factor * scaling if config.model_type.startswith("hyperclovax") else factor / scaling
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,30 @@ def loading_options(config: ModelConfig, dtype: torch.dtype) -> dict[str, Any]:
             bnb_4bit_compute_dtype=dtype,
         )
     }
+
+
+def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
+    """Have a model that was stored in 4 or 8 bits compute in `dtype`, whatever its other weights were stored in."""
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if parameter.is_floating_point() and not hasattr(parameter, "quant_state"):
+                parameter.data = parameter.data.to(dtype)
+        if hasattr(module, "compute_dtype"):
+            setattr(module, "compute_dtype", dtype)  # noqa: B010
+
+
+def read_flat(model: nn.Module) -> None:
+    """Have 8-bit layers on a CPU take inputs of four dimensions, such as latent attention has: bitsandbytes cannot."""
+    for module in model.modules():
+        if type(module).__name__ == "Linear8bitLt" and module.weight.device.type == "cpu":
+            module.forward = partial(_flattened, module.forward)
+
+
+def _flattened(forward: Callable[[torch.Tensor], torch.Tensor], states: torch.Tensor) -> torch.Tensor:
+    if states.ndim < 4:
+        return forward(states)
+    products: torch.Tensor = forward(states.flatten(0, -3)).unflatten(0, states.shape[:-2])
+    return products
 
 
 def keep_unpacked(model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.metadata import packages_distributions
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ def skeleton(config: ModelConfig) -> PreTrainedModel:
     """The model on the "meta" device. ModelError as in loading, and for an architecture that grue cannot drive."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    if not torch.cuda.is_available():
+        logging.getLogger("transformers.integrations.hub_kernels").addFilter(_is_no_advice)
     raw = read_config(config)
     check_stored(config, raw)
     try:
@@ -94,3 +97,8 @@ def plain_attention(model: PreTrainedModel, config: ModelConfig) -> str:
     # up to 5.20 transformers gives Gemma 2 an SDPA that leaves out its caps, without a word
     capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
     return "eager" if config.attention == "eager" or capped or not model._supports_sdpa else "sdpa"
+
+
+def _is_no_advice(record: logging.LogRecord) -> bool:
+    """Anything but that a recurrent layer has no kernel, and which package has one: none has one for a CPU."""
+    return "falling back to its reference" not in record.getMessage()

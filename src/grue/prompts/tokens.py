@@ -70,9 +70,11 @@ class Encoder:
         self._newline = self._line_end()
         self._close: tuple[int, ...] = self._newline
         self._reopen: tuple[int, ...] = ()
+        self._lead = ""  # what of the template is encoded with the user's text before it
         if self._chat is not None:
             self._before = self._joint(self._chat.before, first=True)
-            self._to_assistant, self._to_user = self._joint(self._chat.to_assistant), self._joint(self._chat.to_user)
+            self._lead, to_assistant = self._led(self._chat.to_assistant)
+            self._to_assistant, self._to_user = self._joint(to_assistant), self._joint(self._chat.to_user)
             self._close, self._reopen = self._cut(self._to_user.ids)
         self.action = lru_cache(maxsize=20_000)(self._action)
         self.observation = lru_cache(maxsize=10_000)(self._observation)
@@ -90,6 +92,8 @@ class Encoder:
         spaces = [joint.space for joint in joints]
         if self._text.spaced or any(spaces):  # others have the prompts that they had before there were joints
             form.append([self._text.spaced, spaces])
+        if self._lead:
+            form.append(self._lead)
         sample = [self._text.opening(_SAMPLE), self._text.following(_SAMPLE), self._newline, self._close, self._reopen]
         sample += [part for joint in joints for part in (joint.ids, joint.then(_SAMPLE))]
         return f"{_digest(form)}-{_digest(sample)[:16]}"
@@ -136,7 +140,7 @@ class Encoder:
         """An observation up to where the policy writes. `first`: it stands in the same message as the task."""
         if self._chat is None:
             return self._text.following(render_observation(text, actions, self._marker))
-        scene = render_scene(text, actions)
+        scene = render_scene(text, actions) + self._lead
         said = self._text.following(scene) if first else self._reopen + self._to_user.then(scene)
         marker = self._to_assistant.then(THINK) if self._marker == THINK else ()
         return said + self._to_assistant.ids + marker
@@ -165,6 +169,20 @@ class Encoder:
                 if self._trusted(f"{piece}a") == self._trusted(end) + encode(f"{space}a"):
                     return Joint(trusted(end), space, encode)
         return Joint(trusted(piece), "", self._text.following)
+
+    def _led(self, piece: str) -> tuple[str, str]:
+        """(newlines that go with the text before a piece, the rest): many tokenizers have one token for ".\\n"."""
+        rest = piece.lstrip("\n")
+        lead = piece[: len(piece) - len(rest)]
+
+        def is_joined(lead: str, rest: str) -> bool:
+            return all(
+                self._trusted(f"{end}{piece}") == self._trusted(f"{end}{lead}") + self._trusted_behind(rest)
+                for end in ("a", ".")
+            )
+
+        moves = bool(lead and rest) and not is_joined("", piece) and is_joined(lead, rest)
+        return (lead, rest) if moves else ("", piece)
 
     def _cut(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(ids that end an answer, ids that open the next message): cut behind the first special token, or line."""

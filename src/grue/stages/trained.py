@@ -42,9 +42,13 @@ class Trained:
     encoder: Encoder
     stored: torch.dtype = torch.float32  # format of weights that were exported
 
-    def check(self, probe: list[Episode], what: str) -> Gap:
-        """How closely the model says what was recorded when it played. ModelError where that is not close."""
-        return check_probe(self.model, probe, tolerance(self.config.model, self.stored), what)
+    def check(self, probe: list[Episode], what: str, playing: PolicyModel | None = None) -> Gap:
+        """How closely the model says what was recorded when it played. ModelError where that is not close.
+
+        What is asked is the copy that plays, in its number format; `playing`, where there is one already.
+        """
+        playing = playing or Actor(self.model, self.config.model.dtype, packed=False).model
+        return check_probe(playing, probe, tolerance(self.config.model, self.stored), what)
 
 
 def load_policy(folder: str | Path, policy: str | None = None, *, greedy: bool = True, seed: int = 0) -> PolicyPlayer:
@@ -55,10 +59,11 @@ def load_policy(folder: str | Path, policy: str | None = None, *, greedy: bool =
     """
     trained = load_trained(Path(folder), policy)
     config = trained.config
+    model = Actor(trained.model, config.model.dtype).model
     probe = read_probe(Path(folder), trained.name)
     if probe:
-        trained.check(probe, f"the policy in {folder}")
-    playing = make_policy(Actor(trained.model, config.model.dtype).model, trained.encoder)
+        trained.check(probe, f"the policy in {folder}", model)
+    playing = make_policy(model, trained.encoder)
     decoding = Decoding(greedy, config.sampling_temperature, config.policy.top_p)
     return PolicyPlayer(
         playing,
