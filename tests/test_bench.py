@@ -229,10 +229,15 @@ def test_trl_plays_valid_actions_to_the_end_and_learns(
         assert any(not torch.equal(p, first[name]) for name, p in side.trainer.model.named_parameters())
 
 
+@pytest.mark.slow
 def test_an_arm_that_fails_says_why(tmp_path: Path) -> None:
     config = tiny.config(tmp_path / "absent", "model.adapter=lora")
     with pytest.raises(ModelError, match=r"'shared' of the memory benchmark failed: .*absent"):
         memory.measure("shared", config, tmp_path / "absent", 1, 16)
+
+
+def test_shapes_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    config = tiny.config(tmp_path / "absent", "model.adapter=lora")
     with pytest.raises(ConfigError, match="no multiple of 64"):
         random_model.make_model(tmp_path, config, 100, 1)
     with pytest.raises(ConfigError, match="3 heads cannot share 2 sets of keys"):

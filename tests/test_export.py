@@ -337,6 +337,7 @@ def test_mistakes_are_one_error_each(runs: dict[str, Path], tmp_path: Path, tiny
         load_policy(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_error(runs: dict[str, Path], tmp_path: Path) -> None:
     script = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

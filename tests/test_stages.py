@@ -344,8 +344,8 @@ def test_an_adapter_is_not_played_on_another_base(tiny_folder: Path, config: Con
 
 
 def test_a_teacher_that_cannot_play_the_game_is_an_error_with_its_reason(tmp_path: Path) -> None:
-    config = load_config("coin", ["demos.teacher=optimal", "demos.games=2"])
-    with pytest.raises(GameError, match=r"teacher 'optimal' plays cookingworld, .*not coin"):
+    config = load_config("simonsays", ["demos.teacher=optimal", "demos.games=2"])
+    with pytest.raises(GameError, match=r"teacher 'optimal' plays cookingworld, .*not simonsays"):
         stages.run_stage("demos", config, tmp_path / "run", say=QUIET)
     assert stages.run_stage("demos", override(config, ["demos.teacher=gold"]), tmp_path / "run", say=QUIET)
 

@@ -84,7 +84,7 @@ def alike(one: Observation, other: Observation) -> bool:
 @pytest.mark.parametrize(
     ("name", "params"),
     [
-        ("coin", "numLocations=5"),
+        pytest.param("coin", "numLocations=5", marks=pytest.mark.slow),
         ("mapreader", "numLocations=2,maxDistanceApart=1,maxDistractorItemsPerLocation=0"),
         ("toy", "rooms=2"),
         pytest.param("babyai", "level=2", marks=pytest.mark.slow),

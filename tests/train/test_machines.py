@@ -121,6 +121,7 @@ def watched() -> bool:
     return bool(asked) and all(asked)
 
 
+@pytest.mark.slow
 def test_what_differs_between_machines_is_one_error_on_each(tiny_folder: Path, tmp_path: Path) -> None:
     port = free_port()
     children = [start(_meet, rank, port, tmp_path, tiny_folder) for rank in range(2)]

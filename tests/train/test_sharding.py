@@ -198,12 +198,8 @@ def _learn(rank: int, count: int, port: int, folder: Path, forms: tuple[str, ...
     os._exit(0)  # nobody is left to take leave of
 
 
-FEW = ("plain", "bfloat16")
-
-
-@pytest.mark.parametrize(
-    "forms", [FEW, pytest.param(tuple(form for form in FORMS if form not in FEW), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("forms", [("plain",), tuple(form for form in FORMS if form != "plain")])
 def test_two_processes_with_shards_learn_what_one_learns(forms: tuple[str, ...], tmp_path: Path) -> None:
     import torch
 
