@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from grue.config import PRESETS, GameConfig
 from grue.config.families import FAMILY_PRESETS
 from grue.evaluate.summary import Result, summarise
-from grue.evaluate.tales import tales_scores
+from grue.evaluate.tales import mean_score, tales_scores
 from grue.games import Game, make, tasks
 from grue.games.play import play
 from grue.games.spread import spread
@@ -44,8 +44,7 @@ def _tales(game: Game, name: str, chosen: Sequence[Task]) -> float:
         player = teacher(name, game, seed=number)
         return [play(game, task, player) for task in some]
 
-    found = tales_scores(attempt, chosen)
-    return sum(score.score for score in found) / len(found)
+    return mean_score(tales_scores(attempt, chosen)) or 0.0
 
 
 def _line(preset: str, limit: int, name: str, result: Result, tales: float | None) -> str:
