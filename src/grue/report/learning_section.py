@@ -81,9 +81,8 @@ def _references(results: Mapping[str, Any] | None, drawn: str, stage: StageMetri
         others = [row for row in others if row.policy not in TRAINED]
         most = max((games for games in table if games is not None), default=None)
         words += f" on {number(most)} dev games, where the curve is of {number(curve)}."
-    return [Reference(policy_title(row.policy), row.success or 0.0) for row in others][
-        :6
-    ], f" {words}" if others else ""
+    lines = [Reference(policy_title(row.policy), row.success or 0.0) for row in others[:6]]
+    return lines, f" {words}" if lines else ""
 
 
 def _stage(name: str, stage: StageMetrics, position: int, *, opened: bool) -> Html:
