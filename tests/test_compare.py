@@ -169,10 +169,15 @@ def test_the_mean_is_over_games_where_problems_differ_in_size(tmp_path: Path) ->
     assert both["greedy"]["success"] == table["success"] and both["greedy"]["over_seeds"]
 
 
-def test_trainings_that_agree_in_every_game_are_no_surer_than_one(tmp_path: Path) -> None:
+def test_trainings_that_agree_in_every_game_are_no_surer_than_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     outs = [run(tmp_path / f"{n}", n, [True] + [False] * 31) for n in range(3)]
     alone, together = (compare_runs(members)["kinds"][0]["greedy"] for members in (outs[:1], outs))
     assert together == alone and not together["over_seeds"]
+    with pytest.raises(SystemExit):
+        app(["compare", *map(str, outs)])
+    assert "The runs agree in every game: 95 % intervals over games, as of one run." in capsys.readouterr().out
 
 
 def test_all_won_is_no_certainty(tmp_path: Path) -> None:

@@ -39,8 +39,10 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
             say(f"{kind_letter(other['a'])} - {kind_letter(other['b'])}  {d}: {words}")
     say("")
     sizes = [len(kind["runs"]) for kind in kinds]
-    if max(sizes) > 1:
+    if any(kind[d]["over_seeds"] for kind in kinds for d in decodings):
         say("95 % intervals over training seeds and games.")
+    elif max(sizes) > 1:
+        say("The runs agree in every game: 95 % intervals over games, as of one run.")
     if min(sizes) == 1:
         say.warn("what rests on one training has an interval over games alone, and says nothing of another seed")
 
