@@ -918,7 +918,7 @@ def surrogate(log_probs_T, old_T, advantages_T, clip: float = 0.2):
 log_ratio = torch.linspace(-0.6, 0.6, 121)
 for sign in (1.0, -1.0):
     ours = surrogate(log_ratio, torch.zeros(121), torch.full((121,), sign))
-    assert torch.equal(ours, clipped_surrogate(log_ratio, torch.zeros(121), torch.full((121,), sign), 0.2))
+    assert torch.equal(ours, clipped_surrogate(log_ratio, torch.full((121,), sign), (0.8, 1.2)))
 figure, axis = plt.subplots()
 axis.plot(
     log_ratio.exp(),

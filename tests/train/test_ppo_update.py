@@ -111,6 +111,20 @@ def test_games_that_all_returned_the_same_do_not_move_the_policy(group_weight: i
     assert not same(start, body(update(told, *changes)[1]))
 
 
+def test_the_ratio_may_be_the_mean_over_the_decisions_of_a_turn() -> None:
+    """Of a policy that has moved by log 1.5 a turn: 1.5 to the power of 1 over the decisions, which is less clipped."""
+    moved = [
+        replace(e, turns=tuple(replace(turn, log_prob=turn.log_prob - math.log(1.5)) for turn in e.turns))
+        for e in played()
+    ]
+    counts = [max(1, len(turn.branches)) for e in moved for turn in e.turns]
+    assert len({*counts}) > 1
+    turn, decision = (update(moved, "ppo.minibatches=1", f"ppo.ratio={ratio}")[0] for ratio in ("turn", "decision"))
+    assert turn["clip_fraction"] == 1
+    assert decision["clip_fraction"] == pytest.approx(np.mean([1.5 ** (1 / n) > 1.2 for n in counts]), abs=1e-6)
+    assert decision["kl_old"] == pytest.approx(turn["kl_old"])  # what is measured is the policy
+
+
 def test_turns_are_counted_as_often_as_they_are_read() -> None:
     steps = sum(episode.steps for episode in played())
     assert update(played(), "ppo.epochs=3")[0]["turns"] == 3 * steps

@@ -25,14 +25,14 @@ def node_kl(log_probs_NC: torch.Tensor, reference_NC: torch.Tensor) -> torch.Ten
 
 
 def clipped_surrogate(
-    log_probs_T: torch.Tensor, old_T: torch.Tensor, advantages_T: torch.Tensor, bounds: tuple[float, float]
+    log_ratio_T: torch.Tensor, advantages_T: torch.Tensor, bounds: tuple[float, float]
 ) -> torch.Tensor:
     """PPO's policy loss for each turn (Schulman et al. 2017, eq. 7); the ratio is that of whole actions.
 
     `bounds` of the ratio need not lie as far below 1 as above (Yu et al. 2025, DAPO, eq. 10).
     """
     # of long texts it may pass what numbers can hold, and an advantage of 0 times that is no number
-    ratio_T = (log_probs_T - old_T).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO).exp()
+    ratio_T = log_ratio_T.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO).exp()
     return -torch.minimum(ratio_T * advantages_T, ratio_T.clamp(*bounds) * advantages_T)
 
 

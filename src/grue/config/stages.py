@@ -240,6 +240,9 @@ class PPOConfig(LearningConfig):
     clip_high: float | None = Field(
         None, gt=0, le=10, description="upwards it is clipped to 1 + this instead; null = clip"
     )
+    ratio: Literal["turn", "decision"] = Field(
+        "turn", description="of which probabilities the ratio is: of a whole turn, or their mean over its decisions"
+    )
     value_clip: float = Field(
         0.2, ge=0, description="with value_passes=0: value predictions move at most this far per iteration; 0 = off"
     )

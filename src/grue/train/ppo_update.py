@@ -36,8 +36,9 @@ def ppo_loss(
     log_probs_T = torch.zeros_like(batch.old_log_probs_T).index_add(0, batch.node_turn_N, chosen_N)
     value_T = clipped_value_loss(reading.values_T, batch.old_values_T, batch.returns_T, cfg.value_clip)
     value_loss = value_T.sum() / turns
-    bounds = cfg.ratio_bounds
-    policy_loss = clipped_surrogate(log_probs_T, batch.old_log_probs_T, batch.advantages_T, bounds).sum() / turns
+    gap_T = log_probs_T - batch.old_log_probs_T
+    log_ratio_T = gap_T if cfg.ratio == "turn" else gap_T / _decisions(batch)
+    policy_loss = clipped_surrogate(log_ratio_T, batch.advantages_T, cfg.ratio_bounds).sum() / turns
     entropy = node_entropies(log_probs_NC).sum() / turns
     loss = cfg.value_coef * value_loss if cfg.value_passes == 0 else torch.zeros_like(value_loss)
     metrics = {"value_loss": value_loss, "policy_loss": policy_loss, "entropy": entropy}
@@ -48,13 +49,18 @@ def ppo_loss(
         if cfg.kl_coef > 0:
             loss = loss + cfg.kl_coef * metrics["kl_ref"]
     with torch.no_grad():
-        gap_T = log_probs_T - batch.old_log_probs_T
-        ratio_T = gap_T.exp()
-        metrics["clip_fraction"] = ((ratio_T < bounds[0]) | (ratio_T > bounds[1])).float().sum() / turns
+        ratio_T, (low, high) = log_ratio_T.exp(), cfg.ratio_bounds
+        metrics["clip_fraction"] = ((ratio_T < low) | (ratio_T > high)).float().sum() / turns
         # Schulman's k3 estimator of KL(old || new): unbiased, never negative
-        metrics["kl_old"] = (ratio_T - 1 - gap_T).sum() / turns
+        metrics["kl_old"] = (gap_T.exp() - 1 - gap_T).sum() / turns
         metrics["engine_gap"] = gap_T.abs().sum() / turns
     return loss, {name: value.detach() for name, value in metrics.items()}
+
+
+def _decisions(batch: Batch) -> torch.Tensor:
+    """How many nodes each turn has; 1 where it has none, whose ratio is 1 whatever it is divided by."""
+    ones_N = torch.ones_like(batch.node_turn_N, dtype=batch.old_log_probs_T.dtype)
+    return torch.zeros_like(batch.old_log_probs_T).index_add(0, batch.node_turn_N, ones_N).clamp(min=1)
 
 
 def with_reference(items: Sequence[Sample], log_probs: Sequence[torch.Tensor]) -> list[Sample]:
