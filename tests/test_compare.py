@@ -15,7 +15,7 @@ from grue.config import Config, dump_config, load_config
 from grue.errors import ConfigError, DataError
 from grue.evaluate.runs import compare_runs
 from grue.evaluate.seeds import difference_over_seeds, gap_over_seeds, mean_over_seeds
-from grue.evaluate.stats import t_quantile
+from grue.evaluate.stats import t_quantile, wilson
 from grue.evaluate.summary import summarise
 from grue.storage import episodes
 from grue.types import Episode, Observation, Outcome, Task
@@ -178,6 +178,25 @@ def test_trainings_that_agree_in_every_game_are_no_surer_than_one(
     with pytest.raises(SystemExit):
         app(["compare", *map(str, outs)])
     assert "The runs agree in every game: 95 % intervals over games, as of one run." in capsys.readouterr().out
+
+
+def test_one_lost_game_makes_nobody_surer(tmp_path: Path) -> None:
+    outs = [run(tmp_path / f"{n}", n, [True] * 199 + [n > 0]) for n in range(3)]
+    low, high = compare_runs(outs)["kinds"][0]["greedy"]["success_ci95"]
+    assert low == pytest.approx(wilson(200, 200).low, abs=1e-6) and high == 1
+
+
+def test_one_problem_says_little_however_often_it_was_trained_on(tmp_path: Path) -> None:
+    """Two rooms with one problem of `sorting`."""
+    outs = [run(tmp_path / f"{n}", n, [n > 0] + [True] * 100, "game.name=sorting") for n in range(2)]
+    for out in outs:
+        file = out / "episodes" / "eval-ppo-test-greedy.jsonl"
+        one = [game for game in episodes.read(file) if game.task.seed % 100 == 0]
+        file.unlink()
+        episodes.append(file, one)
+    found = compare_runs(outs)["kinds"][0]["greedy"]
+    low, high = found["success_ci95"]
+    assert high - low > 0.5 and not found["over_seeds"]
 
 
 def test_all_won_is_no_certainty(tmp_path: Path) -> None:

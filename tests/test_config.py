@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from grue.config import (
     PRESETS,
     Config,
+    PPOConfig,
     config_hash,
     differences,
     dump_config,
@@ -98,6 +99,13 @@ def test_no_presets_warm_up_is_cut_short(name: str) -> None:
 )
 def test_settings_that_do_nothing_are_found(overrides: list[str], idle: list[str]) -> None:
     assert idle_settings(load_config("toy", overrides)) == idle
+
+
+def test_where_no_critic_is_asked_none_is_warmed_up() -> None:
+    group = {"plays_per_game": 4, "episodes_per_iteration": 8, "group_weight": 1, "warmup_iterations": 3}
+    assert PPOConfig(**group).warmup == 0
+    assert PPOConfig(**group, bootstrap_at_limit=True).warmup == 3  # it says what comes after the limit
+    assert PPOConfig(**{**group, "group_weight": 0.9}).warmup == 3
 
 
 def test_every_setting_says_what_it_means() -> None:

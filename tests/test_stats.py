@@ -49,6 +49,13 @@ def test_one_game_that_ends_otherwise_makes_no_interval_narrower() -> None:
     assert wilson_of_problems([1, 1, 0], ["one"] * 3).low < 0.1  # of one problem nothing is known of others
 
 
+def test_problems_that_vary_by_chance_not_at_all_are_still_few() -> None:
+    """Where two problems have equal shares the interval was [0.34, 0.66]; with one game more, [0.11, 0.90]."""
+    posed, half = [number % 2 for number in range(100)], [number < 50 for number in range(100)]
+    equal, nearly = wilson_of_problems(half, posed), wilson_of_problems([True, *half[1:50], True, *half[51:]], posed)
+    assert equal == pytest.approx(nearly, abs=0.01)
+
+
 @pytest.mark.parametrize(("problems", "size"), [(4, 50), (10, 20), (75, 3)])
 def test_few_problems_are_covered_as_often_as_it_says(problems: int, size: int) -> None:
     """Percentiles of a bootstrap held the truth in 80, 90 and 92 of 100."""

@@ -26,6 +26,7 @@ from grue.config import ModelConfig, PolicyConfig, load_config
 from grue.errors import ConfigError, GrueError, ModelError
 from grue.evaluate.probe import replay
 from grue.models.load import default_device, embedded_folder, load_base, load_model
+from grue.models.memory import learned_weights
 from grue.models.policy_model import PolicyModel
 from grue.models.skeleton import check_attention, check_model, skeleton
 from grue.models.sources import EMBEDDED_POSITIONS
@@ -587,6 +588,13 @@ def test_what_cannot_have_an_adapter_is_refused(targets: str, said: str, folders
     with pytest.raises(ConfigError) as caught:
         load_model(config)
     assert said in f"{caught.value.message}; hint: {caught.value.hint}"
+
+
+def test_what_chooses_experts_may_have_an_adapter_if_it_is_named(folders: dict[str, Path]) -> None:
+    config = settings(folders["mixtral"], "model.adapter=lora", "model.lora_targets=gate,q_proj")
+    lm, _ = load_model(config)
+    assert any(".gate." in name for name, p in lm.named_parameters() if p.requires_grad)
+    assert learned_weights(skeleton(config), config) == sum(p.numel() for p in lm.parameters() if p.requires_grad)
 
 
 @pytest.mark.parametrize(

@@ -298,9 +298,13 @@ def test_games_that_failed_are_in_the_headline(tmp_path: Path) -> None:
     assert "PPO came to win 100.0% of 2 test games that it had never seen (18 more failed), up from" in text_of(ppo=few)
     without = text_of(ppo=nothing)
     assert "SFT came to win" in without and "No game of PPO came to an end: all have failed. The 95% " in without
-    every = text_of(**dict.fromkeys(("random", "gold", "base", "sft", "ppo"), nothing))
-    assert "No game of PPO and SFT came to an end: all have failed." in every
-    assert "has not been evaluated" not in every
+    learnt = text_of(**dict.fromkeys(("base", "sft", "ppo"), nothing))
+    assert "No game of base and SFT and PPO came to an end: all have failed." in learnt
+    assert "has not been evaluated" not in learnt
+    found = results(20)  # greedy play failed, sampled play did not
+    found["policies"]["ppo"]["decoding"]["greedy"] |= nothing
+    (run / "results.json").write_bytes(orjson.dumps(found))
+    assert "with sampled actions" in parsed(run).text and "came to an end" not in parsed(run).text
 
 
 def test_what_the_games_do_not_tell_apart_is_no_rise(tmp_path: Path) -> None:
@@ -336,12 +340,12 @@ def test_lines_beside_the_curve_say_of_which_games_they_are(tmp_path: Path) -> N
 
     run = write_run(tmp_path / "run")  # 60 dev games in the table, 200 on the curve
     text = parsed(run).text
-    assert "Dotted lines: other players on 60 dev games, where the curve is of 200." in text
+    assert "Dotted lines: other players on 60 dev games, the curve on 200." in text
     assert "gold  " in text and "SFT  " not in text  # names of lines in the figure, with their level
     found = json.loads((run / "results.json").read_text())
     for entry in found["dev"].values():
         for row in entry["decoding"].values():
-            row["games"] = 200
+            row |= {"games": 199, "failed": 1}
     (run / "results.json").write_text(json.dumps(found))
     text = parsed(run).text
     assert "Dotted lines: other players on the same games." in text and "SFT  " in text

@@ -39,7 +39,7 @@ _RULES = (
         lambda c: f"ppo.value_passes={c.ppo.value_passes}",
     ),
     _Idle(("ppo.value_memory",), lambda c: not c.ppo.value_passes, lambda _: "ppo.value_passes=0"),
-    _Idle(("ppo.lam", "ppo.warmup_iterations"), lambda c: c.ppo.group_weight == 1, lambda _: "ppo.group_weight=1"),
+    _Idle(("ppo.lam", "ppo.warmup_iterations"), lambda c: not c.ppo.asks_critic, lambda _: "ppo.group_weight=1"),
 )
 _SWITCHES = ("sft.epochs", "dagger.rounds", "ppo.iterations")  # which say that a stage is left out
 

@@ -223,7 +223,8 @@ class PPOConfig(LearningConfig):
     warmup_iterations: int = Field(
         3,
         ge=0,
-        description="first iterations in which only the critic learns, at most half of all; none with group_weight=1",
+        description="first iterations in which only the critic learns, at most half of all; none with group_weight=1, "
+        "which does not ask it",
     )
     rate_warmup: int = Field(
         0,
@@ -301,7 +302,12 @@ class PPOConfig(LearningConfig):
 
         None where advantages do not ask the critic.
         """
-        return 0 if self.group_weight == 1 else min(self.warmup_iterations, self.iterations // 2)
+        return min(self.warmup_iterations, self.iterations // 2) if self.asks_critic else 0
+
+    @property
+    def asks_critic(self) -> bool:
+        """Do advantages depend on the critic's values?"""
+        return self.group_weight < 1 or self.bootstrap_at_limit
 
     @property
     def ratio_bounds(self) -> tuple[float, float]:

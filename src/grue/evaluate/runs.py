@@ -18,7 +18,16 @@ import numpy as np
 from grue.config import Config, flat
 from grue.errors import DataError
 from grue.evaluate.seeds import difference_over_seeds, mean_over_seeds
-from grue.evaluate.stats import FloatArray, alike_interval, bootstrap_mean, by_problem, paired_difference, paired_wins
+from grue.evaluate.stats import (
+    FloatArray,
+    Interval,
+    alike_interval,
+    bootstrap_mean,
+    by_problem,
+    not_surer,
+    paired_difference,
+    paired_wins,
+)
 from grue.evaluate.summary import Played, by_game, shared, success_interval
 from grue.storage import episodes
 from grue.storage.contents import episodes as file_of
@@ -138,7 +147,7 @@ def _decodings(out: Path, policy: str, fold: str) -> list[str]:
 def _common(played: Sequence[Games]) -> list[Task]:
     common = [task for task in played[0] if all(task in other for other in played)]
     if len(common) < 2 and len(played) == 1:
-        raise DataError(f"the run has finished {len(common)} games", hint="raise eval.games, then grue eval --again")
+        raise DataError(f"{len(common)} finished games tell nothing", hint="raise eval.games, then grue eval --again")
     if len(common) < 2:
         raise DataError(
             f"the runs have {len(common)} finished games in common",
@@ -184,17 +193,19 @@ def _mean(played: Sequence[Games], games: Sequence[Task]) -> dict[str, Any]:
     problems = _problems(played, games)
     tables = {name: _table(played, games, which) for name, which in MEASURES.items()}
     # trainings that agree in every game, or have none (base), say no more than one of them
-    over_seeds = any(bool(np.ptp(x_RG, axis=0).any()) for x_RG in tables.values())
+    over_seeds = len(set(problems)) > 1 and any(bool(np.ptp(x_RG, axis=0).any()) for x_RG in tables.values())
     found: dict[str, Any] = {}
     for name, x_RG in tables.items():
         ends: Sequence[float]
         if over_seeds and np.ptp(x_RG) > 0:
             low, high = mean_over_seeds(by_problem(x_RG, problems))[1:3]
-            ends = (max(0.0, low) if name == "success" else low, min(1.0, high))  # 1 is the highest score there is
+            ends = (low, min(1.0, high))  # 1 is the highest score there is
+            if name == "success":
+                ends = not_surer(Interval(max(0.0, low), min(1.0, high)), len(set(problems)))
         elif name == "success":
-            ends = success_interval(x_RG[0].tolist(), shared(problems)) or (0.0, 1.0)
+            ends = success_interval(x_RG.mean(axis=0).tolist(), shared(problems)) or (0.0, 1.0)
         else:
-            ends = bootstrap_mean(x_RG[0], clusters=shared(problems))
+            ends = bootstrap_mean(x_RG.mean(axis=0), clusters=shared(problems))
         found |= {name: round(float(x_RG.mean()), 6), f"{name}_ci95": _rounded(ends)}
     return {**found, "over_seeds": over_seeds}
 
@@ -209,7 +220,7 @@ def _difference(a: Sequence[_Run], b: Sequence[_Run], games: Mapping[str, Sequen
         for name, which in MEASURES.items():
             a_RG, b_SG = (_table([run.played[decoding] for run in runs], common, which) for runs in (a, b))
             between = paired_wins if name == "success" else paired_difference
-            if over_seeds:
+            if over_seeds and len(set(problems)) > 1:
                 value, low, high, _ = difference_over_seeds(by_problem(a_RG, problems), by_problem(b_SG, problems))
                 if name == "success" and high - low < 1e-9:  # what is all alike would claim certainty
                     low, high = alike_interval(value, len(set(problems)))

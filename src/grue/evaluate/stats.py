@@ -64,12 +64,16 @@ def wilson_of_problems(x: ArrayLike, problems: Sequence[Hashable], level: float 
     rate, y_k = float(x_n.mean()), by_problem(x_n[None], problems)[0]
     count, effective = y_k.size, float(x_n.size)
     if count < 2:
-        effective = 1.0
-    elif (variance := float(y_k.var(ddof=1)) / count) > 0:
-        effective = min(effective, rate * (1 - rate) / variance)
-        effective *= (_two_sided_z(level) / t_quantile(level, count - 1)) ** 2
-    low, high = _wilson(rate, max(effective, 1e-9), level)
-    return Interval(min(low, wilson(count, count, level).low), max(high, wilson(0, count, level).high))
+        return not_surer(_wilson(rate, 1.0, level), count, level)
+    if (variance := float(y_k.var(ddof=1)) / count) > 0:
+        effective = max(1e-9, min(effective, rate * (1 - rate) / variance))
+    effective *= (_two_sided_z(level) / t_quantile(level, count - 1)) ** 2
+    return not_surer(_wilson(rate, effective, level), count, level)
+
+
+def not_surer(found: Interval, n: int, level: float = 0.95) -> Interval:
+    """An interval of success whose ends are no nearer than if n independent games had all been won, or lost."""
+    return Interval(min(found.low, wilson(n, n, level).low), max(found.high, wilson(0, n, level).high))
 
 
 def by_problem(x_RG: FloatArray, problems: Sequence[Hashable]) -> FloatArray:

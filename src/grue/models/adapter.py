@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from grue.config import ModelConfig
@@ -104,8 +105,11 @@ def adapted_matrices(model: nn.Module, targets: str) -> dict[str, tuple[int, int
     for name, module in model.named_modules():
         if not _is_named(name, wanted):
             continue
+        weight = getattr(module, "weight", None)
         if isinstance(module, nn.Embedding):
             every[name] = (module.num_embeddings, module.embedding_dim)
+        elif name not in every and isinstance(weight, torch.Tensor) and weight.ndim == 2:  # such as a router
+            every[name] = (weight.shape[1], weight.shape[0])
         elif name not in every:
             raise ConfigError(
                 f"model.lora_targets={targets}: {name} is a {type(module).__name__}, which cannot have an adapter",

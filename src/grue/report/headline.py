@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grue.games.native import is_one_game
@@ -23,10 +23,10 @@ class Headline(NamedTuple):
 
 def headline(run: RunFiles) -> Headline:
     """What the run found; for a run without results, how far it is."""
-    measured = by_policy(rows(run.results or {}))
-    found = {name: row for name, row in measured.items() if row.success is not None}
+    every = rows(run.results or {})
+    found = by_policy([row for row in every if row.success is not None])
     hero = next((found[name] for name in TRAINED if name in found), None)
-    crashed = _crashed(measured, hero)
+    crashed = _crashed(every, found, hero)
     if hero is None and "base" in found:
         base = found["base"]
         sentence = f"Without any training the model won {percent(base.success)} of {_games(base, run)}."
@@ -45,13 +45,12 @@ def headline(run: RunFiles) -> Headline:
     return Headline(sentence + ".", f"{crashed} {_context(hero, before, found)}".strip())
 
 
-def _crashed(measured: Mapping[str, Row], hero: Row | None) -> str:
-    """Which policies that were trained further have finished no game; of all, where none has."""
-    names = TRAINED if hero is None else TRAINED[: TRAINED.index(hero.policy)]
-    lost = [policy_title(name) for name in names if name in measured and measured[name].failed]
-    if not lost and hero is None and measured:
-        lost = [policy_title(name) for name in measured]
-    return f"No game of {' and '.join(lost)} came to an end: all have failed." if lost else ""
+def _crashed(every: Sequence[Row], found: Mapping[str, Row], hero: Row | None) -> str:
+    """Which policies have finished no game; where one was trained on, those that were trained further."""
+    lost = dict.fromkeys(row.policy for row in every if row.policy not in found and row.failed)
+    if hero is not None:
+        lost = {name: None for name in lost if name in TRAINED[: TRAINED.index(hero.policy)]}
+    return f"No game of {' and '.join(map(policy_title, lost))} came to an end: all have failed." if lost else ""
 
 
 def _apart(hero: Row, before: Row, run: RunFiles, what: str) -> int:

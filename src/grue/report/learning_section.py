@@ -73,14 +73,16 @@ def _references(results: Mapping[str, Any] | None, drawn: str, stage: StageMetri
         for policy, row in by_policy(rows(results or {}, "dev")).items()
         if policy != drawn and row.decoding != "sampled" and row.success is not None
     ]
-    curve, table = (games[-1][1] if (games := stage.series.get("games")) else None), {row.games for row in others}
+    curve = sum(points[-1][1] for name in ("games", "failed") if (points := stage.series.get(name)))
+    table = {(row.games or 0) + (row.failed or 0) for row in others}
     words = "Dotted lines: other players"
     if table == {curve}:
         words += " on the same games."
     else:
         others = [row for row in others if row.policy not in TRAINED]
-        most = max((games for games in table if games is not None), default=None)
-        words += f" on {number(most)} dev games, where the curve is of {number(curve)}."
+        words += f" on {number(max(table, default=0))} dev games" + (
+            f", the curve on {number(curve)}." if curve else "."
+        )
     lines = [Reference(policy_title(row.policy), row.success or 0.0) for row in others[:6]]
     return lines, f" {words}" if lines else ""
 

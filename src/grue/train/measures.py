@@ -80,4 +80,5 @@ def merit_of(row: Mapping[str, Any]) -> float:
     """
     games, failed = row.get("games", 0), row.get("failed", 0)  # older rows have not counted them
     finished = games / (games + failed) if failed else 1.0
-    return finished * (float(row["success_greedy"]) + 1e-7 * float(row["score_greedy"] or 0.0))
+    score = finished * float(row["score_greedy"] or 0.0) - (1 - finished)  # a loss may cost as much
+    return finished * float(row["success_greedy"]) + 1e-7 * score

@@ -145,13 +145,15 @@ def other_games(name: str, question: str, repaired: Sequence[Cell], defect: Sequ
     apart_R = a_RG.mean(axis=1) - b_RG.mean(axis=1)
     details["by_seed"] = [round(100 * float(apart), 2) for apart in apart_R]
     a_RK, b_RK = by_problem(a_RG, a_problems), by_problem(b_RG, b_problems)
-    mean, low, high, _ = gap_over_seeds(a_RK, b_RK)
-    if np.ptp(a_RG) == 0 or np.ptp(b_RG) == 0:
+    mean = float(apart_R.mean())
+    if any(np.ptp(x_RK) == 0 or x_RK.shape[1] == 1 for x_RK in (a_RK, b_RK)):
         a, b = (
-            mean_over_seeds(x_RK)[1:3] if np.ptp(x_RK) else _interval(cells[0])
+            mean_over_seeds(x_RK)[1:3] if np.ptp(x_RK) and x_RK.shape[1] > 1 else _interval(cells[0])
             for x_RK, cells in ((a_RK, repaired), (b_RK, defect))
         )
         low, high = _of_sides(float(a_RG.mean()), a, float(b_RG.mean()), b)
+    else:
+        low, high = gap_over_seeds(a_RK, b_RK)[1:3]
     return _contrast(
         name,
         question,
@@ -172,8 +174,8 @@ def crossed_interval(difference_SG: FloatArray, problems: Sequence[Hashable] | N
     degrees of freedom. What is independent are the `problems` [G], where games share some.
     """
     posed = problems or range(difference_SG.shape[1])
-    if np.ptp(difference_SG) == 0:  # no spread to be seen would claim certainty
-        return alike_interval(float(difference_SG[0, 0]), len(set(posed)))
+    if np.ptp(difference_SG) == 0 or len(set(posed)) == 1:  # no spread to be seen would claim certainty
+        return alike_interval(float(difference_SG.mean()), len(set(posed)))
     return mean_over_seeds(by_problem(difference_SG, posed))[1:3]
 
 
