@@ -5,6 +5,7 @@ key is an error that names the nearest known one. What a run stores is the whole
 """
 
 from grue.config.idle import idle_settings
+from grue.config.learning import DaggerConfig, ImitationConfig, LearningConfig, PPOConfig, SFTConfig
 from grue.config.load import (
     config_hash,
     differences,
@@ -19,16 +20,11 @@ from grue.config.load import (
 from grue.config.presets import PRESETS
 from grue.config.stages import (
     Config,
-    DaggerConfig,
     DemosConfig,
     EvalConfig,
     GameConfig,
-    ImitationConfig,
-    LearningConfig,
     ModelConfig,
     PolicyConfig,
-    PPOConfig,
-    SFTConfig,
 )
 
 __all__ = [

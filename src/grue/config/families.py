@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
-from grue.config.stages import Config, DemosConfig, EvalConfig, GameConfig, PolicyConfig, PPOConfig, SFTConfig
+from grue.config.learning import PPOConfig, SFTConfig
+from grue.config.stages import Config, DemosConfig, EvalConfig, GameConfig, PolicyConfig
 
 
 def _elsewhere(epochs: int, rename: float = 0.0, batch: int = 16, rate: float = 1e-3) -> SFTConfig:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from grue.config.families import FAMILY_PRESETS
-from grue.config.stages import Config, DemosConfig, EvalConfig, GameConfig, PolicyConfig, PPOConfig, SFTConfig
+from grue.config.learning import PPOConfig, SFTConfig
+from grue.config.stages import Config, DemosConfig, EvalConfig, GameConfig, PolicyConfig
 
 
 def cooking16() -> Config:

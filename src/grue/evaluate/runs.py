@@ -196,14 +196,14 @@ def _mean(played: Sequence[Games], games: Sequence[Task]) -> dict[str, Any]:
     over_seeds = len(set(problems)) > 1 and any(bool(np.ptp(x_RG, axis=0).any()) for x_RG in tables.values())
     found: dict[str, Any] = {}
     for name, x_RG in tables.items():
-        ends: Sequence[float]
+        ends: Interval
         if over_seeds and np.ptp(x_RG) > 0:
             low, high = mean_over_seeds(by_problem(x_RG, problems))[1:3]
-            ends = (low, min(1.0, high))  # 1 is the highest score there is
+            ends = Interval(low, min(1.0, high))  # 1 is the highest score there is
             if name == "success":
-                ends = not_surer(Interval(max(0.0, low), min(1.0, high)), len(set(problems)))
+                ends = not_surer(ends._replace(low=max(0.0, low)), len(set(problems)))
         elif name == "success":
-            ends = success_interval(x_RG.mean(axis=0).tolist(), shared(problems)) or (0.0, 1.0)
+            ends = success_interval(x_RG.mean(axis=0).tolist(), shared(problems)) or Interval(0.0, 1.0)
         else:
             ends = bootstrap_mean(x_RG.mean(axis=0), clusters=shared(problems))
         found |= {name: round(float(x_RG.mean()), 6), f"{name}_ci95": _rounded(ends)}
@@ -213,18 +213,18 @@ def _mean(played: Sequence[Games], games: Sequence[Task]) -> dict[str, Any]:
 def _difference(a: Sequence[_Run], b: Sequence[_Run], games: Mapping[str, Sequence[Task]]) -> dict[str, Any]:
     """By decoding, the mean of the runs a less that of the runs b, of success and of score."""
     differences = {}
-    over_seeds = min(len(a), len(b)) > 1
     for decoding, common in games.items():
-        found: dict[str, Any] = {"over_seeds": over_seeds}
         problems = _problems([a[0].played[decoding]], common)
+        over_seeds = min(len(a), len(b), len(set(problems))) > 1
+        found: dict[str, Any] = {"over_seeds": over_seeds}
         for name, which in MEASURES.items():
             a_RG, b_SG = (_table([run.played[decoding] for run in runs], common, which) for runs in (a, b))
-            between = paired_wins if name == "success" else paired_difference
-            if over_seeds and len(set(problems)) > 1:
+            if over_seeds:
                 value, low, high, _ = difference_over_seeds(by_problem(a_RG, problems), by_problem(b_SG, problems))
                 if name == "success" and high - low < 1e-9:  # what is all alike would claim certainty
                     low, high = alike_interval(value, len(set(problems)))
             else:
+                between = paired_wins if name == "success" else paired_difference
                 value, low, high, _ = between(a_RG.mean(axis=0), b_SG.mean(axis=0), clusters=shared(problems))
             ends = (max(-1.0, low), min(1.0, high)) if name == "success" else (low, high)
             found |= {name: round(value, 6), f"{name}_ci95": _rounded(ends)}

@@ -40,7 +40,7 @@ class Result(TypedDict):
     outcomes: dict[str, int]
     verbs: dict[str, int]  # how often each first word of an action was used, most frequent first
     env_steps_trained: int
-    problems: NotRequired[int]  # that `games` pose, where some pose the same: intervals draw problems then, not games
+    problems: NotRequired[int]  # that `games` pose, where some pose the same: intervals are over problems then
     tales: NotRequired[float]  # mean TALES score, where eval.restarts asks for it
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from grue.algos.losses import branch_log_probs
-from grue.config.stages import LearningConfig, ModelConfig
+from grue.config import LearningConfig, ModelConfig
 from grue.errors import CheckpointError, ConfigError, TrainingError
 from grue.models.checkpointing import training
 from grue.models.load import compute_dtype

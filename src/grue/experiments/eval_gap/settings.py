@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from grue.config.stages import Stage
+from grue.config.base import Stage
 from grue.errors import ConfigError
 
 

@@ -44,7 +44,7 @@ class Pair:
     def cells(self, m: Measure) -> tuple[Cell, Cell]:
         return self.repaired(m), self.defect(m)
 
-    def over_trainings(self, cells: Sequence[tuple[Cell, Cell]], resamples: int) -> Contrast:
+    def over_trainings(self, cells: Sequence[tuple[Cell, Cell]]) -> Contrast:
         """From the cells of several trainings."""
         ours, theirs = [a for a, _ in cells], [b for _, b in cells]
         if self.same_games:
