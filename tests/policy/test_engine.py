@@ -199,7 +199,7 @@ def test_a_look_ahead_gives_the_states_of_whole_sequences_and_leaves_no_trace(
     trees = [candidate_tree([Candidate(ids, 1.0) for ids in group]) for group in actions]
     engine, fed = Engine(make(), 3, COLUMNS), {0: [], 1: [], 2: []}
     check(engine, fed, [0, 1, 2], [list(range(30)), [5, 6, 7], list(range(40, 60))])
-    ahead = engine.look_ahead([2, 1], trees).split([len(tree.tokens) for tree in trees])
+    ahead = engine.look_ahead([2, 1], [(), ()], trees).split([len(tree.tokens) for tree in trees])
     for row, tree, states in zip((2, 1), trees, ahead, strict=True):
         for place in range(len(tree.tokens)):
             line, node = [], place
@@ -218,20 +218,20 @@ def test_a_look_ahead_may_reach_beyond_the_longest_sequence() -> None:
     check(engine, fed, [0, 1], [list(range(COLUMNS - 3)), [1, 2]])
     tree = candidate_tree([Candidate((first, 7, 8), 1.0) for first in range(100, 120)])
     assert len(tree.tokens) == 40
-    states = engine.look_ahead([0], [tree])
+    states = engine.look_ahead([0], [()], [tree])
     for place, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
         line = [token] if parent < 0 else [tree.tokens[parent], token]
         assert torch.allclose(states[place], full_pass(engine.model, [*fed[0], *line]), atol=1e-5, rtol=1e-4)
     check(engine, fed, [0, 1], [[5, 6, 7], [8]])
     with pytest.raises(ModelError, match=f"sequence of {COLUMNS + 2} tokens"):
-        engine.look_ahead([0], [tree])  # now even a path does not fit
+        engine.look_ahead([0], [()], [tree])  # now even a path does not fit
 
 
 def test_a_recurrent_state_reads_no_trees_and_does_not_go_back() -> None:
     engine = Engine(RECURRENT[0](), 2, COLUMNS)
     engine.feed([0], [[1, 2, 3]])
     with pytest.raises(ConfigError, match="a look ahead reads trees of actions, which qwen3_5_text"):
-        engine.look_ahead([0], [candidate_tree([Candidate((1, 2), 1.0)])])
+        engine.look_ahead([0], [()], [candidate_tree([Candidate((1, 2), 1.0)])])
     with pytest.raises(ModelError, match="qwen3_5_text keeps a recurrent state, which cannot go back"):
         engine.reset(0, 2)
 

@@ -42,9 +42,10 @@ def test_scores_are_those_of_one_forward_pass_for_each_action(normalise: str) ->
     player, prefix = tiny.player(MODEL, kind="score", normalise=normalise), prefix_of()
     assert isinstance(player, ScorePolicy)
     engine = Engine(player.model.base_lm(), 2, 200)
-    hidden = engine.feed([1], [prefix])
-    decision = Decision(Query(1, ACTIONS, len(prefix), random.Random(0)), candidates=player.candidates(ACTIONS))
-    (scores,) = player.scores(engine, [decision], hidden)
+    query = Query(1, ACTIONS, len(prefix), random.Random(0), prefix)
+    decision = Decision(query, candidates=player.candidates(ACTIONS))
+    hidden, (scores,) = player.scores(engine, [decision])
+    assert torch.allclose(hidden, Engine(player.model.base_lm(), 1, 200).feed([0], [prefix]), atol=1e-5)
     divisors = {
         "sum": [1.0] * len(ACTIONS),
         "token": [len(tiny.encoder().action(action)) for action in ACTIONS],
@@ -70,16 +71,14 @@ def test_every_architecture_scores_the_same_with_trees_and_without(make: Callabl
     assert candidate_weights(model, candidates, prefix).tolist() == pytest.approx(expected, abs=1e-3)
     policy = ScorePolicy(model, tiny.encoder())
     engine = Engine(policy.model.base_lm(), 1, 64)
-    hidden = engine.feed([0], [prefix])
-    decision = Decision(Query(0, (), len(prefix), random.Random(0)), candidates=candidates)
-    assert policy.scores(engine, [decision], hidden)[0].tolist() == pytest.approx(expected, abs=1e-3)
+    decision = Decision(Query(0, (), len(prefix), random.Random(0), prefix), candidates=candidates)
+    assert policy.scores(engine, [decision])[1][0].tolist() == pytest.approx(expected, abs=1e-3)
 
 
 def test_actions_are_drawn_from_the_softmax_of_the_scores() -> None:
     player, prefix = tiny.player(MODEL, kind="score", normalise="word"), prefix_of()
     engine = Engine(player.model.base_lm(), 1, 200)
-    hidden = engine.feed([0], [prefix])
-    query = Query(0, ACTIONS, len(prefix), random.Random(0))
+    query = Query(0, ACTIONS, len(prefix), random.Random(0), prefix)
     assert isinstance(player, ScorePolicy)
     scores = candidate_weights(MODEL, player.candidates(ACTIONS), prefix)
     for temperature in (1.0, 0.5):
@@ -87,7 +86,8 @@ def test_actions_are_drawn_from_the_softmax_of_the_scores() -> None:
         entropy = -float((weights * weights.log()).sum())
         counts = dict.fromkeys(ACTIONS, 0)
         for _ in range(300):
-            (decision,) = player.act(engine, [query], hidden, Decoding(temperature=temperature))
+            engine.reset(0)
+            (decision,) = player.act(engine, [query], Decoding(temperature=temperature))
             counts[decision.action] += 1
             assert decision.log_prob == pytest.approx(math.log(weights[ACTIONS.index(decision.action)]), abs=1e-4)
             assert decision.entropy == pytest.approx(entropy, abs=1e-4)
@@ -100,8 +100,7 @@ def test_actions_are_drawn_from_the_softmax_of_the_scores() -> None:
 def test_a_single_action_is_taken_without_a_choice() -> None:
     player = tiny.player(MODEL, kind="score")
     engine = Engine(player.model.base_lm(), 1, 64)
-    hidden = engine.feed([0], [[1, 2, 3]])
-    (decision,) = player.act(engine, [Query(0, ("look",), 3, random.Random(0))], hidden, Decoding())
+    (decision,) = player.act(engine, [Query(0, ("look",), 3, random.Random(0), [1, 2, 3])], Decoding())
     assert (decision.action, decision.branches, decision.log_prob) == ("look", [], 0.0)
     assert tuple(decision.taken) == player.encoder.action("look")
 

@@ -46,7 +46,7 @@ def test_a_trie_branches_where_actions_part_and_nowhere_else() -> None:
 def test_forced_tokens_are_walked_without_a_choice() -> None:
     actions = ("go east", "go west", "look")
     root = build_trie(actions, letters)
-    decision = Decision(Query(0, actions, 10, random.Random(0)), node=root)
+    decision = Decision(Query(0, actions, 10, random.Random(0), [1]), node=root)
     assert not decision.follow_forced()  # the root branches: nothing is forced yet
     assert decision.taken == []
     decision.node, decision.taken = root.nodes[0], [ord("g")]
@@ -61,7 +61,7 @@ def test_forced_tokens_are_walked_without_a_choice() -> None:
 def test_a_single_action_is_forced_from_end_to_end() -> None:
     root = build_trie(("wait",), letters)
     assert path_branches(root, letters("wait")) == []
-    decision = Decision(Query(0, ("wait",), 0, random.Random(0)), node=root)
+    decision = Decision(Query(0, ("wait",), 0, random.Random(0), [1]), node=root)
     assert decision.follow_forced()
     assert (decision.taken, decision.action, decision.log_prob) == (letters("wait"), "wait", 0.0)
 

@@ -79,7 +79,8 @@ def test_tokens_are_drawn_with_the_probabilities_of_the_model() -> None:
     weights = torch.softmax(logits.masked_fill(~kept, -math.inf), -1)[0].tolist()
     rng, counts, draws = random.Random(0), [0] * len(weights), 600
     for _ in range(draws):
-        (decision,) = player.act(engine, [Query(0, (), len(prefix), rng)], hidden, Decoding(top_p=0.6))
+        engine.reset(0)
+        (decision,) = player.act(engine, [Query(0, (), len(prefix), rng, prefix)], Decoding(top_p=0.6))
         counts[decision.taken[0]] += 1
     for token, weight in enumerate(weights):
         assert weight > 0 or counts[token] == 0

@@ -56,9 +56,9 @@ def run(
         def ours(row: int) -> torch.Tensor:
             before, now = prompts[row]
             engine.reset(row, len(before))
-            query = Query(row, state_actions(actions), len(before) + len(now), random.Random(0))
-            decision = Decision(query, candidates=candidates)
-            return policy.scores(engine, [decision], engine.feed([row], [now]))[0]
+            query = Query(row, state_actions(actions), len(before) + len(now), random.Random(0), now)
+            (scores_C,) = policy.scores(engine, [Decision(query, candidates=candidates)])[1]
+            return scores_C
 
         def baseline(row: int) -> torch.Tensor:
             before, now = prompts[row]

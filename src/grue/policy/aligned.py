@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import token_log_probs
-from grue.policy.choose import Decision, Decoding, Lesson, Query, draw, longest
+from grue.policy.choose import Decision, Decoding, Lesson, Query, draw, longest, read
 from grue.policy.engine import Engine
 from grue.policy.tree import CandidateTree, candidate_tree
 from grue.policy.trie import Node, TrieCache
@@ -97,11 +97,9 @@ class AlignedPolicy:
         return longest(self.encoder, actions)
 
     @torch.inference_mode()
-    def act(
-        self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
-    ) -> list[Decision]:
-        """A finished decision for each query, whose state is in hidden_BH."""
-        decisions = [Decision(query) for query in queries]
+    def act(self, engine: Engine, queries: Sequence[Query], decoding: Decoding) -> list[Decision]:
+        """A finished decision for each query."""
+        hidden_BH, decisions = read(self.model, engine, queries)
         log_probs_BV = torch.log_softmax(self.model.vocabulary_logits(hidden_BH), -1)
         menus = self._menus(log_probs_BV, [query.actions for query in queries])
         log_probs_P = self._read(engine, [query.row for query in queries], menus, log_probs_BV)
@@ -132,7 +130,8 @@ class AlignedPolicy:
         found_P = log_probs_BV[torch.from_numpy(row_P).to(log_probs_BV.device), token_P]
         deep = [place for place, menu in enumerate(menus) if menu.tree.tokens]
         if deep:
-            ahead_NH = engine.look_ahead([rows[place] for place in deep], [menus[place].tree for place in deep])
+            trees = [menus[place].tree for place in deep]
+            ahead_NH = engine.look_ahead([rows[place] for place in deep], [()] * len(deep), trees)
             sizes = np.array([len(menu.tree.tokens) for menu in menus])
             read_P = np.concatenate([menu.read_P for menu in menus])
             inside = torch.from_numpy(np.flatnonzero(read_P)).to(token_P.device)

@@ -9,16 +9,23 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
 
 import torch
 
 from grue.errors import ConfigError
 from grue.models.policy_model import PolicyModel
 from grue.policy.engine import Engine
-from grue.policy.trie import Node, TrieCache, path_branches
+from grue.policy.tree import TokenTree
+from grue.policy.trie import Choices, Node, TrieCache, choices, path_branches
 from grue.policy.weigh import action_probabilities
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn
+
+
+LOOK = 32  # tokens of a trie that are read ahead; what lies beyond takes another pass
+NOTHING = TokenTree((), (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +48,16 @@ class Decoding:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A seat that is to act: its row in the engine, the valid actions, and len(ids) of its segment."""
+    """A seat that is to act: its row in the engine, the valid actions, and its segment: len(ids), and the last ones.
+
+    `unread` are those that the engine has not been fed, at least one.
+    """
 
     row: int
     actions: tuple[str, ...]
     offset: int
     rng: random.Random
+    unread: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,7 @@ class Decision:
     """The answer to a query, while it is found and after."""
 
     query: Query
+    value: float = 0.0  # what the critic makes of the state
     action: str = ""  # what was decided on
     taken: list[int] = field(default_factory=list)  # ids behind those of the query
     fed: int = 0  # how many of `taken` the engine has seen
@@ -114,6 +126,14 @@ def draw(
     return picks.tolist(), log_probs_BC.gather(1, picks[:, None]).squeeze(1).tolist(), entropies
 
 
+def read(model: PolicyModel, engine: Engine, queries: Sequence[Query]) -> tuple[torch.Tensor, list[Decision]]:
+    """Feed what is unread: the states (B, hidden), and decisions that have yet to be found."""
+    hidden_BH = engine.feed([query.row for query in queries], [query.unread for query in queries])
+    return hidden_BH, [
+        Decision(query, value) for query, value in zip(queries, model.values(hidden_BH), strict=True)
+    ]
+
+
 def longest(encoder: Encoder, actions: Sequence[str]) -> int:
     """Tokens of the longest of `actions`."""
     return max((len(encoder.action(action)) for action in actions), default=0)
@@ -126,7 +146,9 @@ class ChoosePolicy:
 
     def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
         self.model, self.encoder = model, encoder
-        self.tries = TrieCache(encoder.action)
+        self.tries = tries = TrieCache(encoder.action)
+        # by way of a variable: a cache that held this policy would keep its model
+        self._choices = lru_cache(maxsize=4_000)(lambda actions: choices(tries(actions), LOOK))
 
     def room(self, actions: Sequence[str]) -> int:
         """Tokens of the longest valid action: kept free, so that a decision never has to stop half way.
@@ -136,26 +158,43 @@ class ChoosePolicy:
         self.tries(tuple(actions))
         return longest(self.encoder, actions)
 
-    def act(
-        self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
-    ) -> list[Decision]:
-        """A finished decision for each query, whose state is in hidden_BH."""
+    def act(self, engine: Engine, queries: Sequence[Query], decoding: Decoding) -> list[Decision]:
+        """A finished decision for each query."""
         decisions = [Decision(query, node=self.tries(query.actions)) for query in queries]
-        self.walk(engine, decisions, hidden_BH, decoding)
+        hidden_BH = self.walk(engine, decisions, [query.unread for query in queries], decoding)
+        for decision, value in zip(decisions, self.model.values(hidden_BH), strict=True):
+            decision.value = value
         return decisions
 
-    def walk(self, engine: Engine, decisions: Sequence[Decision], hidden_BH: torch.Tensor, decoding: Decoding) -> None:
-        """Walk the tries down to an action each, one pass a branching depth."""
-        undecided = [decision for decision in decisions if not decision.follow_forced()]
-        # a decision that follows a forced token first has to be fed it; the others begin at the state
-        at_state = [place for place, decision in enumerate(decisions) if not decision.unread()]
-        if at_state:
-            self.decide([decisions[place] for place in at_state], hidden_BH[at_state], decoding)
-        while undecided := [decision for decision in undecided if not decision.follow_forced()]:
-            hidden_BH = engine.feed([d.query.row for d in undecided], [d.unread() for d in undecided])
-            for decision in undecided:
+    def walk(
+        self, engine: Engine, decisions: Sequence[Decision], ids: Sequence[Sequence[int]], decoding: Decoding
+    ) -> torch.Tensor:
+        """Feed ids[i] to the row of decisions[i], and walk the tries down to an action each.
+
+        Returns the states (B, hidden) behind `ids`. What is chosen behind these takes another pass for each depth at
+        which tries branch, unless the engine looks ahead: then it is known already, but for what lies too far.
+        """
+        rows = [decision.query.row for decision in decisions]
+        if engine.looks_ahead:
+            known = [self._choices(decision.query.actions) for decision in decisions]
+            hidden_NH = engine.look_ahead(rows, ids, [found.tree for found in known])
+        else:
+            known = [Choices(NOTHING, {decision.node: 0}) for decision in decisions]
+            hidden_NH = engine.feed(rows, ids)
+        states = list(accumulate((1 + len(found.tree.tokens) for found in known[:-1]), initial=0))
+        undecided = list(zip(decisions, known, states, strict=True))
+        while undecided := [each for each in undecided if not each[0].follow_forced()]:
+            read = [(d, state + found.places[d.node]) for d, found, state in undecided if d.node in found.places]
+            if read:
+                here_BH = hidden_NH[torch.tensor([place for _, place in read], device=hidden_NH.device)]
+                self.decide([decision for decision, _ in read], here_BH, decoding)
+                continue
+            left = [decision for decision, _, _ in undecided]
+            here_BH = engine.feed([decision.query.row for decision in left], [decision.unread() for decision in left])
+            for decision in left:
                 decision.fed = len(decision.taken)
-            self.decide(undecided, hidden_BH, decoding)
+            self.decide(left, here_BH, decoding)
+        return hidden_NH[torch.tensor(states, device=hidden_NH.device)]
 
     @torch.inference_mode()
     def decide(self, decisions: Sequence[Decision], hidden_BH: torch.Tensor, decoding: Decoding) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from grue.errors import ModelError
@@ -31,7 +32,7 @@ from grue.models.attention import Group, own_attention, packed_attention, takes_
 from grue.policy.cache import CachePlan, StateLayer, ragged_cache
 from grue.policy.passes import ON_CPU, ON_GPU, Grouping, Pass, plan_pass
 from grue.policy.recurrence import Recurrence
-from grue.policy.tree import CandidateTree
+from grue.policy.tree import TokenTree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -67,6 +68,8 @@ class Engine:
         self._cache = ragged_cache(self.decoder.config, slots, self._grouping.rounded(columns), self._plan)
         self._states = [layer for layer in self._cache.layers if isinstance(layer, StateLayer)]
         self._cache_argument = cache_argument(self.decoder)
+        # each pass costs a GPU much the same, whatever it reads: what may have to be read behind is better read at once
+        self.looks_ahead = self.device.type != "cpu" and not self._recurrent
 
     def _grouped(self) -> Grouping:
         on = ON_CPU if self.device.type == "cpu" else ON_GPU
@@ -109,15 +112,24 @@ class Engine:
         return torch.stack([last[row] for row in rows])
 
     @torch.inference_mode()
-    def look_ahead(self, rows: Sequence[int], trees: Sequence[CandidateTree]) -> torch.Tensor:
-        """The states (N, hidden) of the tokens of trees[i] (at least one) behind sequence rows[i], tree after tree.
+    def look_ahead(
+        self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree]
+    ) -> torch.Tensor:
+        """`feed`, and in the same pass a look at the tokens of trees[i] behind them; of both there may be none.
 
-        Every token sees its sequence and the tokens above it in its tree, so many continuations share one cache
-        without a copy of it. The sequences stay as they are: what is written beyond their ends is overwritten later.
+        Returns states (N, hidden): for each row that of the last of ids[i], if there is one, then those of its tree.
+        Every token of a tree sees the sequence and the tokens above it, so many continuations share one cache
+        without a copy of it. They leave no trace: what is written beyond the end of a sequence is overwritten later.
         """
         check_reads_trees(self.decoder.config, "a look ahead")
-        self._check_fits(max(self.lengths[row] + max(t.depths) + 1 for row, t in zip(rows, trees, strict=True)))
-        return self._read(rows, [tree.tokens for tree in trees], trees)
+        texts = [len(new) for new in ids]
+        given = list(zip(rows, texts, trees, strict=True))
+        self._check_fits(max(self.lengths[row] + text + max(t.depths, default=-1) + 1 for row, text, t in given))
+        hidden_NH = self._read(rows, ids, trees)
+        for row, text, _ in given:
+            self.lengths[row] += text
+        kept = np.concatenate([np.arange(text + len(tree.tokens)) >= text - 1 for _, text, tree in given])
+        return hidden_NH[torch.from_numpy(np.flatnonzero(kept)).to(self.device)]
 
     def _check_fits(self, longest: int) -> None:
         if longest > self.columns:
@@ -127,9 +139,9 @@ class Engine:
             )
 
     def _read(
-        self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[CandidateTree] | None
+        self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree] | None
     ) -> torch.Tensor:
-        """Hidden states (N, hidden) of all `ids`, whose keys are written behind their rows."""
+        """Hidden states (N, hidden) of all `ids` and `trees`, whose keys are written behind their rows."""
         before = [self.lengths[row] for row in rows]
         whole = plan_pass(rows, ids, before, trees, self._window, self.dtype, self.device, self._grouping)
         self._plan.reach = max(group.length for group in whole.groups)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from grue.models.architecture import Window, layer_masks
 from grue.models.attention import Group
-from grue.policy.tree import CandidateTree
+from grue.policy.tree import TokenTree
 
 Tokens = NDArray[np.int64]
 
@@ -53,7 +53,7 @@ ON_GPU = Grouping((48,), round_to=64)
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """N new tokens: those of one row after those of another."""
+    """N new tokens: those of one row after those of another, a row's tree behind its text."""
 
     ids_N: torch.Tensor
     rows_N: torch.Tensor
@@ -66,22 +66,30 @@ def plan_pass(
     rows: Sequence[int],
     ids: Sequence[Sequence[int]],
     before: Sequence[int],
-    trees: Sequence[CandidateTree] | None,
+    trees: Sequence[TokenTree] | None,
     window: Window,
     dtype: torch.dtype,
     device: torch.device,
     grouping: Grouping = ON_CPU,
 ) -> Pass:
-    """The pass that reads ids[i] (at least one) behind the before[i] tokens of rows[i].
+    """The pass that reads ids[i] behind the before[i] tokens of rows[i], and trees[i] behind these.
 
-    With `trees`, ids[i] are the tokens of trees[i] and each sees what stands above it; else each sees all before it.
+    Of a text each token sees all before it, of a tree the text and what stands above it. A row has at least one token.
     """
-    sizes, starts, cache_rows = (np.array(numbers) for numbers in ([len(new) for new in ids], before, rows))
+    texts, starts, cache_rows = (np.array(numbers) for numbers in ([len(new) for new in ids], before, rows))
+    sizes = texts
+    if trees is not None:
+        sizes = texts + np.array([len(tree.tokens) for tree in trees])
+        ids = [[*new, *tree.tokens] for new, tree in zip(ids, trees, strict=True)]
     first = np.cumsum(sizes) - sizes
-    columns_N = np.repeat(starts - first, sizes) + np.arange(sizes.sum())
+    step_N = np.arange(sizes.sum()) - np.repeat(first, sizes)
+    columns_N = np.repeat(starts, sizes) + step_N
     places_N = columns_N
     if trees is not None:
-        places_N = np.repeat(starts, sizes) + np.concatenate([tree.depths for tree in trees])
+        places_N = columns_N.copy()
+        inside_N = step_N >= np.repeat(texts, sizes)
+        depths = np.concatenate([np.array(tree.depths, dtype=np.int64) for tree in trees])
+        places_N[inside_N] = np.repeat(starts + texts, sizes - texts) + depths
     groups = []
     kinds = sizes if grouping.widths is None else np.searchsorted(grouping.widths, sizes)
     for kind in np.unique(kinds):
@@ -97,8 +105,12 @@ def plan_pass(
         step_Bn = np.minimum(np.arange(sizes_B.max()), np.maximum(sizes_B - 1, 0)[:, None])
         tokens_Bn = np.where(given_B < 0, 0, first[given_B])[:, None] + step_Bn
         length = grouping.rounded(int((starts[part_B] + sizes[part_B]).max()))
-        some = None if trees is None else [None if i < 0 else trees[i] for i in given_B.tolist()]
-        seen_BnL, key_places = _seen(starts_B, step_Bn, length, some, device)
+        if trees is None:
+            seen_BnL, key_places = _seen(starts_B[:, None] + step_Bn, length, device)
+        else:
+            ends_B = np.where(given_B < 0, 1, (starts + texts)[given_B])  # of texts, where trees begin
+            some = [None if i < 0 else trees[i] for i in given_B.tolist()]
+            seen_BnL, key_places = _seen_of_trees(starts_B, ends_B, step_Bn, length, some, device)
         places_Bn1 = torch.from_numpy(places_N[tokens_Bn][..., None]).to(device)
         groups.append(
             Group(
@@ -115,24 +127,35 @@ def plan_pass(
     return Pass(tokens_4N[0], tokens_4N[1], tokens_4N[2], tokens_4N[3], tuple(groups))
 
 
-def _seen(
+def _seen(last_Bn: Tokens, length: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """(what each token may see (B, n, length), the places of the keys (1, 1, length)), up to the columns `last_Bn`."""
+    keys_L = torch.arange(length, device=device)
+    return keys_L <= torch.from_numpy(last_Bn).to(device)[..., None], keys_L[None, None]
+
+
+def _seen_of_trees(
     starts_B: Tokens,
+    ends_B: Tokens,
     step_Bn: Tokens,
     length: int,
-    trees: Sequence[CandidateTree | None] | None,
+    trees: Sequence[TokenTree | None],
     device: torch.device,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(what each token may see (B, n, length), the places of the keys (B or 1, 1, length)), on `device`."""
-    if trees is None:
-        last_Bn = torch.from_numpy(starts_B[:, None] + step_Bn).to(device)
-        keys_L = torch.arange(length, device=device)
-        return keys_L <= last_Bn[..., None], keys_L[None, None]
-    keys = np.arange(length)
-    seen_BnL = np.repeat((keys < starts_B[:, None])[:, None], step_Bn.shape[1], axis=1)
-    places_BL = np.repeat(keys[None], len(starts_B), axis=0)
-    for row, (start, tree) in enumerate(zip(starts_B.tolist(), trees, strict=True)):
-        if tree is not None:
-            inside = slice(start, start + len(tree.tokens))
-            seen_BnL[row, :, inside] = tree.seen()[step_Bn[row]]
-            places_BL[row, inside] = start + np.array(tree.depths)
-    return torch.from_numpy(seen_BnL).to(device), torch.from_numpy(places_BL[:, None]).to(device)
+    """The same, the places (B, 1, length), where trees begin at the columns `ends_B`."""
+    # as if tokens of a tree saw its text alone; what else they see are few pairs, which travel faster than a mask
+    seen_BnL, key_places = _seen(np.minimum(starts_B[:, None] + step_Bn, ends_B[:, None] - 1), length, device)
+    found, columns, depths = [], [], []
+    n = step_Bn.shape[1]
+    for row, (start, end, tree) in enumerate(zip(starts_B.tolist(), ends_B.tolist(), trees, strict=True)):
+        if tree is not None and tree.tokens:
+            places, above = tree.sights()
+            found.append((row * n + end - start + places) * length + end + above)
+            columns.append(row * length + end + np.arange(len(tree.tokens)))
+            depths.append(end + np.array(tree.depths))
+    if not found:
+        return seen_BnL, key_places
+    seen_BnL.view(-1).index_fill_(0, torch.from_numpy(np.concatenate(found)).to(device), True)
+    places_BL = key_places[0].repeat(len(trees), 1)
+    given_2C = torch.from_numpy(np.stack([np.concatenate(columns), np.concatenate(depths)])).to(device)
+    places_BL.view(-1).index_copy_(0, given_2C[0], given_2C[1])
+    return seen_BnL, places_BL[:, None]

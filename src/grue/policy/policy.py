@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
-
 from grue.models.policy_model import PolicyModel
 from grue.policy.aligned import AlignedPolicy
 from grue.policy.choose import ChoosePolicy, Decision, Decoding, Lesson, Query
@@ -28,10 +26,8 @@ class Policy(Protocol):
     def room(self, actions: Sequence[str]) -> int:
         """Tokens that a decision may need behind the observation."""
 
-    def act(
-        self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
-    ) -> list[Decision]:
-        """A finished decision for each query, from its state: queries and hidden_BH are parallel.
+    def act(self, engine: Engine, queries: Sequence[Query], decoding: Decoding) -> list[Decision]:
+        """A finished decision for each query, once what it has unread is fed.
 
         Greedy decoding, too, reports log-probabilities at the temperature of `decoding`.
         """

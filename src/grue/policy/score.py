@@ -8,6 +8,7 @@ are one tree that shares the cache of the prefix, read in one pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 
@@ -20,7 +21,7 @@ from grue.policy.weigh import candidate_weights
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn
 
-LOOK_TOKENS = 8192  # of all trees in one pass
+LOOK_TOKENS = 8192  # of all rows in one pass
 
 
 class ScorePolicy:
@@ -40,44 +41,36 @@ class ScorePolicy:
         return tuple(Candidate(ids, self._divisor(action, ids)) for action, ids in self._encoded(actions))
 
     @torch.inference_mode()
-    def act(
-        self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
-    ) -> list[Decision]:
-        """A finished decision for each query, whose state is in hidden_BH."""
-        decisions = []
-        open_places = []  # of queries with more than one action
-        for place, query in enumerate(queries):
-            decision = Decision(query, query.actions[0])
-            if len(query.actions) > 1:
-                decision.candidates = self.candidates(query.actions)
-                open_places.append(place)
-            else:
-                decision.taken = list(self.encoder.action(query.actions[0]))
-            decisions.append(decision)
-        for part in self._parts(open_places, decisions):
-            scores_BC = self.scores(engine, [decisions[place] for place in part], hidden_BH[part])
-            counts = [len(decisions[place].candidates) for place in part]
-            rngs = [queries[place].rng for place in part]
-            for place, pick, log_prob, entropy in zip(part, *draw(scores_BC, counts, rngs, decoding), strict=True):
-                decision, chosen = decisions[place], decisions[place].candidates[pick]
-                decision.branches = [Branch(decision.position, tuple(range(len(decision.candidates))), pick)]
-                decision.log_prob, decision.entropy = log_prob, entropy
-                decision.action, decision.taken = queries[place].actions[pick], list(chosen.ids)
+    @torch.inference_mode()
+    def act(self, engine: Engine, queries: Sequence[Query], decoding: Decoding) -> list[Decision]:
+        """A finished decision for each query."""
+        decisions = [Decision(query, candidates=self.candidates(query.actions)) for query in queries]
+        for part in _parts(decisions):
+            hidden_BH, scores_BC = self.scores(engine, part)
+            counts = [len(decision.candidates) for decision in part]
+            drawn = draw(scores_BC, counts, [decision.query.rng for decision in part], decoding)
+            found = zip(part, self.model.values(hidden_BH), *drawn, strict=True)
+            for decision, value, pick, log_prob, entropy in found:
+                decision.value, decision.log_prob, decision.entropy = value, log_prob, entropy
+                chosen = decision.candidates[pick]
+                if len(decision.candidates) > 1:
+                    decision.branches = [Branch(decision.position, tuple(range(len(decision.candidates))), pick)]
+                else:
+                    decision.candidates = ()  # there was nothing to choose
+                decision.action, decision.taken = decision.query.actions[pick], list(chosen.ids)
         return decisions
 
     @torch.inference_mode()
-    def scores(self, engine: Engine, decisions: Sequence[Decision], hidden_BH: torch.Tensor) -> torch.Tensor:
-        """Scores (B, C) of the candidates of each decision, -inf where it has fewer."""
-        trees = [candidate_tree(decision.candidates) for decision in decisions]
-        states = [hidden[None] for hidden in hidden_BH]
-        deep = [place for place, tree in enumerate(trees) if tree.tokens]  # others: every action is one token
-        if deep:
-            ahead = engine.look_ahead([decisions[place].query.row for place in deep], [trees[place] for place in deep])
-            for place, hidden_nH in zip(deep, ahead.split([len(trees[p].tokens) for p in deep]), strict=True):
-                states[place] = torch.cat([states[place], hidden_nH])
-        paths = flat_paths([decision.candidates for decision in decisions]).to(hidden_BH.device)
+    def scores(self, engine: Engine, decisions: Sequence[Decision]) -> tuple[torch.Tensor, torch.Tensor]:
+        """States (B, hidden), and scores (B, C) of the candidates of each decision, -inf where it has fewer."""
+        queries, trees = [d.query for d in decisions], [candidate_tree(d.candidates) for d in decisions]
+        rows = [query.row for query in queries]
+        hidden_NH = engine.look_ahead(rows, [query.unread for query in queries], trees)
+        paths = flat_paths([decision.candidates for decision in decisions]).to(hidden_NH.device)
         widest = max(len(decision.candidates) for decision in decisions)
-        return candidate_scores(self.model.vocabulary_logits, torch.cat(states), paths, (len(decisions), widest))
+        scores_BC = candidate_scores(self.model.vocabulary_logits, hidden_NH, paths, (len(decisions), widest))
+        states = list(accumulate((1 + len(tree.tokens) for tree in trees[:-1]), initial=0))
+        return hidden_NH[torch.tensor(states, device=hidden_NH.device)], scores_BC
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
         """The one branch, among all valid actions, that a teacher took behind the id at `state_position`."""
@@ -100,13 +93,16 @@ class ScorePolicy:
         normalise = self.encoder.prompt.normalise
         return {"sum": 1.0, "token": float(len(ids)), "word": float(max(1, len(action.split())))}[normalise]
 
-    def _parts(self, places: Sequence[int], decisions: Sequence[Decision]) -> list[list[int]]:
-        """Places with trees of similar size, few enough of them for one pass."""
-        sizes = {place: len(candidate_tree(decisions[place].candidates).tokens) for place in places}
-        parts: list[list[int]] = []
-        for place in sorted(places, key=lambda place: -sizes[place]):
-            if parts and (len(parts[-1]) + 1) * sizes[parts[-1][0]] <= LOOK_TOKENS:
-                parts[-1].append(place)
-            else:
-                parts.append([place])
-        return parts
+
+def _parts(decisions: Sequence[Decision]) -> list[list[Decision]]:
+    """Those that read similarly much, few enough of them for one pass."""
+    sizes = [len(d.query.unread) + len(candidate_tree(d.candidates).tokens) for d in decisions]
+    parts: list[list[Decision]] = []
+    widest = 0
+    for size, decision in sorted(zip(sizes, decisions, strict=True), key=lambda pair: -pair[0]):
+        if parts and (len(parts[-1]) + 1) * widest <= LOOK_TOKENS:
+            parts[-1].append(decision)
+        else:
+            parts.append([decision])
+            widest = size
+    return parts

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from grue.models.policy_model import PolicyModel
-from grue.policy.choose import ChoosePolicy, Decision, Decoding, Lesson, Query
+from grue.policy.choose import ChoosePolicy, Decision, Decoding, Lesson, Query, read
 from grue.policy.engine import Engine
 from grue.policy.write import write_lines
 from grue.prompts.tokens import Encoder
@@ -28,18 +26,20 @@ class ThinkPolicy:
         marker = len(self.encoder.after_thought(()))
         return self.encoder.prompt.thought_tokens + marker + self._choose.room(actions)
 
-    def act(
-        self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
-    ) -> list[Decision]:
-        """A finished decision for each query, whose state is in hidden_BH."""
-        decisions = [Decision(query, node=self._choose.tries(query.actions)) for query in queries]
+    def act(self, engine: Engine, queries: Sequence[Query], decoding: Decoding) -> list[Decision]:
+        """A finished decision for each query."""
+        hidden_BH, decisions = read(self.model, engine, queries)
         most = self.encoder.prompt.thought_tokens
         write_lines(self.model, self.encoder, engine, decisions, hidden_BH, decoding, most)
         for decision in decisions:
             decision.thought = self.encoder.text(decision.taken)
             decision.taken += self.encoder.after_thought(decision.taken)
             decision.thought_ids = len(decision.taken)
-        self._choose.walk(engine, decisions, hidden_BH, decoding)
+            decision.node = self._choose.tries(decision.query.actions)
+        unread = [decision.unread() for decision in decisions]
+        for decision in decisions:
+            decision.fed = len(decision.taken)
+        self._choose.walk(engine, decisions, unread, decoding)
         return decisions
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:

@@ -17,20 +17,27 @@ Row = tuple[Sequence[int], Sequence[tuple[int, tuple[Candidate, ...]]]]
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateTree:
-    """Tokens in an order in which parents come first. Index -1 stands for the state, the last token of the prefix.
-
-    The last token of a candidate is not part of it: nothing is read behind it.
-    """
+class TokenTree:
+    """Tokens in an order in which parents come first. Index -1 stands for the state, the last token of the prefix."""
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     depths: tuple[int, ...]  # 0 for tokens that follow the state
-    paths: tuple[tuple[int, ...], ...]  # for each candidate, where each of its tokens is predicted: -1 or an index
 
     def seen(self) -> NDArray[np.bool_]:
         """(n, n): a token sees itself and what stands above it. Not to be written to."""
         return _seen(self.parents)
+
+    def sights(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The same as pairs: which token, and which one it sees."""
+        return _sights(self.parents)
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateTree(TokenTree):
+    """The last token of a candidate is not part of the tree: nothing is read behind it."""
+
+    paths: tuple[tuple[int, ...], ...]  # for each candidate, where each of its tokens is predicted: -1 or an index
 
 
 @lru_cache(maxsize=4_000)
@@ -40,6 +47,12 @@ def _seen(parents: tuple[int, ...]) -> NDArray[np.bool_]:
         if parent >= 0:
             seen[place] |= seen[parent]
     return seen
+
+
+@lru_cache(maxsize=4_000)
+def _sights(parents: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    places, above = np.nonzero(_seen(parents))
+    return places, above
 
 
 def candidate_tree(candidates: Sequence[Candidate]) -> CandidateTree:

@@ -8,11 +8,14 @@ is an unbiased estimate of the entropy of pi(.|s).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
 from grue.errors import ModelError
+from grue.policy.tree import TokenTree
 
 Path = tuple[tuple[int, ...], str]  # ids of an action, the action
 
@@ -49,6 +52,10 @@ class Node:
             found = self._nodes[index] = Node(self._groups[self.tokens[index]], self._depth + 1)
         return found
 
+    def shared(self) -> list[int]:
+        """Places of the children under which several actions lie, and so a choice."""
+        return [index for index, token in enumerate(self.tokens) if len(self._groups[token]) > 1]
+
     @property
     def nodes(self) -> tuple[Node, ...]:
         """The children, in the order of `tokens`."""
@@ -77,6 +84,36 @@ class TrieCache:
 
     def __call__(self, actions: tuple[str, ...]) -> Node:
         return self._build(actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Nodes of a trie at which something is chosen, and the tokens to read before every choice is known.
+
+    `places`: where each of these nodes is predicted, 0 for the state and 1 + i for token i of the tree.
+    """
+
+    tree: TokenTree
+    places: dict[Node, int]
+
+
+def choices(root: Node, most: int) -> Choices:
+    """Those that at most `most` tokens behind the state tell, the ones near the root first."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    depths: list[int] = []
+    places: dict[Node, int] = {}
+    waiting = deque([(root, -1, 0)])
+    while waiting:
+        node, place, depth = waiting.popleft()
+        if len(node.tokens) > 1:
+            places[node] = place + 1
+        for index in node.shared()[: most - len(tokens)]:
+            waiting.append((node.child(index), len(tokens), depth + 1))
+            tokens.append(node.tokens[index])
+            parents.append(place)
+            depths.append(depth)
+    return Choices(TokenTree(tuple(tokens), tuple(parents), tuple(depths)), places)
 
 
 def path_branches(root: Node, ids: Sequence[int]) -> list[tuple[int, tuple[int, ...], int]]:

@@ -8,7 +8,7 @@ import torch
 
 from grue.games.guard import as_played
 from grue.models.policy_model import PolicyModel
-from grue.policy.choose import Decision, Decoding, Lesson, Query, draw
+from grue.policy.choose import Decision, Decoding, Lesson, Query, draw, read
 from grue.policy.engine import Engine
 from grue.policy.weigh import candidate_weights
 from grue.prompts.tokens import Encoder
@@ -27,11 +27,9 @@ class WritePolicy:
         """Tokens of the longest reply, and of what closes it."""
         return self.encoder.prompt.reply_tokens + len(self.encoder.closing(()))
 
-    def act(
-        self, engine: Engine, queries: Sequence[Query], hidden_BH: torch.Tensor, decoding: Decoding
-    ) -> list[Decision]:
-        """A finished decision for each query, whose state is in hidden_BH."""
-        decisions = [Decision(query) for query in queries]
+    def act(self, engine: Engine, queries: Sequence[Query], decoding: Decoding) -> list[Decision]:
+        """A finished decision for each query."""
+        hidden_BH, decisions = read(self.model, engine, queries)
         write_lines(self.model, self.encoder, engine, decisions, hidden_BH, decoding, self.encoder.prompt.reply_tokens)
         for decision, query in zip(decisions, queries, strict=True):
             decision.action = as_played(self.encoder.text(decision.taken), query.actions)

@@ -111,17 +111,21 @@ def _collect_here(
 
 
 def _decide(policy: Policy, engine: Engine, seats: list[Seat], decoding: Decoding) -> None:
-    """Give every seat a value and a decision: feed what is new, then let the policy act on the states."""
-    hidden_BH = _read(engine, seats)
-    queries = [seat.query() for seat in seats]
-    decisions = policy.act(engine, queries, hidden_BH, decoding)
-    for seat, value, decision in zip(seats, policy.model.values(hidden_BH), decisions, strict=True):
-        seat.value, seat.decision = value, decision
+    """Give every seat a decision, with the critic's value."""
+    _forget(engine, seats)
+    decisions = policy.act(engine, [seat.query() for seat in seats], decoding)
+    for seat, decision in zip(seats, decisions, strict=True):
+        seat.decision = decision
 
 
 def _read(engine: Engine, seats: list[Seat]) -> torch.Tensor:
     """Feed every seat what is new, and nothing else. Returns the hidden state (B, H) of the last token of each."""
+    _forget(engine, seats)
+    return engine.feed([seat.row for seat in seats], [seat.unread() for seat in seats])
+
+
+def _forget(engine: Engine, seats: list[Seat]) -> None:
+    """What the rows of seats held that have begun a new segment."""
     for seat in seats:
         if seat.is_new:
             engine.reset(seat.row)
-    return engine.feed([seat.row for seat in seats], [seat.unread() for seat in seats])

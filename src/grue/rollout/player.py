@@ -54,10 +54,9 @@ class PolicyPlayer:
         history.show(observation, self.policy.room(actions))
         if history.seen == 0:
             self._engine.reset(0)
-        hidden_BH = self._engine.feed([0], [history.ids[history.seen :]])
+        query = Query(0, actions, len(history.ids), self._rng, history.ids[history.seen :])
         history.seen = len(history.ids)
-        (self.value,) = self.policy.model.values(hidden_BH)
-        query = Query(0, actions, len(history.ids), self._rng)
-        (self.decision,) = self.policy.act(self._engine, [query], hidden_BH, self._decoding)
+        (self.decision,) = self.policy.act(self._engine, [query], self._decoding)
+        self.value = self.decision.value
         history.act(self.decision.taken, self.decision.fed)
         return self.decision.action

@@ -37,7 +37,6 @@ class Seat:
     history: History | None = None
     turns: list[Turn] = field(default_factory=list)
     decision: Decision | None = None
-    value: float = 0.0
     advice: str = ""
 
     def start(self, task: Task, rng: random.Random) -> Episode | None:
@@ -69,9 +68,9 @@ class Seat:
         return self.history.seen == 0
 
     def query(self) -> Query:
-        """What is asked of the policy, once all has been fed. ModelError where the game lists no actions it needs."""
+        """What is asked of the policy, with all that has to be fed. ModelError where the game lists no actions."""
         assert self.history is not None and self.observation is not None and self.task is not None
-        self.history.seen = len(self.history.ids)
+        unread, self.history.seen = self.unread(), len(self.history.ids)
         if self.policy.needs_actions and not self.observation.actions:
             raise ModelError(
                 f"{self.task.game} (seed {self.task.seed}) lists no valid actions after {len(self.turns)} steps",
@@ -79,7 +78,7 @@ class Seat:
             )
         if self.adviser is not None:  # here, where no game is in the middle of a step
             self.advice = self.adviser.advice(self.observation)
-        return Query(self.row, self.observation.actions or (), len(self.history.ids), self.rng)
+        return Query(self.row, self.observation.actions or (), len(self.history.ids), self.rng, unread)
 
     def begin(self) -> None:
         """Let the game start on the decided action: the games of all seats then work at the same time."""
@@ -104,7 +103,7 @@ class Seat:
                 valid=decision.valid,
                 log_prob=decision.log_prob,
                 entropy=decision.entropy,
-                value=self.value,
+                value=decision.value,
                 segment=history.segment,
                 state_position=len(history.ids) - 1,
                 branches=tuple(decision.branches),

@@ -92,9 +92,8 @@ def choosing(policy: ChoosePolicy, decoding: Decoding) -> Answer:
     """The action is chosen on the trie of the valid ones, as the library does."""
 
     def answer(engine: Engine, tables: list[Table]) -> list[str]:
-        hidden_BH = engine.feed([table.row for table in tables], [table.prompt for table in tables])
-        queries = [Query(t.row, t.observation.actions or (), len(t.prompt), t.rng) for t in tables]
-        return [decision.action for decision in policy.act(engine, queries, hidden_BH, decoding)]
+        queries = [Query(t.row, t.observation.actions or (), len(t.prompt), t.rng, t.prompt) for t in tables]
+        return [decision.action for decision in policy.act(engine, queries, decoding)]
 
     return answer
 
