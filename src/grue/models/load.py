@@ -17,6 +17,7 @@ from grue.models.adapter import with_adapter
 from grue.models.architecture import freeze_towers
 from grue.models.attention import attend_without_plans
 from grue.models.checkpointing import prepare_recomputing
+from grue.models.norms import fuse_norms
 from grue.models.out_of_memory import is_out_of_memory
 from grue.models.quantization import (
     check_reading,
@@ -112,6 +113,7 @@ def load_base(
         compute_in(model, wanted)
     keep_unpacked(model)
     read_flat(model)
+    fuse_norms(model)
     check_reading(config.name, model)
     if config.quantize == "none" and shape.config.grue_stored_method is None:
         model = model.to(device or default_device())  # type: ignore[arg-type]

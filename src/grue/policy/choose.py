@@ -17,15 +17,13 @@ import torch
 from grue.errors import ConfigError
 from grue.models.policy_model import PolicyModel
 from grue.policy.engine import Engine
-from grue.policy.tree import TokenTree
-from grue.policy.trie import Choices, Node, TrieCache, choices, path_branches
+from grue.policy.trie import Node, TrieCache, choices, path_branches
 from grue.policy.weigh import action_probabilities
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn
 
 
 LOOK = 32  # tokens of a trie that are read ahead; what lies beyond takes another pass
-NOTHING = TokenTree((), (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +146,7 @@ class ChoosePolicy:
         self.model, self.encoder = model, encoder
         self.tries = tries = TrieCache(encoder.action)
         # by way of a variable: a cache that held this policy would keep its model
-        self._choices = lru_cache(maxsize=4_000)(lambda actions: choices(tries(actions), LOOK))
+        self._choices = lru_cache(maxsize=4_000)(lambda actions, most: choices(tries(actions), most))
 
     def room(self, actions: Sequence[str]) -> int:
         """Tokens of the longest valid action: kept free, so that a decision never has to stop half way.
@@ -160,7 +158,7 @@ class ChoosePolicy:
 
     def act(self, engine: Engine, queries: Sequence[Query], decoding: Decoding) -> list[Decision]:
         """A finished decision for each query."""
-        decisions = [Decision(query, node=self.tries(query.actions)) for query in queries]
+        decisions = [Decision(query) for query in queries]
         hidden_BH = self.walk(engine, decisions, [query.unread for query in queries], decoding)
         for decision, value in zip(decisions, self.model.values(hidden_BH), strict=True):
             decision.value = value
@@ -175,12 +173,13 @@ class ChoosePolicy:
         which tries branch, unless the engine looks ahead: then it is known already, but for what lies too far.
         """
         rows = [decision.query.row for decision in decisions]
+        known = [self._choices(decision.query.actions, LOOK if engine.looks_ahead else 0) for decision in decisions]
         if engine.looks_ahead:
-            known = [self._choices(decision.query.actions) for decision in decisions]
             hidden_NH = engine.look_ahead(rows, ids, [found.tree for found in known])
         else:
-            known = [Choices(NOTHING, {decision.node: 0}) for decision in decisions]
             hidden_NH = engine.feed(rows, ids)
+        for decision, found in zip(decisions, known, strict=True):
+            decision.node = found.root
         states = list(accumulate((1 + len(found.tree.tokens) for found in known[:-1]), initial=0))
         undecided = list(zip(decisions, known, states, strict=True))
         while undecided := [each for each in undecided if not each[0].follow_forced()]:

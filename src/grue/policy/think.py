@@ -35,7 +35,6 @@ class ThinkPolicy:
             decision.thought = self.encoder.text(decision.taken)
             decision.taken += self.encoder.after_thought(decision.taken)
             decision.thought_ids = len(decision.taken)
-            decision.node = self._choose.tries(decision.query.actions)
         unread = [decision.unread() for decision in decisions]
         for decision in decisions:
             decision.fed = len(decision.taken)

@@ -88,11 +88,12 @@ class TrieCache:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Nodes of a trie at which something is chosen, and the tokens to read before every choice is known.
+    """Nodes of the trie under `root` at which something is chosen, and the tokens to read so that they are known.
 
     `places`: where each of these nodes is predicted, 0 for the state and 1 + i for token i of the tree.
     """
 
+    root: Node
     tree: TokenTree
     places: dict[Node, int]
 
@@ -113,7 +114,7 @@ def choices(root: Node, most: int) -> Choices:
             tokens.append(node.tokens[index])
             parents.append(place)
             depths.append(depth)
-    return Choices(TokenTree(tuple(tokens), tuple(parents), tuple(depths)), places)
+    return Choices(root, TokenTree(tuple(tokens), tuple(parents), tuple(depths)), places)
 
 
 def path_branches(root: Node, ids: Sequence[int]) -> list[tuple[int, tuple[int, ...], int]]:
