@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from grue.errors import ModelError
 from grue.policy.choose import Decision, Query
-from grue.policy.trie import Node, TrieCache, build_trie, path_branches
+from grue.policy.trie import Node, TrieCache, build_trie, choices, joined, path_branches
 
 
 def letters(action: str) -> list[int]:
@@ -56,6 +56,49 @@ def test_forced_tokens_are_walked_without_a_choice() -> None:
     decision.taken.append(ord("w"))
     assert decision.follow_forced()
     assert (decision.action, decision.taken) == ("go west", letters("go west"))
+
+
+def test_what_has_to_be_read_before_all_choices_are_known() -> None:
+    """g-o-space behind the root, which branches, and "e" of "go east" and "go easy", which goes on to "s"."""
+    root = build_trie(("go east", "go easy", "go west", "look"), letters)
+    found = choices(root, 32)
+    assert found.tree.tokens == ords("go eas")
+    assert (found.tree.parents, found.tree.depths) == ((-1, 0, 1, 2, 3, 4), (0, 1, 2, 3, 4, 5))
+    assert [node.tokens for node in found.nodes] == [ords("gl"), ords("ew"), ords("ty")]
+    assert found.read_K.tolist() == [0, 3, 6]  # the state, behind "go ", behind "go eas"
+    assert found.children_KC.tolist() == [list(ords("gl")), list(ords("ew")), list(ords("ty"))]
+    short = choices(root, 4)
+    assert (short.tree.tokens, list(short.nodes.values())) == (ords("go e"), [0, 1])
+    assert len(choices(root, 0).tree.tokens) == 0 and list(choices(root, 0).nodes) == [root]
+    alone = choices(build_trie(("wait",), letters), 32)
+    assert (alone.tree.tokens, alone.nodes, alone.children_KC.shape) == ((), {}, (0, 0))
+
+
+def test_choices_of_several_tries_as_one() -> None:
+    many, alone = build_trie(("go", "look", "wait"), letters), build_trie(("wait",), letters)
+    found = [choices(root, 32) for root in (many, alone, build_trie(("go east", "go west"), letters))]
+    read_K, children_KC = joined(found, [0, 1, 2])
+    assert read_K.tolist() == [0, 5]  # "go " stands behind the third state
+    assert children_KC.tolist() == [list(ords("glw")), [*ords("ew"), -1]]
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=12, unique=True), st.integers(0, 12))
+def test_a_look_ahead_is_a_part_of_the_trie(actions: list[str], most: int) -> None:
+    """Each node is where the tokens above it lead; with room enough it knows every choice there is."""
+    root = build_trie(actions, letters)
+    found = choices(root, most)
+    assert len(found.tree.tokens) <= most
+    for node, place in found.nodes.items():
+        line, at, here = [], int(found.read_K[place]) - 1, root
+        while at >= 0:
+            line, at = [found.tree.tokens[at], *line], found.tree.parents[at]
+        for token in line:
+            here = here.child(here.tokens.index(token))
+        assert here is node and len(node.tokens) > 1
+    every = choices(root, 1_000)
+    for action in actions:
+        for offset, children, _ in path_branches(root, letters(action)):
+            assert any(node.tokens == children and node._depth == offset for node in every.nodes)
 
 
 def test_a_single_action_is_forced_from_end_to_end() -> None:

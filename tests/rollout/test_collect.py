@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,10 @@ from grue.algos.losses import branch_log_probs, node_entropies
 from grue.errors import ConfigError, DataError, GameError, ModelError
 from grue.games.toy import ToyGame
 from grue.models.policy_model import PolicyModel
+from grue.policy import engine as engine_module
+from grue.policy import trie as trie_module
 from grue.policy.choose import Decoding
+from grue.policy.passes import ON_GPU, Pass, plan_pass
 from grue.rollout.collect import collect
 from grue.rollout.pack import collate, samples
 from grue.types import Episode, Observation, Outcome, Task
@@ -45,13 +49,47 @@ def actions(episodes: Sequence[Episode]) -> list[list[str]]:
 def close(one: Sequence[Episode], other: Sequence[Episode]) -> None:
     """The same games, and numbers equal but for rounding."""
     for a, b in zip(one, other, strict=True):
-        assert (a.task, a.outcome, a.segments, a.final) == (b.task, b.outcome, b.segments, b.final)
+        # bare truth values: pytest would take minutes to say how whole episodes differ
+        same = (a.task, a.outcome, a.segments, a.final) == (b.task, b.outcome, b.segments, b.final)
+        assert same, a.task
         for x, y in zip(a.turns, b.turns, strict=True):
             assert (x.action, x.observation, x.reward, x.branches) == (y.action, y.observation, y.reward, y.branches)
             assert (x.segment, x.state_position) == (y.segment, y.state_position)
             assert x.log_prob == pytest.approx(y.log_prob, abs=1e-5)
             assert x.entropy == pytest.approx(y.entropy, abs=1e-5)
             assert x.value == pytest.approx(y.value, abs=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "look"), [("choose", 32), ("choose", 1), ("choose", 0), ("think", 32), ("think", 1)])
+def test_a_look_ahead_saves_passes_and_changes_nothing(kind: str, look: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU every choice of a turn is read along with the observation, but for what lies further than `look`."""
+    player, tasks = tiny.player(MODEL, kind=kind, thought_tokens=2), tiny.tasks(8)
+    passes = 0
+
+    def counted(*arguments: Any) -> Pass:
+        nonlocal passes
+        passes += 1
+        return plan_pass(*arguments)
+
+    def played() -> tuple[list[Episode], int]:
+        before, seats = passes, [games.make("toy") for _ in range(8)]
+        return collect(player, seats, tasks, SAMPLED, columns=640), passes - before
+
+    monkeypatch.setattr(engine_module, "plan_pass", counted)
+    plain, usual = played()
+    monkeypatch.setattr(engine_module, "ON_CPU", ON_GPU)
+    monkeypatch.setattr(trie_module, "LOOK", look)
+    player = tiny.player(MODEL, kind=kind, thought_tokens=2)  # tries remember how far they are read
+    ahead, needed = played()
+    close(ahead, plain)
+    rounds = max(episode.steps for episode in plain)
+    longest = max(len(turn.branches) for episode in plain for turn in episode.turns)
+    assert longest > 1  # else there is nothing to save
+    if kind == "choose":
+        assert usual > rounds
+        assert needed == rounds if look == 32 else rounds <= needed <= usual
+    else:
+        assert needed < usual if look == 32 else needed <= usual
 
 
 def test_a_batch_of_1_plays_like_a_batch_of_16() -> None:

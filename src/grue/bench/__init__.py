@@ -22,9 +22,11 @@ def main(name: str, settings: Sequence[str] = (), *, say: Say | None = None, **s
     arguments of the benchmark's `run`. `say` is told what is going on. Raises ConfigError for an unknown name.
     """
     run = run_of(name)
+    from grue import heap
     from grue.config import load_config
 
-    return run(load_config("cooking16", list(settings)), say or _silent, **sizes)
+    with heap.seldom_collected():  # as in every stage
+        return run(load_config("cooking16", list(settings)), say or _silent, **sizes)
 
 
 def run_of(name: str) -> Callable[..., dict[str, Any]]:

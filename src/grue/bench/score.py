@@ -57,8 +57,8 @@ def run(
             before, now = prompts[row]
             engine.reset(row, len(before))
             query = Query(row, state_actions(actions), len(before) + len(now), random.Random(0), now)
-            (scores_C,) = policy.scores(engine, [Decision(query, candidates=candidates)])[1]
-            return scores_C
+            scores_BC: torch.Tensor = policy.scores(engine, [Decision(query, candidates=candidates)])[1]
+            return scores_BC[0]
 
         def baseline(row: int) -> torch.Tensor:
             before, now = prompts[row]

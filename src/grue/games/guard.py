@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 
 from grue.errors import GameError
 
@@ -27,6 +28,11 @@ def clean_action(action: str) -> str:
     """
     if not isinstance(action, str):
         raise GameError(f"an action must be a str, not {type(action).__name__}", hint="decode the model's output first")
+    return _cleaned(action)
+
+
+@lru_cache(maxsize=4_000)
+def _cleaned(action: str) -> str:
     line = " ".join(action[: 20 * MAX_ACTION].split())
     if not line.isprintable():
         line = "".join(char if _is_clean(char) else "?" for char in line)

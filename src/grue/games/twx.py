@@ -8,6 +8,7 @@ more step pass.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from grue.errors import ConfigError, GameError
@@ -214,6 +215,7 @@ class TwxGame:
         )
 
 
+@lru_cache(maxsize=4_000)
 def _tidy(text: str) -> str:
     """`text` without white space at the ends of lines, and without empty lines at its ends."""
     return "\n".join(line.rstrip() for line in text.strip("\n").split("\n")).rstrip()

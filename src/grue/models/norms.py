@@ -1,4 +1,4 @@
-"""RMS norms in one kernel of a GPU, where transformers starts eight and keeps copies in float32 for the backward pass."""
+"""RMS norms in one kernel of a GPU. Transformers starts eight, and keeps float32 copies for the backward pass."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ def fuse_norms(model: nn.Module) -> None:
         if kind not in known:
             known[kind] = _offset(module)
         if (offset := known[kind]) is not None:
-            module.grue_eps, module.grue_offset = _eps(module), offset
-            module.__class__ = type(kind.__name__, (_Fused, kind), {})
+            norm: Any = module
+            norm.grue_eps, norm.grue_offset = _eps(module), offset
+            norm.__class__ = type(kind.__name__, (_Fused, kind), {})
 
 
 def _eps(module: nn.Module) -> float | None:

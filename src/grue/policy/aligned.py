@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import token_log_probs
-from grue.policy.choose import Decision, Decoding, Lesson, Query, draw, longest, read
+from grue.policy.choose import Decision, Decoding, Lesson, Query, draw, read
 from grue.policy.engine import Engine
 from grue.policy.tree import CandidateTree, candidate_tree
 from grue.policy.trie import Node, TrieCache
@@ -93,8 +93,7 @@ class AlignedPolicy:
 
     def room(self, actions: Sequence[str]) -> int:
         """Tokens of the longest valid action; the trees are not part of the sequence. AlikeError as in `choose`."""
-        self.tries(tuple(actions))
-        return longest(self.encoder, actions)
+        return self.tries.longest(tuple(actions))
 
     @torch.inference_mode()
     def act(self, engine: Engine, queries: Sequence[Query], decoding: Decoding) -> list[Decision]:

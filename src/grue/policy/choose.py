@@ -9,7 +9,6 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import accumulate
 
 import torch
@@ -17,13 +16,10 @@ import torch
 from grue.errors import ConfigError
 from grue.models.policy_model import PolicyModel
 from grue.policy.engine import Engine
-from grue.policy.trie import Node, TrieCache, choices, path_branches
+from grue.policy.trie import Node, TrieCache, joined, path_branches
 from grue.policy.weigh import action_probabilities
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn
-
-
-LOOK = 32  # tokens of a trie that are read ahead; what lies beyond takes another pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +93,15 @@ class Decision:
 
     def follow_forced(self) -> bool:
         """Walk down while there is no choice. True when an action has been reached."""
-        while len(self.node.tokens) == 1:
+        if self.action:
+            return True
+        while len(self.node.tokens) == 1 and self.node.only is None:
             self.taken.append(self.node.tokens[0])
             self.node = self.node.child(0)
-        if self.node.action is None:
+        if self.node.only is None:
             return False
-        self.action = self.node.action
+        rest, self.action = self.node.only
+        self.taken += rest
         return True
 
 
@@ -127,9 +126,7 @@ def draw(
 def read(model: PolicyModel, engine: Engine, queries: Sequence[Query]) -> tuple[torch.Tensor, list[Decision]]:
     """Feed what is unread: the states (B, hidden), and decisions that have yet to be found."""
     hidden_BH = engine.feed([query.row for query in queries], [query.unread for query in queries])
-    return hidden_BH, [
-        Decision(query, value) for query, value in zip(queries, model.values(hidden_BH), strict=True)
-    ]
+    return hidden_BH, [Decision(query, value) for query, value in zip(queries, model.values(hidden_BH), strict=True)]
 
 
 def longest(encoder: Encoder, actions: Sequence[str]) -> int:
@@ -141,20 +138,18 @@ class ChoosePolicy:
     """Batched decisions over a PolicyModel used for inference. `encoder` and the tries are shared by all episodes."""
 
     needs_actions = True  # the game must list its valid actions
+    looks_ahead = True  # where the engine does
 
     def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
         self.model, self.encoder = model, encoder
-        self.tries = tries = TrieCache(encoder.action)
-        # by way of a variable: a cache that held this policy would keep its model
-        self._choices = lru_cache(maxsize=4_000)(lambda actions, most: choices(tries(actions), most))
+        self.tries = TrieCache(encoder.action)
 
     def room(self, actions: Sequence[str]) -> int:
         """Tokens of the longest valid action: kept free, so that a decision never has to stop half way.
 
         AlikeError where two cannot be told apart, which is said here of one game and not amid all of them.
         """
-        self.tries(tuple(actions))
-        return longest(self.encoder, actions)
+        return self.tries.longest(tuple(actions))
 
     def act(self, engine: Engine, queries: Sequence[Query], decoding: Decoding) -> list[Decision]:
         """A finished decision for each query."""
@@ -169,40 +164,63 @@ class ChoosePolicy:
     ) -> torch.Tensor:
         """Feed ids[i] to the row of decisions[i], and walk the tries down to an action each.
 
-        Returns the states (B, hidden) behind `ids`. What is chosen behind these takes another pass for each depth at
-        which tries branch, unless the engine looks ahead: then it is known already, but for what lies too far.
+        Returns the states (B, hidden) behind `ids`. Every further depth at which tries branch takes another pass,
+        unless the engine looks ahead: then all is known already, but for what lies too far.
         """
-        rows = [decision.query.row for decision in decisions]
-        known = [self._choices(decision.query.actions, LOOK if engine.looks_ahead else 0) for decision in decisions]
-        if engine.looks_ahead:
-            hidden_NH = engine.look_ahead(rows, ids, [found.tree for found in known])
+        if engine.looks_ahead and self.looks_ahead:
+            states_BH = self._decide_ahead(engine, decisions, ids, decoding)
         else:
-            hidden_NH = engine.feed(rows, ids)
+            for decision in decisions:
+                decision.node = self.tries(decision.query.actions)
+            states_BH = engine.feed([decision.query.row for decision in decisions], ids)
+            # a node that follows a forced token has to be fed it first; the others begin at the state
+            at_state = [place for place, decision in enumerate(decisions) if len(decision.node.tokens) > 1]
+            if at_state:
+                self.decide([decisions[place] for place in at_state], states_BH[at_state], decoding)
+        undecided = list(decisions)
+        while undecided := [decision for decision in undecided if not decision.follow_forced()]:
+            hidden_BH = engine.feed([d.query.row for d in undecided], [d.unread() for d in undecided])
+            for decision in undecided:
+                decision.fed = len(decision.taken)
+            self.decide(undecided, hidden_BH, decoding)
+        return states_BH
+
+    @torch.inference_mode()
+    def _decide_ahead(
+        self, engine: Engine, decisions: Sequence[Decision], ids: Sequence[Sequence[int]], decoding: Decoding
+    ) -> torch.Tensor:
+        """The same with a look ahead: one pass, one product with the output layer, and draws from what came of it."""
+        known = [self.tries.choices(decision.query.actions) for decision in decisions]
+        rows, trees = [decision.query.row for decision in decisions], [found.tree for found in known]
+        hidden_NH = engine.look_ahead(rows, ids, trees)
+        states = list(accumulate((1 + len(tree.tokens) for tree in trees[:-1]), initial=0))
+        first = list(accumulate((len(found.nodes) for found in known), initial=0))
+        read_K, children_KC = joined(known, states)
+        logits_KC = self.model.logits(
+            hidden_NH[torch.from_numpy(read_K).to(hidden_NH.device)],
+            torch.from_numpy(children_KC).to(hidden_NH.device),
+        ).cpu()
         for decision, found in zip(decisions, known, strict=True):
             decision.node = found.root
-        states = list(accumulate((1 + len(found.tree.tokens) for found in known[:-1]), initial=0))
-        undecided = list(zip(decisions, known, states, strict=True))
-        while undecided := [each for each in undecided if not each[0].follow_forced()]:
-            read = [(d, state + found.places[d.node]) for d, found, state in undecided if d.node in found.places]
-            if read:
-                here_BH = hidden_NH[torch.tensor([place for _, place in read], device=hidden_NH.device)]
-                self.decide([decision for decision, _ in read], here_BH, decoding)
-                continue
-            left = [decision for decision, _, _ in undecided]
-            here_BH = engine.feed([decision.query.row for decision in left], [decision.unread() for decision in left])
-            for decision in left:
-                decision.fed = len(decision.taken)
-            self.decide(left, here_BH, decoding)
+        undecided = list(zip(decisions, known, first, strict=False))
+        while undecided := [
+            each for each in undecided if not each[0].follow_forced() and each[0].node in each[1].nodes
+        ]:
+            places = [first + found.nodes[decision.node] for decision, found, first in undecided]
+            self._draw([decision for decision, _, _ in undecided], logits_KC[places], decoding)
         return hidden_NH[torch.tensor(states, device=hidden_NH.device)]
 
     @torch.inference_mode()
     def decide(self, decisions: Sequence[Decision], hidden_BH: torch.Tensor, decoding: Decoding) -> None:
-        """One branching node for each decision: draw a child, record the branch, step down and along forced tokens."""
+        """One branching node for each decision, whose state is in hidden_BH: draw a child, step down."""
         widest = max(len(d.node.tokens) for d in decisions)
         children = [list(d.node.tokens) + [-1] * (widest - len(d.node.tokens)) for d in decisions]
-        logits = self.model.logits(hidden_BH, torch.tensor(children, device=hidden_BH.device))
+        self._draw(decisions, self.model.logits(hidden_BH, torch.tensor(children, device=hidden_BH.device)), decoding)
+
+    def _draw(self, decisions: Sequence[Decision], logits_BC: torch.Tensor, decoding: Decoding) -> None:
+        """Draw a child of the node of each decision, record the branch, and step down."""
         counts = [len(d.node.tokens) for d in decisions]
-        drawn = draw(logits, counts, [d.query.rng for d in decisions], decoding)
+        drawn = draw(logits_BC, counts, [d.query.rng for d in decisions], decoding)
         for decision, pick, log_prob, entropy in zip(decisions, *drawn, strict=True):
             decision.branches.append(Branch(decision.position, decision.node.tokens, pick))
             decision.log_prob += log_prob

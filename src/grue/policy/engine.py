@@ -68,8 +68,7 @@ class Engine:
         self._cache = ragged_cache(self.decoder.config, slots, self._grouping.rounded(columns), self._plan)
         self._states = [layer for layer in self._cache.layers if isinstance(layer, StateLayer)]
         self._cache_argument = cache_argument(self.decoder)
-        # each pass costs a GPU much the same, whatever it reads: what may have to be read behind is better read at once
-        self.looks_ahead = self.device.type != "cpu" and not self._recurrent
+        self.looks_ahead = self._grouping.ahead and not self._recurrent
 
     def _grouped(self) -> Grouping:
         on = ON_CPU if self.device.type == "cpu" else ON_GPU
@@ -112,9 +111,7 @@ class Engine:
         return torch.stack([last[row] for row in rows])
 
     @torch.inference_mode()
-    def look_ahead(
-        self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree]
-    ) -> torch.Tensor:
+    def look_ahead(self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree]) -> torch.Tensor:
         """`feed`, and in the same pass a look at the tokens of trees[i] behind them; of both there may be none.
 
         Returns states (N, hidden): for each row that of the last of ids[i], if there is one, then those of its tree.

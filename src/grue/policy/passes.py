@@ -28,11 +28,13 @@ class Grouping:
     with `widths` None all rows of a group have equally many. How many keys a group reads is rounded up to `round_to`.
     With `slots` a group with at least half of so many rows takes in the others of the cache, as padding: then keys and
     values are read where they lie. Beyond the last of `widths` padding is dear, and only all rows are read so.
+    With `ahead` what may be chosen is read along with the state, not in passes of their own.
     """
 
     widths: tuple[int, ...] | None
     round_to: int = 1
     slots: int | None = None
+    ahead: bool = False
 
     def rounded(self, length: int) -> int:
         return -(-length // self.round_to) * self.round_to
@@ -46,9 +48,10 @@ class Grouping:
 
 
 # On a CPU arithmetic takes time, so there is little padding. On a GPU each call does, whatever its size, and so does a
-# copy of keys; torch's kernel wants masks whose length is a multiple of 8, or copies them in every layer.
+# copy of keys, so what may have to be read soon is read at once. Torch's kernel wants masks whose length is a multiple
+# of 8, or copies them in every layer.
 ON_CPU = Grouping((6, 12, 18, 24, 40))
-ON_GPU = Grouping((48,), round_to=64)
+ON_GPU = Grouping((48,), round_to=64, ahead=True)
 
 
 @dataclass(frozen=True, slots=True)

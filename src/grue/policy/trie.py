@@ -11,13 +11,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 from grue.errors import ModelError
 from grue.policy.tree import TokenTree
 
 Path = tuple[tuple[int, ...], str]  # ids of an action, the action
+LOOK = 32  # tokens of a trie that are read ahead; what lies beyond takes another pass
 
 
 class AlikeError(ModelError):
@@ -27,10 +31,11 @@ class AlikeError(ModelError):
 class Node:
     """A trie node. `action` is set where an action ends (always a leaf: actions end with a newline).
 
+    `only` is set where one action alone lies under it: (the rest of its ids, the action).
     Children are made when they are first asked for: most of a trie is never walked.
     """
 
-    __slots__ = ("_depth", "_groups", "_nodes", "action", "tokens")
+    __slots__ = ("_depth", "_groups", "_nodes", "action", "only", "tokens")
 
     def __init__(self, paths: Sequence[Path] = (), depth: int = 0) -> None:
         """The node under which all of `paths` lie, which have their first `depth` ids in common."""
@@ -41,6 +46,7 @@ class Node:
                 self.action = path[1]
             else:
                 groups.setdefault(path[0][depth], []).append(path)
+        self.only = (paths[0][0][depth:], paths[0][1]) if len(paths) == 1 else None
         self.tokens = tuple(groups)  # token id of each child
         self._groups, self._depth = groups, depth
         self._nodes: dict[int, Node] = {}
@@ -51,6 +57,12 @@ class Node:
         if found is None:
             found = self._nodes[index] = Node(self._groups[self.tokens[index]], self._depth + 1)
         return found
+
+    def longest(self) -> int:
+        """Ids of the longest way down from here."""
+        return (
+            max((len(path[0]) for group in self._groups.values() for path in group), default=self._depth) - self._depth
+        )
 
     def shared(self) -> list[int]:
         """Places of the children under which several actions lie, and so a choice."""
@@ -76,26 +88,19 @@ def build_trie(actions: Sequence[str], encode: Callable[[str], Sequence[int]]) -
     return Node(paths)
 
 
-class TrieCache:
-    """Tries by action list. States repeat, within a game and between games."""
-
-    def __init__(self, encode: Callable[[str], Sequence[int]], size: int = 4_000) -> None:
-        self._build = lru_cache(maxsize=size)(lambda actions: build_trie(actions, encode))
-
-    def __call__(self, actions: tuple[str, ...]) -> Node:
-        return self._build(actions)
-
-
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Nodes of the trie under `root` at which something is chosen, and the tokens to read so that they are known.
+    """What to read of the trie under `root` so that each choice in it is known: K nodes at which something is chosen.
 
-    `places`: where each of these nodes is predicted, 0 for the state and 1 + i for token i of the tree.
+    `nodes`: the place of each among the K. It is predicted at read_K, 0 for the state and 1 + i for token i of `tree`;
+    its children are in children_KC, behind which -1 pads.
     """
 
     root: Node
     tree: TokenTree
-    places: dict[Node, int]
+    nodes: dict[Node, int]
+    read_K: NDArray[np.int64]
+    children_KC: NDArray[np.int64]
 
 
 def choices(root: Node, most: int) -> Choices:
@@ -103,18 +108,66 @@ def choices(root: Node, most: int) -> Choices:
     tokens: list[int] = []
     parents: list[int] = []
     depths: list[int] = []
-    places: dict[Node, int] = {}
+    read: list[int] = []
+    nodes: dict[Node, int] = {}
     waiting = deque([(root, -1, 0)])
     while waiting:
         node, place, depth = waiting.popleft()
         if len(node.tokens) > 1:
-            places[node] = place + 1
+            nodes[node] = len(read)
+            read.append(place + 1)
         for index in node.shared()[: most - len(tokens)]:
             waiting.append((node.child(index), len(tokens), depth + 1))
             tokens.append(node.tokens[index])
             parents.append(place)
             depths.append(depth)
-    return Choices(root, TokenTree(tuple(tokens), tuple(parents), tuple(depths)), places)
+    children_KC = np.full((len(nodes), max((len(node.tokens) for node in nodes), default=0)), -1)
+    for place, node in enumerate(nodes):
+        children_KC[place, : len(node.tokens)] = node.tokens
+    tree = TokenTree(tuple(tokens), tuple(parents), tuple(depths))
+    return Choices(root, tree, nodes, np.array(read, dtype=np.int64), children_KC)
+
+
+def joined(found: Sequence[Choices], states: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(read_K, children_KC) of several, of which the state of each stands at one of `states`, its tree behind it."""
+    read_K = np.concatenate([each.read_K + state for each, state in zip(found, states, strict=True)])
+    children_KC = np.full((len(read_K), max(1, *(each.children_KC.shape[1] for each in found))), -1)
+    first = 0
+    for each in found:
+        count, widest = each.children_KC.shape
+        children_KC[first : first + count, :widest] = each.children_KC
+        first += count
+    return read_K, children_KC
+
+
+class TrieCache:
+    """Tries by action list. States repeat, within a game and between games."""
+
+    def __init__(self, encode: Callable[[str], Sequence[int]], size: int = 4_000) -> None:
+        self._known = lru_cache(maxsize=size)(lambda actions: _Known(build_trie(actions, encode)))
+
+    def __call__(self, actions: tuple[str, ...]) -> Node:
+        return self._known(actions).root
+
+    def longest(self, actions: tuple[str, ...]) -> int:
+        """Tokens of the longest of `actions`."""
+        return self._known(actions).longest
+
+    def choices(self, actions: tuple[str, ...]) -> Choices:
+        """What a look ahead has to read."""
+        return self._known(actions).choices
+
+
+class _Known:
+    """A trie, and what is made of it once."""
+
+    def __init__(self, root: Node) -> None:
+        self.root = root
+        self.longest = root.longest()
+
+    @cached_property
+    def choices(self) -> Choices:
+        return choices(self.root, LOOK)
 
 
 def path_branches(root: Node, ids: Sequence[int]) -> list[tuple[int, tuple[int, ...], int]]:

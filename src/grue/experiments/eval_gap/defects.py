@@ -81,6 +81,8 @@ class TopKPolicy(ChoosePolicy):
     Where no child is in the top k, the likeliest one is taken.
     """
 
+    looks_ahead = False
+
     def __init__(self, model: PolicyModel, encoder: Encoder, top_k: int) -> None:
         super().__init__(model, encoder)
         self.top_k = top_k
