@@ -462,7 +462,7 @@ def test_a_checkpoint_in_4_bits_computes_in_the_format_that_is_asked_for(
 
 
 def test_latent_attention_is_read_in_8_bits(folders: dict[str, Path]) -> None:
-    """Its inputs have four dimensions, which bitsandbytes cannot take on a CPU."""
+    """Its inputs have four dimensions, which bitsandbytes cannot take."""
     pytest.importorskip("bitsandbytes")
     model, episodes = played(settings(folders["deepseek"], "model.quantize=int8"), 2)
     assert replay(model, episodes, 1.0).mean < 0.3

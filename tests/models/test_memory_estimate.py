@@ -113,8 +113,8 @@ def test_a_cache_without_keys_and_one_that_cannot_be_filled_without_data_are_cou
 @pytest.mark.parametrize("adapter", ["none", "lora"])
 def test_activations_are_counted_roughly(name: str, adapter: str, folders: dict[str, Path]) -> None:
     """Against everything that autograd keeps in a real pass."""
-    config = settings(folders[name], f"model.adapter={adapter}").model
-    lm, _ = load_model(config)
+    config = settings(folders[name], f"model.adapter={adapter}", "model.dtype=float32").model
+    lm, _ = load_model(config, device="cpu")
     model = PolicyModel(lm)
     batch = collate(samples(tiny.rollouts(tiny.policy_model(), tiny.tasks(4))))
     kept: dict[int, int] = {}

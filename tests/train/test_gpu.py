@@ -25,6 +25,7 @@ from grue.games.play import play
 from grue.interrupt import Interrupted
 from grue.models.load import compute_dtype, load_model
 from grue.policy.engine import Engine
+from grue.policy.tree import TokenTree
 from grue.progress import Progress
 from grue.rollout.pack import samples
 from grue.stages.export import export_run
@@ -206,6 +207,10 @@ def test_the_engine_on_a_gpu(make_model: Callable[[], PreTrainedModel], gpu: Gpu
     waits = gpu.waits
     feed([1], [[6]])
     hidden = feed([2, 0, 4], [[11], [12, 13], [14] * 3])
+    if not recurrent:
+        nothing, tree = TokenTree((), (), ()), TokenTree((1, 2, 3), (-1, 0, -1), (0, 1, 0))
+        assert engine.looks_ahead
+        assert engine.look_ahead([1, 5], [[5], [6, 7]], [tree, nothing]).shape[0] == 5
     assert gpu.waits == waits
     for place, ids in enumerate(([3, 4, 11], [7, 8, 9, 12, 13], [14] * 3)):
         with torch.no_grad():

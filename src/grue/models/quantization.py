@@ -107,9 +107,9 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def read_flat(model: nn.Module) -> None:
-    """Have 8-bit layers on a CPU take inputs of four dimensions, such as latent attention has: bitsandbytes cannot."""
+    """Have 8-bit layers take inputs of four dimensions, such as latent attention has: bitsandbytes cannot."""
     for module in model.modules():
-        if type(module).__name__ == "Linear8bitLt" and module.weight.device.type == "cpu":
+        if type(module).__name__ == "Linear8bitLt":
             module.forward = partial(_flattened, module.forward)
 
 
