@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 import decoders
 import tiny
 from grue import games, load_policy, parallel, stages
+from grue.config import override
 from grue.errors import ConfigError
 from grue.games.play import play
 from grue.interrupt import Interrupted
@@ -29,8 +30,10 @@ from grue.policy.tree import TokenTree
 from grue.progress import Progress
 from grue.rollout.pack import samples
 from grue.stages.export import export_run
+from grue.stages.session import open_session
 from grue.storage import checkpoint
 from grue.storage.contents import checkpoints
+from grue.storage.run import Run
 from grue.train.learner import Learner
 from pretended_gpu import Gpu, OnGpu, pretended
 
@@ -96,6 +99,20 @@ def test_more_processes_than_gpus_are_refused(gpu: Gpu, monkeypatch: pytest.Monk
     with pytest.raises(ConfigError) as caught:
         parallel.join()
     assert "at most 3;" in caught.value.hint
+
+
+def test_one_thread_is_enough_beside_a_gpu(
+    gpu: Gpu, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before, config = torch.get_num_threads(), tiny.config(tiny_folder)
+    try:
+        for threads, expected in ((0, 1), (2, 2)):
+            wanted = override(config, [f"threads={threads}"])
+            with open_session(Run(tmp_path / str(threads), wanted), wanted, QUIET):
+                assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)
 
 
 def _checkpoint(run: Path, stage: str) -> checkpoint.Checkpoint:

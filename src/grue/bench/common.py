@@ -16,7 +16,7 @@ from grue.bench import Say
 from grue.config import Config
 from grue.games import Game, make, tasks
 from grue.hardware import physical_cores
-from grue.models.load import compute_dtype, load_model
+from grue.models.load import compute_dtype, default_device, load_model
 from grue.models.policy_model import PolicyModel
 from grue.prompts.tokens import Encoder
 from grue.types import Task
@@ -93,7 +93,8 @@ def _side(unit: str, timed: list[Timed]) -> dict[str, Any]:
 def threads(config: Config) -> Iterator[int]:
     """The configured number of CPU threads for both sides; what was set before comes back."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    before, wanted = torch.get_num_threads(), config.threads or physical_cores()
+    usual = physical_cores() if default_device() == "cpu" else 1  # as in every stage
+    before, wanted = torch.get_num_threads(), config.threads or usual
     torch.set_num_threads(wanted)
     try:
         yield wanted

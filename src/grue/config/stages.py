@@ -159,7 +159,11 @@ class Config(Stage):
     preset: str = Field("cooking16", description="the preset that this configuration started from")
     seed: int = Field(0, ge=0, lt=2**31, description="seed of every random choice")
     threads: int = Field(
-        0, ge=0, le=4096, description="CPU threads; 0 = OMP_NUM_THREADS, or all physical cores", json_schema_extra=LOCAL
+        0,
+        ge=0,
+        le=4096,
+        description="CPU threads; 0 = OMP_NUM_THREADS, or all physical cores, or 1 where a GPU computes",
+        json_schema_extra=LOCAL,
     )
     track: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = Field(
         (),

@@ -147,18 +147,20 @@ def _seen_of_trees(
     """The same, the places (B, 1, length), where trees begin at the columns `ends_B`."""
     # as if tokens of a tree saw its text alone; what else they see are few pairs, which travel faster than a mask
     seen_BnL, key_places = _seen(np.minimum(starts_B[:, None] + step_Bn, ends_B[:, None] - 1), length, device)
-    found, columns, depths = [], [], []
-    n = step_Bn.shape[1]
-    for row, (start, end, tree) in enumerate(zip(starts_B.tolist(), ends_B.tolist(), trees, strict=True)):
-        if tree is not None and tree.tokens:
-            places, above = tree.sights()
-            found.append((row * n + end - start + places) * length + end + above)
-            columns.append(row * length + end + np.arange(len(tree.tokens)))
-            depths.append(end + np.array(tree.depths))
-    if not found:
+    n, no = step_Bn.shape[1], TokenTree((), (), ())
+    some = [tree or no for tree in trees]
+    sights = [tree.sights() for tree in some]
+    rows_P = np.repeat(np.arange(len(some)), [len(seeing) for seeing, _ in sights])
+    seeing_P, seen_P = (np.concatenate([pair[side] for pair in sights]) for side in (0, 1))
+    if not len(rows_P):
         return seen_BnL, key_places
-    seen_BnL.view(-1).index_fill_(0, torch.from_numpy(np.concatenate(found)).to(device), True)
-    places_BL = key_places[0].repeat(len(trees), 1)
-    given_2C = torch.from_numpy(np.stack([np.concatenate(columns), np.concatenate(depths)])).to(device)
-    places_BL.view(-1).index_copy_(0, given_2C[0], given_2C[1])
+    queries_P = rows_P * n + (ends_B - starts_B)[rows_P] + seeing_P
+    flat_P = queries_P * length + ends_B[rows_P] + seen_P
+    seen_BnL.view(-1).index_fill_(0, torch.from_numpy(flat_P).to(device), True)
+    rows_T = np.repeat(np.arange(len(some)), [len(tree.tokens) for tree in some])
+    places_T = ends_B[rows_T] + np.concatenate([np.array(tree.depths, dtype=np.int64) for tree in some])
+    columns_T = ends_B[rows_T] + np.concatenate([np.arange(len(tree.tokens)) for tree in some])
+    places_BL = key_places[0].repeat(len(some), 1)
+    given_2T = torch.from_numpy(np.stack([rows_T * length + columns_T, places_T])).to(device)
+    places_BL.view(-1).index_copy_(0, given_2T[0], given_2T[1])
     return seen_BnL, places_BL[:, None]

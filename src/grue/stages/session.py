@@ -142,6 +142,8 @@ def _threads(processes: Processes) -> int:
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked) and processes.count == 1:  # a launcher sets it to 1 for several
         return int(asked)
+    if default_device() != "cpu":
+        return 1  # what is left to a CPU is small: more threads only wait for one another, and keep games from theirs
     return max(1, physical_cores() // min(processes.count, processes_here()))
 
 
