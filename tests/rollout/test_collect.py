@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,8 @@ from grue.games.toy import ToyGame
 from grue.models.policy_model import PolicyModel
 from grue.policy import engine as engine_module
 from grue.policy import trie as trie_module
-from grue.policy.choose import Decoding
+from grue.policy.choose import Decoding, Query
+from grue.policy.engine import Engine
 from grue.policy.passes import ON_GPU, Pass, plan_pass
 from grue.rollout.collect import collect
 from grue.rollout.pack import collate, samples
@@ -90,6 +92,20 @@ def test_a_look_ahead_saves_passes_and_changes_nothing(kind: str, look: int, mon
         assert needed == rounds if look == 32 else rounds <= needed <= usual
     else:
         assert needed < usual if look == 32 else needed <= usual
+
+
+def test_a_look_ahead_where_nothing_is_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all rows, then in one of them."""
+    monkeypatch.setattr(engine_module, "ON_CPU", ON_GPU)
+    player, ids = tiny.policy(MODEL), [1, 2, 3]
+    engine, rng = Engine(MODEL.base_lm(), 3, 96), random.Random(0)
+    alone = player.act(engine, [Query(row, ("look",), 3, rng, ids) for row in range(3)], SAMPLED)
+    assert [decision.action for decision in alone] == ["look"] * 3 and engine.lengths == [3, 3, 3]
+    mixed = [Query(0, ("look",), 6, rng, ids), Query(1, ("look", "open sack", "open box"), 4, rng, [4])]
+    forced, chosen = player.act(engine, mixed, SAMPLED)
+    assert (forced.log_prob, forced.branches, tuple(forced.taken)) == (0.0, [], player.encoder.action("look"))
+    assert chosen.log_prob < 0 and tuple(chosen.taken) == player.encoder.action(chosen.action)
+    assert engine.lengths == [6, 4, 3]
 
 
 def test_a_batch_of_1_plays_like_a_batch_of_16() -> None:
