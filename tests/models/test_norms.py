@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +20,11 @@ from pretended_gpu import pretended
 WITHOUT = (decoders.gpt2, decoders.falcon, decoders.phi)  # their norms subtract the mean
 # of experts transformers gives to a kernel that CPUs have not
 RUNNING = [make for make in decoders.ARCHITECTURES if make not in (decoders.gpt_oss, decoders.deepseek)]
+
+
+needs_stand_in = pytest.mark.skipif(
+    Version(torch.__version__) < Version("2.13"), reason="the stand-in needs torch 2.13"
+)
 
 
 def fused(model: nn.Module) -> list[_Fused]:
@@ -35,7 +42,7 @@ def made(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
     return model
 
 
-@pytest.mark.skipif(Version(torch.__version__) < Version("2.13"), reason="the stand-in needs torch 2.13")
+@needs_stand_in
 @pytest.mark.parametrize("make", RUNNING)
 @torch.no_grad()
 def test_a_model_on_a_gpu_computes_what_it_computes_on_a_cpu(make: Callable[[], PreTrainedModel]) -> None:
@@ -53,26 +60,53 @@ def test_a_model_on_a_gpu_computes_what_it_computes_on_a_cpu(make: Callable[[], 
     assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
 
 
+@needs_stand_in
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("make", [decoders.llama, decoders.gemma3])
-def test_norms_of_both_kinds_have_the_gradients_that_they_had(make: Callable[[], PreTrainedModel]) -> None:
-    """Gemma adds 1 to the weight."""
-    model = made(make)
+def test_norms_of_both_kinds_have_the_numbers_and_gradients_that_they_had(
+    make: Callable[[], PreTrainedModel], dtype: torch.dtype
+) -> None:
+    """Gemma adds 1 to the weight, which in 16 bits must not cost the weight its digits."""
+    model = made(make).to(dtype)
     fuse_norms(model)
-    norm = fused(model)[0]
-    kernel: list[torch.Tensor] = []
-    for forward in (type(norm).__mro__[2].forward, kernel_of):  # type: ignore[attr-defined]
-        states = torch.linspace(-2, 3, 3 * len(norm.weight)).view(3, -1).requires_grad_()
-        norm.weight.grad = None
-        forward(norm, states).square().sum().backward()
-        assert states.grad is not None and norm.weight.grad is not None
-        kernel += [states.grad, norm.weight.grad]
-    assert torch.allclose(kernel[0], kernel[2], atol=1e-5) and torch.allclose(kernel[1], kernel[3], atol=1e-4)
+    norm: Any = fused(model)[0]
     assert norm.grue_offset == (make is decoders.gemma3)
+    found: list[list[torch.Tensor]] = []
+    for place in (nullcontext(), pretended()):
+        with place:
+            device = "cpu" if not found else "cuda"
+            there = deepcopy(norm).to(device)
+            states = torch.linspace(-2, 3, 3 * len(norm.weight)).view(3, -1).to(dtype).requires_grad_()
+            out = there(states.to(device))
+            out.float().square().sum().backward()
+            found.append([out.detach().cpu(), states.grad, there.weight.grad.cpu()])
+            assert out.dtype is dtype
+    rough = 1e-5 if dtype is torch.float32 else 0.03  # gradients of states are differences, which 16 bits round
+    for usual, kernel in zip(*found, strict=True):
+        assert float((kernel - usual).float().norm()) < rough * float(usual.float().norm())
 
 
-def kernel_of(norm: _Fused, states: torch.Tensor) -> torch.Tensor:
-    weight = norm.weight + norm.grue_offset
-    return nn.functional.rms_norm(states, weight.shape, weight, norm.grue_eps)
+@needs_stand_in
+@pytest.mark.parametrize("make", [decoders.llama, decoders.gemma3])
+def test_autocast_does_not_make_float32_of_16_bits(
+    make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torch 2.12 does on a GPU, where the pretended one has a CPU's autocast."""
+    kernel = nn.functional.rms_norm
+
+    def as_on_a_gpu(states: torch.Tensor, shape: Any, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        raised = torch.is_autocast_enabled("cuda")
+        return kernel(states.float(), shape, weight.float(), eps) if raised else kernel(states, shape, weight, eps)
+
+    model = made(make).to(torch.bfloat16)
+    fuse_norms(model)
+    norm: Any = fused(model)[0]
+    states = torch.ones(2, len(norm.weight), dtype=torch.bfloat16)
+    monkeypatch.setattr(nn.functional, "rms_norm", as_on_a_gpu)
+    with pretended(), torch.autocast("cuda", dtype=torch.bfloat16):
+        there, given = norm.to("cuda"), states.to("cuda")
+        assert as_on_a_gpu(given, (states.shape[1],), there.weight, 1e-6).dtype is torch.float32
+        assert there(given).dtype is torch.bfloat16
 
 
 class HalfRMSNorm(nn.Module):

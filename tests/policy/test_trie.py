@@ -106,6 +106,7 @@ def test_a_single_action_is_forced_from_end_to_end() -> None:
     assert path_branches(root, letters("wait")) == []
     decision = Decision(Query(0, ("wait",), 0, random.Random(0), [1]), node=root)
     assert decision.follow_forced()
+    assert decision.follow_forced()  # where it has arrived it stays
     assert (decision.taken, decision.action, decision.log_prob) == (letters("wait"), "wait", 0.0)
 
 

@@ -89,12 +89,16 @@ def _side(unit: str, timed: list[Timed]) -> dict[str, Any]:
     }
 
 
+def usual_threads() -> int:
+    """CPU threads where `threads` does not say: a core each, or one beside a GPU, as a stage has."""
+    return physical_cores() if default_device() == "cpu" else 1
+
+
 @contextmanager
 def threads(config: Config) -> Iterator[int]:
     """The configured number of CPU threads for both sides; what was set before comes back."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    usual = physical_cores() if default_device() == "cpu" else 1  # as in every stage
-    before, wanted = torch.get_num_threads(), config.threads or usual
+    before, wanted = torch.get_num_threads(), config.threads or usual_threads()
     torch.set_num_threads(wanted)
     try:
         yield wanted

@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from grue.bench import Say
+from grue.bench.common import usual_threads
 from grue.bench.random_model import make_model
 from grue.config import Config, override
 from grue.errors import ConfigError, ModelError, needs
-from grue.hardware import physical_cores
 from grue.models.sources import EMBEDDED
 
 ARMS = ("shared", "separate", "unquantised")
@@ -69,7 +69,7 @@ def run(
         changed = [
             "model.adapter=lora",
             "model.quantize=nf4",
-            f"threads={config.threads or physical_cores()}",
+            f"threads={config.threads or usual_threads()}",
         ]
         small = make_model(Path(folder) / "small", config, 64, 1)
         if config.model.name == EMBEDDED:

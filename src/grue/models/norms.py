@@ -18,14 +18,21 @@ class _Fused(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         if not hidden_states.is_cuda or hidden_states.dtype is not self.weight.dtype:
-            found: torch.Tensor = super().forward(hidden_states)
-            return found
-        weight = self.weight + self.grue_offset if self.grue_offset else self.weight
-        return nn.functional.rms_norm(hidden_states, weight.shape, weight, self.grue_eps)
+            stock: torch.Tensor = super().forward(hidden_states)
+            return stock
+        states, weight = hidden_states, self.weight
+        if self.grue_offset:  # 1 + weight in 16 bits would lose what the weight has learnt
+            states, weight = states.float(), weight.float() + self.grue_offset
+        with torch.autocast("cuda", enabled=False):  # since torch 2.12 it would make float32 of 16 bits
+            found = nn.functional.rms_norm(states, weight.shape, weight, self.grue_eps)
+        return found.to(hidden_states.dtype)
 
 
 def fuse_norms(model: nn.Module) -> None:
-    """Have torch's kernel compute the RMS norms of `model` for which it gives what their own code gives."""
+    """Have torch's kernel compute the RMS norms of `model` for which it gives what their own code gives.
+
+    Their classes are made here, so such a model can be copied and saved, but not pickled whole.
+    """
     known: dict[type, float | None] = {}  # class of norm -> what is added to its weight; None: something else
     for module in model.modules():
         kind = type(module)

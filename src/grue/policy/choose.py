@@ -42,9 +42,9 @@ class Decoding:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A seat that is to act: its row in the engine, the valid actions, and its segment: len(ids), and the last ones.
+    """A seat that is to act: its row in the engine, the valid actions, and how long its segment is.
 
-    `unread` are those that the engine has not been fed, at least one.
+    `unread` are the last ids of the segment, which the engine has not been fed; at least one.
     """
 
     row: int
@@ -93,8 +93,6 @@ class Decision:
 
     def follow_forced(self) -> bool:
         """Walk down while there is no choice. True when an action has been reached."""
-        if self.action:
-            return True
         while len(self.node.tokens) == 1 and self.node.only is None:
             self.taken.append(self.node.tokens[0])
             self.node = self.node.child(0)
@@ -102,6 +100,7 @@ class Decision:
             return False
         rest, self.action = self.node.only
         self.taken += rest
+        self.node = Node([((), self.action)])  # there is no further to go
         return True
 
 
@@ -194,7 +193,7 @@ class ChoosePolicy:
         rows, trees = [decision.query.row for decision in decisions], [found.tree for found in known]
         hidden_NH = engine.look_ahead(rows, ids, trees)
         states = list(accumulate((1 + len(tree.tokens) for tree in trees[:-1]), initial=0))
-        first = list(accumulate((len(found.nodes) for found in known), initial=0))
+        firsts = list(accumulate((len(found.nodes) for found in known[:-1]), initial=0))
         read_K, children_KC = joined(known, states)
         logits_KC = self.model.logits(
             hidden_NH[torch.from_numpy(read_K).to(hidden_NH.device)],
@@ -202,7 +201,7 @@ class ChoosePolicy:
         ).cpu()
         for decision, found in zip(decisions, known, strict=True):
             decision.node = found.root
-        undecided = list(zip(decisions, known, first, strict=False))
+        undecided = list(zip(decisions, known, firsts, strict=True))
         while undecided := [
             each for each in undecided if not each[0].follow_forced() and each[0].node in each[1].nodes
         ]:

@@ -112,7 +112,7 @@ class Engine:
 
     @torch.inference_mode()
     def look_ahead(self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree]) -> torch.Tensor:
-        """`feed`, and in the same pass a look at the tokens of trees[i] behind them; of both there may be none.
+        """`feed`, and in the same pass a look at the tokens of trees[i] behind them; of either there may be none.
 
         Returns states (N, hidden): for each row that of the last of ids[i], if there is one, then those of its tree.
         Every token of a tree sees the sequence and the tokens above it, so many continuations share one cache

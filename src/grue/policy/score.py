@@ -41,7 +41,6 @@ class ScorePolicy:
         return tuple(Candidate(ids, self._divisor(action, ids)) for action, ids in self._encoded(actions))
 
     @torch.inference_mode()
-    @torch.inference_mode()
     def act(self, engine: Engine, queries: Sequence[Query], decoding: Decoding) -> list[Decision]:
         """A finished decision for each query."""
         decisions = [Decision(query, candidates=self.candidates(query.actions)) for query in queries]
@@ -51,9 +50,9 @@ class ScorePolicy:
             drawn = draw(scores_BC, counts, [decision.query.rng for decision in part], decoding)
             found = zip(part, self.model.values(hidden_BH), *drawn, strict=True)
             for decision, value, pick, log_prob, entropy in found:
-                decision.value, decision.log_prob, decision.entropy = value, log_prob, entropy
-                chosen = decision.candidates[pick]
+                decision.value, chosen = value, decision.candidates[pick]
                 if len(decision.candidates) > 1:
+                    decision.log_prob, decision.entropy = log_prob, entropy
                     decision.branches = [Branch(decision.position, tuple(range(len(decision.candidates))), pick)]
                 else:
                     decision.candidates = ()  # there was nothing to choose

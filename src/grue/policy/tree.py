@@ -51,8 +51,11 @@ def _seen(parents: tuple[int, ...]) -> NDArray[np.bool_]:
 
 @lru_cache(maxsize=4_000)
 def _sights(parents: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    places, above = np.nonzero(_seen(parents))
-    return places, above
+    lines: list[tuple[int, ...]] = []
+    for place, parent in enumerate(parents):
+        lines.append((*(lines[parent] if parent >= 0 else ()), place))
+    seeing = np.repeat(np.arange(len(lines)), [len(line) for line in lines])
+    return seeing, np.array([place for line in lines for place in line], dtype=np.int64)
 
 
 def candidate_tree(candidates: Sequence[Candidate]) -> CandidateTree:

@@ -60,9 +60,8 @@ class Node:
 
     def longest(self) -> int:
         """Ids of the longest way down from here."""
-        return (
-            max((len(path[0]) for group in self._groups.values() for path in group), default=self._depth) - self._depth
-        )
+        ends = (len(ids) for group in self._groups.values() for ids, _ in group)
+        return max(ends, default=self._depth) - self._depth
 
     def shared(self) -> list[int]:
         """Places of the children under which several actions lie, and so a choice."""

@@ -55,8 +55,8 @@ class PolicyPlayer:
         if history.seen == 0:
             self._engine.reset(0)
         query = Query(0, actions, len(history.ids), self._rng, history.ids[history.seen :])
-        history.seen = len(history.ids)
         (self.decision,) = self.policy.act(self._engine, [query], self._decoding)
+        history.seen = len(history.ids)  # not before: a pass that fails has read nothing
         self.value = self.decision.value
         history.act(self.decision.taken, self.decision.fed)
         return self.decision.action

@@ -143,7 +143,7 @@ def _threads(processes: Processes) -> int:
     if asked.isdecimal() and int(asked) and processes.count == 1:  # a launcher sets it to 1 for several
         return int(asked)
     if default_device() != "cpu":
-        return 1  # what is left to a CPU is small: more threads only wait for one another, and keep games from theirs
+        return 1  # what is left to a CPU is small: more threads wait for one another, and take cores from the games
     return max(1, physical_cores() // min(processes.count, processes_here()))
 
 
