@@ -152,43 +152,54 @@ class ChoosePolicy:
 
     def act(self, engine: Engine, queries: Sequence[Query], decoding: Decoding) -> list[Decision]:
         """A finished decision for each query."""
-        decisions = [Decision(query) for query in queries]
-        hidden_BH = self.walk(engine, decisions, [query.unread for query in queries], decoding)
+        decisions, ids = [Decision(query) for query in queries], [query.unread for query in queries]
+        if engine.looks_ahead and self.looks_ahead:
+            hidden_BH = self._decide_ahead(engine, decisions, ids, decoding)
+        else:
+            hidden_BH = engine.feed([query.row for query in queries], ids)
+            self._begin(decisions)
+            # a node that follows a forced token has to be fed it first; the others begin at the state
+            at_state = [place for place, decision in enumerate(decisions) if len(decision.node.tokens) > 1]
+            if at_state:
+                self.decide([decisions[place] for place in at_state], hidden_BH[at_state], decoding)
+        self._walk(engine, decisions, decoding)
         for decision, value in zip(decisions, self.model.values(hidden_BH), strict=True):
             decision.value = value
         return decisions
 
-    def walk(
-        self, engine: Engine, decisions: Sequence[Decision], ids: Sequence[Sequence[int]], decoding: Decoding
-    ) -> torch.Tensor:
-        """Feed ids[i] to the row of decisions[i], and walk the tries down to an action each.
-
-        Returns the states (B, hidden) behind `ids`. Every further depth at which tries branch takes another pass,
-        unless the engine looks ahead: then all is known already, but for what lies too far.
-        """
+    def act_behind(self, engine: Engine, decisions: Sequence[Decision], decoding: Decoding) -> None:
+        """Finish decisions of which something has been taken already, the last of it unread."""
         if engine.looks_ahead and self.looks_ahead:
-            states_BH = self._decide_ahead(engine, decisions, ids, decoding)
-        else:
+            unread = [decision.unread() for decision in decisions]
             for decision in decisions:
-                decision.node = self.tries(decision.query.actions)
-            states_BH = engine.feed([decision.query.row for decision in decisions], ids)
-            # a node that follows a forced token has to be fed it first; the others begin at the state
-            at_state = [place for place, decision in enumerate(decisions) if len(decision.node.tokens) > 1]
-            if at_state:
-                self.decide([decisions[place] for place in at_state], states_BH[at_state], decoding)
+                decision.fed = len(decision.taken)
+            self._decide_ahead(engine, decisions, unread, decoding)
+        else:
+            self._begin(decisions)
+        self._walk(engine, decisions, decoding)
+
+    def _begin(self, decisions: Sequence[Decision]) -> None:
+        for decision in decisions:
+            decision.node = self.tries(decision.query.actions)
+
+    def _walk(self, engine: Engine, decisions: Sequence[Decision], decoding: Decoding) -> None:
+        """Walk the tries down to an action each, one pass a depth at which they branch."""
         undecided = list(decisions)
         while undecided := [decision for decision in undecided if not decision.follow_forced()]:
             hidden_BH = engine.feed([d.query.row for d in undecided], [d.unread() for d in undecided])
             for decision in undecided:
                 decision.fed = len(decision.taken)
             self.decide(undecided, hidden_BH, decoding)
-        return states_BH
 
     @torch.inference_mode()
     def _decide_ahead(
         self, engine: Engine, decisions: Sequence[Decision], ids: Sequence[Sequence[int]], decoding: Decoding
     ) -> torch.Tensor:
-        """The same with a look ahead: one pass, one product with the output layer, and draws from what came of it."""
+        """Feed ids[i] to the row of decisions[i], and decide as far as a look ahead tells.
+
+        One pass, one product with the output layer, and draws from what came of it. Returns the states (B, hidden)
+        behind `ids`.
+        """
         known = [self.tries.choices(decision.query.actions) for decision in decisions]
         rows, trees = [decision.query.row for decision in decisions], [found.tree for found in known]
         hidden_NH = engine.look_ahead(rows, ids, trees)

@@ -35,10 +35,7 @@ class ThinkPolicy:
             decision.thought = self.encoder.text(decision.taken)
             decision.taken += self.encoder.after_thought(decision.taken)
             decision.thought_ids = len(decision.taken)
-        unread = [decision.unread() for decision in decisions]
-        for decision in decisions:
-            decision.fed = len(decision.taken)
-        self._choose.walk(engine, decisions, unread, decoding)
+        self._choose.act_behind(engine, decisions, decoding)
         return decisions
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
