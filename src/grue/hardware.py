@@ -36,6 +36,14 @@ def physical_cores() -> int:
     return max(1, int(min(allowed * physical / logical, _container_quota("cpu.max"))))
 
 
+def usual_threads(sharing: int = 1) -> int:
+    """CPU threads of one of `sharing` processes where nobody says how many: its share of the cores, or 1 beside a GPU.
+
+    What a GPU leaves to the CPU is small: more threads wait for one another, and take cores from the games.
+    """
+    return 1 if gpus() else max(1, physical_cores() // sharing)
+
+
 def memory_gib() -> float:
     """Memory that this process may use, in GiB."""
     total: float = min(psutil.virtual_memory().total, _container_quota("memory.max"))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
+from grue import heap
 from grue.errors import ConfigError
 
 Say = Callable[[str], object]
@@ -22,7 +23,6 @@ def main(name: str, settings: Sequence[str] = (), *, say: Say | None = None, **s
     arguments of the benchmark's `run`. `say` is told what is going on. Raises ConfigError for an unknown name.
     """
     run = run_of(name)
-    from grue import heap
     from grue.config import load_config
 
     with heap.seldom_collected():  # as in every stage

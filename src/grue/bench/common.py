@@ -15,8 +15,8 @@ import torch
 from grue.bench import Say
 from grue.config import Config
 from grue.games import Game, make, tasks
-from grue.hardware import physical_cores
-from grue.models.load import compute_dtype, default_device, load_model
+from grue.hardware import usual_threads
+from grue.models.load import compute_dtype, load_model
 from grue.models.policy_model import PolicyModel
 from grue.prompts.tokens import Encoder
 from grue.types import Task
@@ -87,11 +87,6 @@ def _side(unit: str, timed: list[Timed]) -> dict[str, Any]:
         "seconds": round(sum(t.seconds for t in timed), 2),
         "repetitions": len(timed),
     }
-
-
-def usual_threads() -> int:
-    """CPU threads where `threads` does not say: a core each, or one beside a GPU, as a stage has."""
-    return physical_cores() if default_device() == "cpu" else 1
 
 
 @contextmanager

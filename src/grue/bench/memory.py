@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from grue.bench import Say
-from grue.bench.common import usual_threads
 from grue.bench.random_model import make_model
 from grue.config import Config, override
 from grue.errors import ConfigError, ModelError, needs
+from grue.hardware import usual_threads
 from grue.models.sources import EMBEDDED
 
 ARMS = ("shared", "separate", "unquantised")

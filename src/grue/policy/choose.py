@@ -16,6 +16,7 @@ import torch
 from grue.errors import ConfigError
 from grue.models.policy_model import PolicyModel
 from grue.policy.engine import Engine
+from grue.policy.tree import state_places
 from grue.policy.trie import Node, TrieCache, joined, path_branches
 from grue.policy.weigh import action_probabilities
 from grue.prompts.tokens import Encoder
@@ -128,11 +129,6 @@ def read(model: PolicyModel, engine: Engine, queries: Sequence[Query]) -> tuple[
     return hidden_BH, [Decision(query, value) for query, value in zip(queries, model.values(hidden_BH), strict=True)]
 
 
-def longest(encoder: Encoder, actions: Sequence[str]) -> int:
-    """Tokens of the longest of `actions`."""
-    return max((len(encoder.action(action)) for action in actions), default=0)
-
-
 class ChoosePolicy:
     """Batched decisions over a PolicyModel used for inference. `encoder` and the tries are shared by all episodes."""
 
@@ -203,7 +199,7 @@ class ChoosePolicy:
         known = [self.tries.choices(decision.query.actions) for decision in decisions]
         rows, trees = [decision.query.row for decision in decisions], [found.tree for found in known]
         hidden_NH = engine.look_ahead(rows, ids, trees)
-        states = list(accumulate((1 + len(tree.tokens) for tree in trees[:-1]), initial=0))
+        states = state_places(trees)
         firsts = list(accumulate((len(found.nodes) for found in known[:-1]), initial=0))
         read_K, children_KC = joined(known, states)
         logits_KC = self.model.logits(
@@ -214,7 +210,9 @@ class ChoosePolicy:
             decision.node = found.root
         undecided = list(zip(decisions, known, firsts, strict=True))
         while undecided := [
-            each for each in undecided if not each[0].follow_forced() and each[0].node in each[1].nodes
+            (decision, found, first)
+            for decision, found, first in undecided
+            if not decision.follow_forced() and decision.node in found.nodes
         ]:
             places = [first + found.nodes[decision.node] for decision, found, first in undecided]
             self._draw([decision for decision, _, _ in undecided], logits_KC[places], decoding)

@@ -8,15 +8,14 @@ are one tree that shares the cache of the prefix, read in one pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import torch
 
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import candidate_scores
-from grue.policy.choose import Decision, Decoding, Lesson, Query, draw, longest
+from grue.policy.choose import Decision, Decoding, Lesson, Query, draw
 from grue.policy.engine import Engine
-from grue.policy.tree import candidate_tree, flat_paths
+from grue.policy.tree import candidate_tree, flat_paths, state_places
 from grue.policy.weigh import candidate_weights
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn
@@ -34,7 +33,7 @@ class ScorePolicy:
 
     def room(self, actions: Sequence[str]) -> int:
         """Tokens of the longest valid action; the trees themselves are not part of the sequence."""
-        return longest(self.encoder, actions)
+        return max((len(ids) for _, ids in self._encoded(actions)), default=0)
 
     def candidates(self, actions: Sequence[str]) -> tuple[Candidate, ...]:
         """The actions with what their scores are divided by."""
@@ -68,8 +67,7 @@ class ScorePolicy:
         paths = flat_paths([decision.candidates for decision in decisions]).to(hidden_NH.device)
         widest = max(len(decision.candidates) for decision in decisions)
         scores_BC = candidate_scores(self.model.vocabulary_logits, hidden_NH, paths, (len(decisions), widest))
-        states = list(accumulate((1 + len(tree.tokens) for tree in trees[:-1]), initial=0))
-        return hidden_NH[torch.tensor(states, device=hidden_NH.device)], scores_BC
+        return hidden_NH[torch.tensor(state_places(trees), device=hidden_NH.device)], scores_BC
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
         """The one branch, among all valid actions, that a teacher took behind the id at `state_position`."""

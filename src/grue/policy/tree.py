@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -42,10 +43,8 @@ class CandidateTree(TokenTree):
 
 @lru_cache(maxsize=4_000)
 def _seen(parents: tuple[int, ...]) -> NDArray[np.bool_]:
-    seen = np.eye(len(parents), dtype=np.bool_)
-    for place, parent in enumerate(parents):
-        if parent >= 0:
-            seen[place] |= seen[parent]
+    seen = np.zeros((len(parents), len(parents)), dtype=np.bool_)
+    seen[_sights(parents)] = True
     return seen
 
 
@@ -56,6 +55,11 @@ def _sights(parents: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int
         lines.append((*(lines[parent] if parent >= 0 else ()), place))
     seeing = np.repeat(np.arange(len(lines)), [len(line) for line in lines])
     return seeing, np.array([place for line in lines for place in line], dtype=np.int64)
+
+
+def state_places(trees: Sequence[TokenTree]) -> list[int]:
+    """Where a look ahead gives the state before each of `trees`, whose tokens follow it."""
+    return list(accumulate((1 + len(tree.tokens) for tree in trees[:-1]), initial=0))
 
 
 def candidate_tree(candidates: Sequence[Candidate]) -> CandidateTree:

@@ -16,7 +16,7 @@ from grue.config import Config
 from grue.evaluate.probe import check_probe, tolerance
 from grue.games import Game, make, tasks
 from grue.games.spread import spread
-from grue.hardware import physical_cores
+from grue.hardware import usual_threads
 from grue.interrupt import Interrupt
 from grue.launch import processes_here
 from grue.models.load import EMBEDDED, compute_dtype, default_device, load_model
@@ -142,9 +142,7 @@ def _threads(processes: Processes) -> int:
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked) and processes.count == 1:  # a launcher sets it to 1 for several
         return int(asked)
-    if default_device() != "cpu":
-        return 1  # what is left to a CPU is small: more threads wait for one another, and take cores from the games
-    return max(1, physical_cores() // min(processes.count, processes_here()))
+    return usual_threads(min(processes.count, processes_here()))
 
 
 @contextmanager
