@@ -39,6 +39,11 @@ class Group:
     masks: torch.Tensor | dict[str, torch.Tensor]  # (B, 1, n, length), added to scores; one for each kind of layer
     length: int
 
+    def tensors(self) -> list[torch.Tensor]:
+        """All that attention reads."""
+        masks = self.masks.values() if isinstance(self.masks, dict) else [self.masks]
+        return [*([] if self.rows_B is None else [self.rows_B]), self.tokens_Bn, *masks]
+
 
 @dataclass(frozen=True, slots=True)
 class Packed:
@@ -83,9 +88,9 @@ def own_attention(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def packed_attention(
-    model: PreTrainedModel, groups: Sequence[Group]
+    model: PreTrainedModel, groups: Sequence[Group], order_N: torch.Tensor
 ) -> Iterator[torch.Tensor | dict[str, torch.Tensor]]:
-    """Within, `model` reads a pass (1, N) of the tokens of `groups`; yields the masks to give it.
+    """Within, `model` reads a pass (1, N) of the tokens of `groups`, in the order of `Packed`; yields the masks for it.
 
     A mask reaches a layer through the model, which knows the layer's kind, so those of all groups go as one.
     """
@@ -97,7 +102,7 @@ def packed_attention(
         flat = [mask.flatten(0, 2) for mask in masks]
         return torch.cat([torch.nn.functional.pad(mask, (0, longest - mask.shape[1])) for mask in flat])[None, None]
 
-    token = _PACKED.set(Packed(groups, _order(groups)))
+    token = _PACKED.set(Packed(groups, order_N))
     try:
         with own_attention(model):
             first = groups[0].masks
@@ -107,13 +112,6 @@ def packed_attention(
                 yield joined([group.masks for group in groups])  # type: ignore[misc]
     finally:
         _PACKED.reset(token)
-
-
-def _order(groups: Sequence[Group]) -> torch.Tensor:
-    tokens_R = torch.cat([group.tokens_Bn.flatten()[group.real_R] for group in groups])
-    sizes = [group.tokens_Bn.numel() for group in groups]
-    places = [group.real_R + sum(sizes[:number]) for number, group in enumerate(groups)]
-    return torch.empty_like(tokens_R).index_copy_(0, tokens_R, torch.cat(places))
 
 
 def takes_rows(model: PreTrainedModel, ids_BL: torch.Tensor) -> bool:

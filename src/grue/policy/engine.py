@@ -3,14 +3,14 @@
 One buffer a layer holds keys and values for all slots. A forward pass takes some rows with the new ids of each; keys
 are written at each row's own length, and the mask lets a token see the tokens of its own row up to itself. All new
 tokens stand behind one another as if they were one text, so that weights multiply no padding; only attention takes
-them row by row. An architecture whose attention cannot be replaced is fed padded rows, a group after the other; so is
-one with recurrent layers, whose states are kept from moving on with padding (`recurrence.py`), or, where that is not
-known to be possible, rows with equally many new tokens at a time.
+them row by row; on a GPU small passes are recorded (`recorded.py`). An architecture whose attention cannot be replaced
+is fed padded rows, a group after the other; so is one with recurrent layers, whose states are kept from moving on with
+padding (`recurrence.py`), or, where that is not known to be possible, rows with equally many new tokens at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from grue.models.architecture import (
 from grue.models.attention import Group, own_attention, packed_attention, takes_own_attention
 from grue.policy.cache import CachePlan, StateLayer, ragged_cache
 from grue.policy.passes import ON_CPU, ON_GPU, Grouping, Pass, plan_pass
+from grue.policy.recorded import Recorder, recording
 from grue.policy.recurrence import Recurrence
 from grue.policy.tree import TokenTree
 
@@ -65,10 +66,13 @@ class Engine:
         self._packs = takes_own_attention(self.decoder) and not self._recurrent
         self._grouping = self._grouped()
         self._plan = CachePlan()
-        self._cache = ragged_cache(self.decoder.config, slots, self._grouping.rounded(columns), self._plan)
+        self._cache = ragged_cache(self.decoder.config, slots, self._grouping.keys(columns), self._plan)
         self._states = [layer for layer in self._cache.layers if isinstance(layer, StateLayer)]
         self._cache_argument = cache_argument(self.decoder)
         self.looks_ahead = self._grouping.ahead and not self._recurrent
+        self._weight = next(self.decoder.parameters())
+        self._adapter: Any = next((part for part in self.decoder.modules() if hasattr(part, "merged_adapters")), None)
+        self.recorder = Recorder(recording(self.device)) if self._grouping.slots else None
 
     def _grouped(self) -> Grouping:
         on = ON_CPU if self.device.type == "cpu" else ON_GPU
@@ -139,11 +143,9 @@ class Engine:
         self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree] | None
     ) -> torch.Tensor:
         """Hidden states (N, hidden) of all `ids` and `trees`, whose keys are written behind their rows."""
-        before = [self.lengths[row] for row in rows]
-        whole = plan_pass(rows, ids, before, trees, self._window, self.dtype, self.device, self._grouping)
-        self._plan.reach = max(group.length for group in whole.groups)
+        whole = self._planned(rows, ids, trees)
         if self._packs:
-            return self._packed(whole)
+            return self._packed(whole) if self.recorder is None else self._recorded(self.recorder, whole)
         hidden_NH: torch.Tensor | None = None
         for group in whole.groups:
             states_RH = self._padded(whole, group)
@@ -153,13 +155,36 @@ class Engine:
         assert hidden_NH is not None
         return hidden_NH
 
+    def _planned(self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree] | None) -> Pass:
+        before, grouping = [self.lengths[row] for row in rows], self._grouping
+        if self.recorder is not None:
+            sizes = [len(new) + (0 if trees is None else len(trees[i].tokens)) for i, new in enumerate(ids)]
+            grouping = replace(grouping, coarse=self.recorder.takes(sizes))
+        whole = plan_pass(rows, ids, before, trees, self._window, self.dtype, self.device, grouping)
+        self._plan.reach = max(group.length for group in whole.groups)
+        return whole
+
+    def _recorded(self, recorder: Recorder, whole: Pass) -> torch.Tensor:
+        if self._plan.reach > self._plan.columns:  # the cache will move, which recordings know where it was
+            recorder.forget()
+            whole = replace(whole, coarse=False)
+        states_NH = recorder(whole, self._packed, self._setting()) if whole.coarse else self._packed(whole)
+        return states_NH[: whole.count]
+
+    def _setting(self) -> Hashable:
+        """Where the weights are, and what is done beside them: a recording knows no other."""
+        adapter = self._adapter
+        beside = None if adapter is None else (adapter.disable_adapters, adapter.merged, tuple(adapter.active_adapters))
+        autocast = torch.is_autocast_enabled(self.device.type)
+        return self._weight.data_ptr(), self.decoder.training, autocast, beside
+
     def _packed(self, whole: Pass) -> torch.Tensor:
         """All tokens as one text (1, N)."""
         plan = self._plan
         plan.rows = plan.real = None
         plan.write_rows, plan.write_columns = whole.rows_N, whole.columns_N
         plan.length = max(group.length for group in whole.groups)
-        with packed_attention(self.decoder, whole.groups) as mask:
+        with packed_attention(self.decoder, whole.groups, whole.order_N) as mask:
             return self._forward(whole.ids_N[None], whole.places_N[None], mask)[0]
 
     def _padded(self, whole: Pass, group: Group) -> torch.Tensor:

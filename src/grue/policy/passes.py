@@ -29,15 +29,28 @@ class Grouping:
     With `slots` a group with at least half of so many rows takes in the others of the cache, as padding: then keys and
     values are read where they lie. Beyond the last of `widths` padding is dear, and only all rows are read so.
     With `ahead` what may be chosen is read along with the state, not in passes of their own.
+    With `coarse` all numbers of a pass are rounded up to a few, so that its shapes come again (`recorded.py`).
     """
 
     widths: tuple[int, ...] | None
     round_to: int = 1
     slots: int | None = None
     ahead: bool = False
+    coarse: bool = False
 
-    def rounded(self, length: int) -> int:
-        return -(-length // self.round_to) * self.round_to
+    def keys(self, length: int) -> int:
+        return round_up(length, self.round_to, 4) if self.coarse else round_up(length, self.round_to, length)
+
+    def tokens(self, count: int, width: int) -> int:
+        """Of the pass, where rows have up to `width`."""
+        return round_up(count, 8, 1 if width == 1 else 4) if self.coarse else count
+
+    def width(self, longest: int) -> int:
+        """New tokens of a row."""
+        return round_up(longest, 1, 2) if self.coarse else longest
+
+    def rows(self, count: int) -> int:
+        return round_up(count, 1, 1) if self.coarse else count
 
     def filled_up(self, rows: int, longest: int) -> int | None:
         """All rows of the cache, where a group of `rows` with at most `longest` new tokens is filled up to them."""
@@ -45,6 +58,12 @@ class Grouping:
             return None
         least = self.slots if longest > self.widths[-1] else self.slots / 2
         return self.slots if rows >= least else None
+
+
+def round_up(number: int, least: int, steps: int) -> int:
+    """`number` rounded up to a multiple of `least`, and so that there are at most `steps` between powers of two."""
+    step = max(least, (1 << (number - 1).bit_length()) // (2 * steps))
+    return -(-number // step) * step
 
 
 # On a CPU arithmetic takes time, so there is little padding. On a GPU each call does, whatever its size, and so does a
@@ -58,11 +77,19 @@ ON_GPU = Grouping((48,), round_to=64, ahead=True)
 class Pass:
     """N new tokens: those of one row after those of another, a row's tree behind its text."""
 
+    tokens_5N: torch.Tensor  # the five below, which are its rows
     ids_N: torch.Tensor
     rows_N: torch.Tensor
     columns_N: torch.Tensor  # of the cache, where they are written
     places_N: torch.Tensor  # in their text
+    order_N: torch.Tensor  # which of all that the groups hold, padding included, each one is
     groups: tuple[Group, ...]
+    count: int  # of the N; the others repeat the first one, to fill the pass up
+    coarse: bool  # may another pass have the same shapes?
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All that the pass reads."""
+        return [self.tokens_5N, *(tensor for group in self.groups for tensor in group.tensors())]
 
 
 def plan_pass(
@@ -93,7 +120,8 @@ def plan_pass(
         inside_N = step_N >= np.repeat(texts, sizes)
         depths = np.concatenate([np.array(tree.depths, dtype=np.int64) for tree in trees])
         places_N[inside_N] = np.repeat(starts + texts, sizes - texts) + depths
-    groups = []
+    groups: list[Group] = []
+    counted_N, placed = np.empty_like(step_N), 0
     kinds = sizes if grouping.widths is None else np.searchsorted(grouping.widths, sizes)
     for kind in np.unique(kinds):
         part_B = np.flatnonzero(kinds == kind)
@@ -103,11 +131,18 @@ def plan_pass(
         if every is not None:
             given_B = np.full(every, -1)
             given_B[rows_B] = part_B
+        else:
+            more = grouping.rows(len(part_B)) - len(part_B)
+            given_B, rows_B = np.append(part_B, np.full(more, -1)), np.append(rows_B, np.repeat(rows_B[:1], more))
         sizes_B = np.where(given_B < 0, 0, sizes[given_B])
         starts_B = np.where(given_B < 0, 1, starts[given_B])
-        step_Bn = np.minimum(np.arange(sizes_B.max()), np.maximum(sizes_B - 1, 0)[:, None])
+        widest = grouping.width(int(sizes_B.max()))
+        step_Bn = np.minimum(np.arange(widest), np.maximum(sizes_B - 1, 0)[:, None])
         tokens_Bn = np.where(given_B < 0, 0, first[given_B])[:, None] + step_Bn
-        length = grouping.rounded(int((starts[part_B] + sizes[part_B]).max()))
+        real_Bn = np.arange(widest) < sizes_B[:, None]
+        counted_N[tokens_Bn[real_Bn]] = placed + np.flatnonzero(real_Bn)
+        placed += real_Bn.size
+        length = grouping.keys(int((starts[part_B] + sizes[part_B]).max()))
         if trees is None:
             seen_BnL, key_places = _seen(starts_B[:, None] + step_Bn, length, device)
         else:
@@ -119,15 +154,18 @@ def plan_pass(
             Group(
                 None if every is not None else torch.from_numpy(rows_B).to(device),
                 torch.from_numpy(tokens_Bn).to(device),
-                torch.from_numpy(np.flatnonzero(np.arange(step_Bn.shape[1]) < sizes_B[:, None])).to(device),
+                torch.from_numpy(np.flatnonzero(real_Bn)).to(device),
                 layer_masks(window, seen_BnL, places_Bn1, key_places, dtype),
                 length,
             )
         )
     given_N = np.array([token for new in ids for token in new])
-    of_tokens = np.stack([given_N, np.repeat(cache_rows, sizes), columns_N, places_N])  # one copy to a GPU, not four
-    tokens_4N = torch.from_numpy(of_tokens).to(device)
-    return Pass(tokens_4N[0], tokens_4N[1], tokens_4N[2], tokens_4N[3], tuple(groups))
+    of_tokens = np.stack([given_N, np.repeat(cache_rows, sizes), columns_N, places_N, counted_N])
+    count = len(given_N)
+    filled = np.append(np.arange(count), np.zeros(grouping.tokens(count, int(sizes.max())) - count, np.int64))
+    tokens_5N = torch.from_numpy(of_tokens[:, filled]).to(device)  # one copy to a GPU, not five
+    ids_N, rows_N, columns_N, places_N, order_N = tokens_5N.unbind()
+    return Pass(tokens_5N, ids_N, rows_N, columns_N, places_N, order_N, tuple(groups), count, grouping.coarse)
 
 
 def _seen(last_Bn: Tokens, length: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
