@@ -229,7 +229,20 @@ def test_the_engine_on_a_gpu(make_model: Callable[[], PreTrainedModel], gpu: Gpu
         assert engine.looks_ahead
         assert engine.look_ahead([1, 5], [[5], [6, 7]], [tree, nothing]).shape[0] == 5
     assert gpu.waits == waits
-    for place, ids in enumerate(([3, 4, 11], [7, 8, 9, 12, 13], [14] * 3)):
+
+    def check(hidden: torch.Tensor, ids: list[int]) -> None:
         with torch.no_grad():
             plain = model.get_decoder()(input_ids=torch.tensor([ids], device="cuda"), use_cache=False)
-        assert torch.allclose(hidden[place].cpu(), plain.last_hidden_state[0, -1].cpu(), atol=1e-4, rtol=1e-4)
+        assert torch.allclose(hidden.cpu(), plain.last_hidden_state[0, -1].cpu(), atol=1e-4, rtol=1e-4)
+
+    texts = [[3, 4, 11], [7, 8, 9, 12, 13], [14] * 3]
+    for place, ids in enumerate(texts):
+        check(hidden[place], ids)
+    for token in range(4):  # as in writing
+        hidden = feed([2, 0, 4], [[token], [20], [21 + token]])
+        for ids, new in zip(texts, (token, 20, 21 + token), strict=True):
+            ids.append(new)
+    for place, ids in enumerate(texts):
+        check(hidden[place], ids)
+    if engine.recorder is not None:
+        assert engine.recorder.replays >= 4

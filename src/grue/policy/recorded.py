@@ -20,7 +20,7 @@ from grue.policy.passes import Pass
 MOST_TOKENS = 2_048  # of a pass: with more, a GPU computes for longer than Python takes to start it
 LONGEST = 48  # new tokens of a row: where a game begins, hardly two passes are alike
 WORTH = 3  # times that a pass is met before it is recorded, which takes twice as long as starting it
-KEPT = 128  # recordings
+KEPT = 64  # recordings, each with the masks that it reads
 MOST_FAILURES = 3
 
 Read = Callable[[Pass], torch.Tensor]  # hidden states (N, hidden)
@@ -93,7 +93,7 @@ class Recorder:
 
 def recording(device: torch.device) -> Record:
     """How to record on a device: as CUDA graphs; elsewhere the same again is to compute it again."""
-    return _graphs() if device.type == "cuda" and torch.backends.cuda.is_built() else _again
+    return _graphs(device) if device.type == "cuda" and torch.backends.cuda.is_built() else _again
 
 
 def _again(run: Callable[[], torch.Tensor]) -> tuple[Callable[[], object], torch.Tensor]:
@@ -101,33 +101,33 @@ def _again(run: Callable[[], torch.Tensor]) -> tuple[Callable[[], object], torch
     return lambda: found.copy_(run()), found
 
 
-def _graphs() -> Record:
+def _graphs(device: torch.device) -> Record:
     """CUDA graphs, which share the memory that they need while they run."""
     pool = torch.cuda.graph_pool_handle()
 
     def record(run: Callable[[], torch.Tensor]) -> tuple[Callable[[], object], torch.Tensor]:
-        graph, stream = torch.cuda.CUDAGraph(), _stream(torch.cuda.current_device())
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        graph, stream, waiting = torch.cuda.CUDAGraph(), _stream(device), torch.cuda.current_stream(device)
+        stream.wait_stream(waiting)
+        with torch.cuda.stream(stream):  # on this device, whichever is the current one
             # not `torch.cuda.graph`, which gives all free memory back to the driver first
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 found = run()
             finally:
                 graph.capture_end()
-        torch.cuda.current_stream().wait_stream(stream)
+        waiting.wait_stream(stream)
         return graph.replay, found
 
     return record
 
 
 @cache
-def _stream(device: int) -> torch.cuda.Stream:
+def _stream(device: torch.device) -> torch.cuda.Stream:
     """The stream on which all recordings of a GPU are made: libraries keep memory for each one they have seen."""
     stream = torch.cuda.Stream(device)
     with torch.cuda.stream(stream):
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            ones = torch.ones(64, 64, device="cuda", dtype=dtype)
+            ones = torch.ones(64, 64, device=device, dtype=dtype)
             torch.nn.functional.linear(ones, ones)
     stream.synchronize()
     return stream
