@@ -180,11 +180,15 @@ def pretended(major: int = 9) -> Iterator[Gpu]:
         "get_device_capability": (major, 0),
         "get_device_name": card.name,
         "synchronize": None,
+        "get_sync_debug_mode": 0,
+        "set_sync_debug_mode": None,
         "mem_get_info": (card.total_memory, card.total_memory),
     }
     with ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, lambda *_, answer=answer, **__: answer))
+        # CUDA graphs would be captured of nothing
+        stack.enter_context(mock.patch.object(torch.cuda, "graph_pool_handle", side_effect=RuntimeError("pretended")))
         # a torch made for CUDA would ask a driver, if only for the optimiser's current stream
         stack.enter_context(mock.patch.object(torch.accelerator, "current_accelerator", return_value=None))
         stack.enter_context(mock.patch.object(torch.autocast, "__init__", autocast))

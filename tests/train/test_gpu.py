@@ -244,5 +244,3 @@ def test_the_engine_on_a_gpu(make_model: Callable[[], PreTrainedModel], gpu: Gpu
             ids.append(new)
     for place, ids in enumerate(texts):
         check(hidden[place], ids)
-    if engine.recorder is not None:
-        assert engine.recorder.replays >= 4

@@ -38,7 +38,6 @@ class CachePlan:
     write_columns: torch.Tensor  # (N,)
     length: int = 0  # columns to read
     reach: int = 0  # columns that the buffers must have
-    columns: int = 0  # those that they have
 
 
 class RaggedLayer(CacheLayerMixin):
@@ -76,7 +75,6 @@ class RaggedLayer(CacheLayerMixin):
         """The buffer with the columns that the plan needs. New ones are 0: what is masked must still be finite."""
         wanted = min(self._columns, max(FIRST_COLUMNS, 2 * buffer.shape[2]))
         columns = max(wanted, self._plan.reach)  # a look ahead may reach beyond the longest sequence
-        self._plan.columns = columns
         grown = _zeros(buffer, (*buffer.shape[:2], columns, buffer.shape[3]))
         grown[:, :, : buffer.shape[2]] = buffer
         return grown

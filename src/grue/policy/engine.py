@@ -29,9 +29,9 @@ from grue.models.architecture import (
     takes_places,
 )
 from grue.models.attention import Group, own_attention, packed_attention, takes_own_attention
-from grue.policy.cache import CachePlan, StateLayer, ragged_cache
+from grue.policy.cache import CachePlan, RaggedLayer, StateLayer, ragged_cache
 from grue.policy.passes import ON_CPU, ON_GPU, Grouping, Pass, plan_pass
-from grue.policy.recorded import Recorder, recording
+from grue.policy.recorded import Recorder, cuda_graphs
 from grue.policy.recurrence import Recurrence
 from grue.policy.tree import TokenTree
 
@@ -66,19 +66,21 @@ class Engine:
         self._packs = takes_own_attention(self.decoder) and not self._recurrent
         self._grouping = self._grouped()
         self._plan = CachePlan()
-        self._cache = ragged_cache(self.decoder.config, slots, self._grouping.keys(columns), self._plan)
+        self._cache = ragged_cache(self.decoder.config, slots, self._grouping.columns, self._plan)
         self._states = [layer for layer in self._cache.layers if isinstance(layer, StateLayer)]
         self._cache_argument = cache_argument(self.decoder)
         self.looks_ahead = self._grouping.ahead and not self._recurrent
-        self._weight = next(self.decoder.parameters())
+        self._weights = [*self.decoder.parameters(), *self.decoder.buffers()]
         self._adapter: Any = next((part for part in self.decoder.modules() if hasattr(part, "merged_adapters")), None)
-        self.recorder = Recorder(recording(self.device)) if self._grouping.slots else None
+        on_gpu = self._packs and self.device.type == "cuda"
+        self.recorder = Recorder(cuda_graphs(self.decoder, self.device)) if on_gpu else None
 
     def _grouped(self) -> Grouping:
         on = ON_CPU if self.device.type == "cpu" else ON_GPU
+        on = replace(on, columns=on.keys(self.columns))
         if self._recurrent and not self._recurrence.pads:  # a state would move on with padding
             return replace(on, widths=None)
-        return replace(on, slots=self.slots) if self._packs and on is ON_GPU else on
+        return replace(on, slots=self.slots) if self._packs and on.ahead else on
 
     @torch.inference_mode()
     def reset(self, row: int, length: int = 0) -> None:
@@ -159,24 +161,26 @@ class Engine:
         before, grouping = [self.lengths[row] for row in rows], self._grouping
         if self.recorder is not None:
             sizes = [len(new) + (0 if trees is None else len(trees[i].tokens)) for i, new in enumerate(ids)]
-            grouping = replace(grouping, coarse=self.recorder.takes(sizes))
+            autocast = torch.is_autocast_enabled(self.device.type)  # copies of weights would be kept
+            grouping = replace(grouping, coarse=not autocast and self.recorder.takes(sizes))
         whole = plan_pass(rows, ids, before, trees, self._window, self.dtype, self.device, grouping)
         self._plan.reach = max(group.length for group in whole.groups)
         return whole
 
     def _recorded(self, recorder: Recorder, whole: Pass) -> torch.Tensor:
-        if self._plan.reach > self._plan.columns:  # the cache will move, which recordings know where it was
-            recorder.forget()
-            whole = replace(whole, coarse=False)
-        states_NH = recorder(whole, self._packed, self._setting()) if whole.coarse else self._packed(whole)
-        return states_NH[: whole.count]
+        ragged = (layer for layer in self._cache.layers if isinstance(layer, RaggedLayer))
+        made = [layer.keys.shape[2] for layer in ragged if layer.keys is not None]
+        if self._plan.reach > min(made, default=0):  # the cache will move
+            recorder.clear()
+        elif whole.coarse:
+            return recorder(whole, self._packed, self._setting())[: whole.count]
+        return self._packed(whole)[: whole.count]
 
     def _setting(self) -> Hashable:
-        """Where the weights are, and what is done beside them: a recording knows no other."""
+        """Where the weights are, and what is done beside them: a graph knows no other."""
         adapter = self._adapter
         beside = None if adapter is None else (adapter.disable_adapters, adapter.merged, tuple(adapter.active_adapters))
-        autocast = torch.is_autocast_enabled(self.device.type)
-        return self._weight.data_ptr(), self.decoder.training, autocast, beside
+        return tuple(weight.data_ptr() for weight in self._weights), self.decoder.training, beside
 
     def _packed(self, whole: Pass) -> torch.Tensor:
         """All tokens as one text (1, N)."""

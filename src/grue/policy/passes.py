@@ -29,7 +29,8 @@ class Grouping:
     With `slots` a group with at least half of so many rows takes in the others of the cache, as padding: then keys and
     values are read where they lie. Beyond the last of `widths` padding is dear, and only all rows are read so.
     With `ahead` what may be chosen is read along with the state, not in passes of their own.
-    With `coarse` all numbers of a pass are rounded up to a few, so that its shapes come again (`recorded.py`).
+    With `coarse` all numbers of a pass are rounded up to a few, so that its shapes come again (`recorded.py`), that of
+    keys to no more than `columns`, if it need not be.
     """
 
     widths: tuple[int, ...] | None
@@ -37,9 +38,11 @@ class Grouping:
     slots: int | None = None
     ahead: bool = False
     coarse: bool = False
+    columns: int = 0
 
     def keys(self, length: int) -> int:
-        return round_up(length, self.round_to, 4) if self.coarse else round_up(length, self.round_to, length)
+        exact = -(-length // self.round_to) * self.round_to
+        return max(exact, min(self.columns, round_up(length, self.round_to, 4))) if self.coarse else exact
 
     def tokens(self, count: int, width: int) -> int:
         """Of the pass, where rows have up to `width`."""
@@ -61,16 +64,21 @@ class Grouping:
 
 
 def round_up(number: int, least: int, steps: int) -> int:
-    """`number` rounded up to a multiple of `least`, and so that there are at most `steps` between powers of two."""
+    """`number` rounded up so that there are at most `steps` between powers of two, each a multiple of `least`.
+
+    Both are powers of two.
+    """
     step = max(least, (1 << (number - 1).bit_length()) // (2 * steps))
     return -(-number // step) * step
 
+
+SHORT = 48  # new tokens of a row beyond which it stands apart on a GPU
 
 # On a CPU arithmetic takes time, so there is little padding. On a GPU each call does, whatever its size, and so does a
 # copy of keys, so what may have to be read soon is read at once. Torch's kernel wants masks whose length is a multiple
 # of 8, or copies them in every layer.
 ON_CPU = Grouping((6, 12, 18, 24, 40))
-ON_GPU = Grouping((48,), round_to=64, ahead=True)
+ON_GPU = Grouping((SHORT,), round_to=64, ahead=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +170,7 @@ def plan_pass(
     given_N = np.array([token for new in ids for token in new])
     of_tokens = np.stack([given_N, np.repeat(cache_rows, sizes), columns_N, places_N, counted_N])
     count = len(given_N)
+    # what fills up writes the first token's key once more: the same numbers to the same place
     filled = np.append(np.arange(count), np.zeros(grouping.tokens(count, int(sizes.max())) - count, np.int64))
     tokens_5N = torch.from_numpy(of_tokens[:, filled]).to(device)  # one copy to a GPU, not five
     ids_N, rows_N, columns_N, places_N, order_N = tokens_5N.unbind()

@@ -1,129 +1,153 @@
-"""Small forward passes of a GPU that come again are recorded (CUDA graphs), and then started by one call.
+"""Small forward passes of a GPU that come again are captured as CUDA graphs, and then started by one call.
 
 Python takes some 15 ms to start the hundreds of kernels of a pass, whatever they have to do. For a few games at once,
-or for a single token of each in `write` and `think`, the GPU waits for that most of the time. A recording reads and
-writes the memory that it was made with. So what a new pass reads is copied there first, and a recording is of no use
-once the cache has moved.
+or for a single token of each in `write` and `think`, the GPU waits for that most of the time. A graph reads and writes
+the memory that it was captured with. So what a new pass reads is copied there first, and a graph is of no use once the
+cache has moved.
 """
 
 from __future__ import annotations
 
+import threading
+import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
+from torch import nn
 
-from grue.policy.passes import Pass
+from grue.policy.passes import SHORT, Pass
 
 MOST_TOKENS = 2_048  # of a pass: with more, a GPU computes for longer than Python takes to start it
-LONGEST = 48  # new tokens of a row: where a game begins, hardly two passes are alike
-WORTH = 3  # times that a pass is met before it is recorded, which takes twice as long as starting it
-KEPT = 64  # recordings, each with the masks that it reads
-MOST_FAILURES = 3
+WORTH = 3  # times that a pass is met before it is captured, which takes twice as long as starting it
+MOST_BYTES = 2**29  # of what all graphs read and write beside the cache
 
 Read = Callable[[Pass], torch.Tensor]  # hidden states (N, hidden)
-Record = Callable[[Callable[[], torch.Tensor]], tuple[Callable[[], object], torch.Tensor]]
+# runs a function; gives how to do the same again, and where the result is written
+Capture = Callable[[Callable[[], torch.Tensor]], tuple[Callable[[], object], torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Recording:
+class _Graph:
     given: list[torch.Tensor]  # what it reads
-    start: Callable[[], object]
+    replay: Callable[[], object]
     hidden_NH: torch.Tensor  # what it writes
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in (*self.given, self.hidden_NH))
 
 
 class Recorder:
-    """Reads passes as it is told, and by recordings where their shapes repeat.
+    """Reads passes as it is told, and by graphs where their shapes repeat. Where capturing fails, it is given up."""
 
-    `record` gives (how to do what a function does, where the result is written). Some models cannot be recorded, as
-    their kernels depend on numbers that only the GPU knows (mixtures of experts): after a few failures nothing more is
-    tried.
-    """
-
-    def __init__(self, record: Record) -> None:
-        self._record = record
-        self._known: OrderedDict[Hashable, _Recording] = OrderedDict()
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
         self._met: Counter[Hashable] = Counter()
-        self._failures = 0
-        self.replays = 0  # passes so far that a recording has read
+        self._failed = False
+        self.replays = 0  # passes so far that a graph has read
 
-    def forget(self) -> None:
-        """The memory that recordings use is no longer what it was."""
-        self._known.clear()
+    def clear(self) -> None:
+        """The memory that graphs use is no longer what it was."""
+        self._graphs.clear()
+        self._met.clear()
 
     def takes(self, sizes: Sequence[int]) -> bool:
-        """Might a pass of rows with so many new tokens be recorded?"""
-        return self._failures < MOST_FAILURES and max(sizes) <= LONGEST and sum(sizes) <= MOST_TOKENS
+        """Might a pass of rows with so many new tokens be captured? Where games begin, hardly two are alike."""
+        return not self._failed and max(sizes) <= SHORT and sum(sizes) <= MOST_TOKENS
 
     def __call__(self, whole: Pass, read: Read, setting: Hashable = None) -> torch.Tensor:
-        """What `read` would give, hidden states (N, hidden). They are there until the next pass.
+        """What `read` would give, hidden states (N, hidden), to be used before the next pass.
 
         Passes in another `setting` of the model are others.
         """
-        key = (setting, tuple(tensor.shape for tensor in whole.tensors()), *(group.length for group in whole.groups))
-        if key not in self._known and not (self._is_worth(key, whole) and self._make(key, whole, read)):
+        key = (setting, *(tensor.shape for tensor in whole.tensors()))
+        if key not in self._graphs and not (self._is_worth(key, whole) and self._make(key, whole, read)):
             return read(whole)
-        self._known.move_to_end(key)
-        recording = self._known[key]
-        for mine, new in zip(recording.given, whole.tensors(), strict=True):
+        self._graphs.move_to_end(key)
+        graph = self._graphs[key]
+        for mine, new in zip(graph.given, whole.tensors(), strict=True):
             mine.copy_(new)
-        recording.start()
+        graph.replay()
         self.replays += 1
-        return recording.hidden_NH
+        return graph.hidden_NH
 
     def _is_worth(self, key: Hashable, whole: Pass) -> bool:
         """Will it come again? One in which each row has a single token will: something is being written."""
         self._met[key] += 1
         single = all(group.tokens_Bn.shape[1] == 1 for group in whole.groups)
-        return self._failures < MOST_FAILURES and (single or self._met[key] >= WORTH)
+        return not self._failed and (single or self._met[key] >= WORTH)
 
     def _make(self, key: Hashable, whole: Pass, read: Read) -> bool:
         try:
-            start, hidden_NH = self._record(lambda: read(whole))
+            replay, hidden_NH = self._capture(lambda: read(whole))
         except RuntimeError:  # whatever it was, the pass itself will tell if it matters
-            self._failures += 1
+            self._failed = True
             return False
-        self._known[key] = _Recording(whole.tensors(), start, hidden_NH)
-        if len(self._known) > KEPT:
-            self._known.popitem(last=False)
+        self._graphs[key] = _Graph(whole.tensors(), replay, hidden_NH)
+        while len(self._graphs) > 1 and sum(graph.bytes for graph in self._graphs.values()) > MOST_BYTES:
+            del self._met[self._graphs.popitem(last=False)[0]]
         return True
 
 
-def recording(device: torch.device) -> Record:
-    """How to record on a device: as CUDA graphs; elsewhere the same again is to compute it again."""
-    return _graphs(device) if device.type == "cuda" and torch.backends.cuda.is_built() else _again
+_waits: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # decoder -> see `_asks_the_gpu`
+_one_at_a_time = threading.Lock()  # there is one stream for all captures of a GPU
 
 
-def _again(run: Callable[[], torch.Tensor]) -> tuple[Callable[[], object], torch.Tensor]:
-    found = run()
-    return lambda: found.copy_(run()), found
+def cuda_graphs(decoder: nn.Module, device: torch.device) -> Capture:
+    """Captures passes of `decoder` as CUDA graphs, which share the memory that they need while they run."""
+    alive: WeakSet[Any] = WeakSet()
+    pool: Any = None
+
+    def capture(run: Callable[[], torch.Tensor]) -> tuple[Callable[[], object], torch.Tensor]:
+        nonlocal pool
+        with _one_at_a_time, torch.cuda.device(device):
+            if _asks_the_gpu(decoder, run):
+                raise RuntimeError("passes that ask the GPU for numbers cannot be captured")
+            if not alive:  # torch takes no pool again that no graph uses any more
+                pool = torch.cuda.graph_pool_handle()
+            graph, stream, current = torch.cuda.CUDAGraph(), _stream(device), torch.cuda.current_stream()
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                # not `torch.cuda.graph`, which gives all free memory back to the driver first
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+                try:
+                    found = run()
+                finally:
+                    graph.capture_end()
+            current.wait_stream(stream)
+            alive.add(graph)
+            return graph.replay, found
+
+    return capture
 
 
-def _graphs(device: torch.device) -> Record:
-    """CUDA graphs, which share the memory that they need while they run."""
-    pool = torch.cuda.graph_pool_handle()
+def _asks_the_gpu(decoder: nn.Module, run: Callable[[], torch.Tensor]) -> bool:
+    """Do its kernels depend on numbers that only the GPU knows, as with mixtures of experts or 8-bit outliers?
 
-    def record(run: Callable[[], torch.Tensor]) -> tuple[Callable[[], object], torch.Tensor]:
-        graph, stream, waiting = torch.cuda.CUDAGraph(), _stream(device), torch.cuda.current_stream(device)
-        stream.wait_stream(waiting)
-        with torch.cuda.stream(stream):  # on this device, whichever is the current one
-            # not `torch.cuda.graph`, which gives all free memory back to the driver first
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    That is tried out, once: a capture that fails leaves torch 2.11's allocator unable to free memory.
+    """
+    if decoder not in _waits:
+        before = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
             try:
-                found = run()
+                torch.cuda.set_sync_debug_mode("warn")
+                run()
             finally:
-                graph.capture_end()
-        waiting.wait_stream(stream)
-        return graph.replay, found
-
-    return record
+                torch.cuda.set_sync_debug_mode(before)
+        _waits[decoder] = any("synchronizing" in str(warning.message) for warning in said)
+    return _waits[decoder]
 
 
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream on which all recordings of a GPU are made: libraries keep memory for each one they have seen."""
+    """The stream on which all captures of a GPU are made: libraries keep memory for each one they have seen."""
     stream = torch.cuda.Stream(device)
     with torch.cuda.stream(stream):
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
