@@ -58,8 +58,11 @@ def test_numbers_are_rounded_up_to_few() -> None:
 
 
 @pytest.mark.parametrize("make", [llama, gemma3])
-def test_what_is_read_again_is_read_by_a_graph(make: Callable[[], PreTrainedModel]) -> None:
+def test_what_is_read_again_is_read_by_a_graph(
+    make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the tokens, the rows, their histories and trees; beside other passes, and for few rows as for all."""
+    monkeypatch.setattr(recorded_module, "WORTH", 2)
     engine, recorder, plain = engines(make(), 8, 250)
     rng = torch.Generator().manual_seed(0)
 

@@ -23,7 +23,7 @@ from torch import nn
 from grue.policy.passes import SHORT, Pass
 
 MOST_TOKENS = 2_048  # of a pass: with more, a GPU computes for longer than Python takes to start it
-WORTH = 3  # times that a pass is met before it is captured, which takes twice as long as starting it
+WORTH = 6  # times that a pass is met before it is captured, which takes longer than starting it
 MOST_BYTES = 2**29  # of what all graphs read and write beside the cache
 
 Read = Callable[[Pass], torch.Tensor]  # hidden states (N, hidden)
