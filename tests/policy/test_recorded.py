@@ -36,7 +36,8 @@ def engines(
     model: PreTrainedModel, slots: int, columns: int, capture: Capture = tape.capture
 ) -> tuple[Engine, Recorder, Engine]:
     """One that records, its recorder, and one that does not."""
-    engine, plain, recorder = Engine(model, slots, columns), Engine(model, slots, columns), Recorder(capture)
+    engine, plain = Engine(model, slots, columns), Engine(model, slots, columns)
+    recorder = Recorder(engine.decoder, capture)
     engine.recorder = recorder
     assert plain.recorder is None
     return engine, recorder, plain

@@ -35,7 +35,7 @@ class Group:
 
     rows_B: torch.Tensor | None  # of the cache; None: all, in its order
     tokens_Bn: torch.Tensor  # which token of the pass each one is; padding is any of them
-    real_R: torch.Tensor  # which of the B*n are no padding
+    real_R: torch.Tensor  # which of the B*n are no padding; on the CPU, as few passes need it
     masks: torch.Tensor | dict[str, torch.Tensor]  # (B, 1, n, length), added to scores; one for each kind of layer
     length: int
 

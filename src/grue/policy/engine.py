@@ -10,7 +10,7 @@ padding (`recurrence.py`), or, where that is not known to be possible, rows with
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -70,17 +70,15 @@ class Engine:
         self._states = [layer for layer in self._cache.layers if isinstance(layer, StateLayer)]
         self._cache_argument = cache_argument(self.decoder)
         self.looks_ahead = self._grouping.ahead and not self._recurrent
-        self._weights = [*self.decoder.parameters(), *self.decoder.buffers()]
-        self._adapter: Any = next((part for part in self.decoder.modules() if hasattr(part, "merged_adapters")), None)
         on_gpu = self._packs and self.device.type == "cuda"
-        self.recorder = Recorder(cuda_graphs(self.decoder, self.device)) if on_gpu else None
+        self.recorder = Recorder(self.decoder, cuda_graphs(self.decoder, self.device)) if on_gpu else None
 
     def _grouped(self) -> Grouping:
         on = ON_CPU if self.device.type == "cpu" else ON_GPU
-        on = replace(on, columns=on.keys(self.columns))
-        if self._recurrent and not self._recurrence.pads:  # a state would move on with padding
-            return replace(on, widths=None)
-        return replace(on, slots=self.slots) if self._packs and on.ahead else on
+        # a state would move on with padding
+        widths = None if self._recurrent and not self._recurrence.pads else on.widths
+        slots = self.slots if self._packs and on is ON_GPU else None
+        return replace(on, widths=widths, slots=slots, columns=on.keys(self.columns))
 
     @torch.inference_mode()
     def reset(self, row: int, length: int = 0) -> None:
@@ -150,10 +148,11 @@ class Engine:
             return self._packed(whole) if self.recorder is None else self._recorded(self.recorder, whole)
         hidden_NH: torch.Tensor | None = None
         for group in whole.groups:
-            states_RH = self._padded(whole, group)
+            real_R = group.real_R.to(self.device)
+            states_RH = self._padded(whole, group, real_R)
             if hidden_NH is None:
                 hidden_NH = states_RH.new_empty(len(whole.ids_N), states_RH.shape[1])
-            hidden_NH[group.tokens_Bn.flatten()[group.real_R]] = states_RH
+            hidden_NH[group.tokens_Bn.flatten()[real_R]] = states_RH
         assert hidden_NH is not None
         return hidden_NH
 
@@ -173,14 +172,8 @@ class Engine:
         if self._plan.reach > min(made, default=0):  # the cache will move
             recorder.clear()
         elif whole.coarse:
-            return recorder(whole, self._packed, self._setting())[: whole.count]
+            return recorder(whole, self._packed)[: whole.count]
         return self._packed(whole)[: whole.count]
-
-    def _setting(self) -> Hashable:
-        """Where the weights are, and what is done beside them: a graph knows no other."""
-        adapter = self._adapter
-        beside = None if adapter is None else (adapter.disable_adapters, adapter.merged, tuple(adapter.active_adapters))
-        return tuple(weight.data_ptr() for weight in self._weights), self.decoder.training, beside
 
     def _packed(self, whole: Pass) -> torch.Tensor:
         """All tokens as one text (1, N)."""
@@ -191,15 +184,15 @@ class Engine:
         with packed_attention(self.decoder, whole.groups, whole.order_N) as mask:
             return self._forward(whole.ids_N[None], whole.places_N[None], mask)[0]
 
-    def _padded(self, whole: Pass, group: Group) -> torch.Tensor:
+    def _padded(self, whole: Pass, group: Group, real_R: torch.Tensor) -> torch.Tensor:
         """The states (R, hidden) of a group's tokens, its rows as a batch."""
         assert group.rows_B is not None
-        plan, real_N = self._plan, group.tokens_Bn.flatten()[group.real_R]
-        plan.rows, plan.real = group.rows_B, group.real_R
+        plan, real_N = self._plan, group.tokens_Bn.flatten()[real_R]
+        plan.rows, plan.real = group.rows_B, real_R
         plan.write_rows, plan.write_columns = whole.rows_N[real_N], whole.columns_N[real_N]
         plan.length = group.length
         ids_Bn, places_Bn = whole.ids_N[group.tokens_Bn], whole.places_N[group.tokens_Bn]
-        real_Bn = self._real(group)
+        real_Bn = self._real(group, real_R)
         plan.sizes = None if real_Bn is None else real_Bn.sum(1)
         for layer in self._states:
             layer.take(group.rows_B)
@@ -208,14 +201,14 @@ class Engine:
             hidden_BnH = self._forward(ids_Bn, places_Bn, group.masks, **given)
         for layer in self._states:
             layer.keep(group.rows_B)
-        return hidden_BnH.flatten(0, 1)[group.real_R]
+        return hidden_BnH.flatten(0, 1)[real_R]
 
-    def _real(self, group: Group) -> torch.Tensor | None:
+    def _real(self, group: Group, real_R: torch.Tensor) -> torch.Tensor | None:
         """Which tokens (B, n) of a group are no padding, where a state asks for it; None: all."""
-        if not self._recurrent or len(group.real_R) == group.tokens_Bn.numel():
+        if not self._recurrent or len(real_R) == group.tokens_Bn.numel():
             return None
         real = torch.zeros(group.tokens_Bn.numel(), dtype=torch.bool, device=self.device)
-        return real.index_fill_(0, group.real_R, True).view_as(group.tokens_Bn)
+        return real.index_fill_(0, real_R, True).view_as(group.tokens_Bn)
 
     def _forward(
         self, ids_BL: torch.Tensor, places_BL: torch.Tensor, masks: torch.Tensor | dict[str, torch.Tensor], **given: Any

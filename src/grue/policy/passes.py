@@ -41,11 +41,12 @@ class Grouping:
     columns: int = 0
 
     def keys(self, length: int) -> int:
+        """How many keys a group reads whose longest row has `length`; the next three round up other numbers."""
         exact = -(-length // self.round_to) * self.round_to
         return max(exact, min(self.columns, round_up(length, self.round_to, 4))) if self.coarse else exact
 
     def tokens(self, count: int, width: int) -> int:
-        """Of the pass, where rows have up to `width`."""
+        """Tokens of a pass whose rows have up to `width` new ones."""
         return round_up(count, 8, 1 if width == 1 else 4) if self.coarse else count
 
     def width(self, longest: int) -> int:
@@ -53,6 +54,7 @@ class Grouping:
         return round_up(longest, 1, 2) if self.coarse else longest
 
     def rows(self, count: int) -> int:
+        """Rows of a group."""
         return round_up(count, 1, 1) if self.coarse else count
 
     def filled_up(self, rows: int, longest: int) -> int | None:
@@ -162,7 +164,7 @@ def plan_pass(
             Group(
                 None if every is not None else torch.from_numpy(rows_B).to(device),
                 torch.from_numpy(tokens_Bn).to(device),
-                torch.from_numpy(np.flatnonzero(real_Bn)).to(device),
+                torch.from_numpy(np.flatnonzero(real_Bn)),
                 layer_masks(window, seen_BnL, places_Bn1, key_places, dtype),
                 length,
             )

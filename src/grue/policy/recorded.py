@@ -43,10 +43,12 @@ class _Graph:
 
 
 class Recorder:
-    """Reads passes as it is told, and by graphs where their shapes repeat. Where capturing fails, it is given up."""
+    """Reads passes of `decoder` as it is told, and by graphs where shapes repeat. Where capturing fails it gives up."""
 
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
+    def __init__(self, decoder: nn.Module, capture: Capture) -> None:
+        self._decoder, self._capture = decoder, capture
+        self._weights = [*decoder.parameters(), *decoder.buffers()]
+        self._adapter: Any = next((part for part in decoder.modules() if hasattr(part, "merged_adapters")), None)
         self._graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
         self._met: Counter[Hashable] = Counter()
         self._failed = False
@@ -61,12 +63,9 @@ class Recorder:
         """Might a pass of rows with so many new tokens be captured? Where games begin, hardly two are alike."""
         return not self._failed and max(sizes) <= SHORT and sum(sizes) <= MOST_TOKENS
 
-    def __call__(self, whole: Pass, read: Read, setting: Hashable = None) -> torch.Tensor:
-        """What `read` would give, hidden states (N, hidden), to be used before the next pass.
-
-        Passes in another `setting` of the model are others.
-        """
-        key = (setting, *(tensor.shape for tensor in whole.tensors()))
+    def __call__(self, whole: Pass, read: Read) -> torch.Tensor:
+        """What `read` would give, hidden states (N, hidden), to be used before the next pass."""
+        key = (self._setting(), *(tensor.shape for tensor in whole.tensors()))
         if key not in self._graphs and not (self._is_worth(key, whole) and self._make(key, whole, read)):
             return read(whole)
         self._graphs.move_to_end(key)
@@ -76,6 +75,12 @@ class Recorder:
         graph.replay()
         self.replays += 1
         return graph.hidden_NH
+
+    def _setting(self) -> Hashable:
+        """Where the weights are, and what is done beside them: a graph knows no other."""
+        adapter = self._adapter
+        beside = None if adapter is None else (adapter.disable_adapters, adapter.merged, tuple(adapter.active_adapters))
+        return tuple(weight.data_ptr() for weight in self._weights), self._decoder.training, beside
 
     def _is_worth(self, key: Hashable, whole: Pass) -> bool:
         """Will it come again? One in which each row has a single token will: something is being written."""
@@ -95,7 +100,7 @@ class Recorder:
         return True
 
 
-_waits: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # decoder -> see `_asks_the_gpu`
+_asking: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # what `_asks_the_gpu` has found
 _one_at_a_time = threading.Lock()  # there is one stream for all captures of a GPU
 
 
@@ -132,7 +137,7 @@ def _asks_the_gpu(decoder: nn.Module, run: Callable[[], torch.Tensor]) -> bool:
 
     That is tried out, once: a capture that fails leaves torch 2.11's allocator unable to free memory.
     """
-    if decoder not in _waits:
+    if decoder not in _asking:
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -141,8 +146,8 @@ def _asks_the_gpu(decoder: nn.Module, run: Callable[[], torch.Tensor]) -> bool:
                 run()
             finally:
                 torch.cuda.set_sync_debug_mode(before)
-        _waits[decoder] = any("synchronizing" in str(warning.message) for warning in said)
-    return _waits[decoder]
+        _asking[decoder] = any("synchronizing" in str(warning.message) for warning in said)
+    return _asking[decoder]
 
 
 @cache
