@@ -11,6 +11,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+STARTED_HERE = "GRUE_STARTED"  # in the environment of processes that `--processes` has started
 # A machine that has lost its network says nothing, not even that a connection has ended: it is asked for signs of life.
 QUIET_S, ASK_AGAIN_S, ASK_TIMES = 60, 10, 6
 
@@ -51,7 +52,7 @@ def this_command(but: str = "") -> str:
 
     `but` is an option to leave out.
     """
-    program = _launcher() if launched() > 1 else [Path(sys.argv[0]).name]
+    program = _launcher() if launched() > 1 and STARTED_HERE not in os.environ else [Path(sys.argv[0]).name]
     return shlex.join([*program, *(part for part in sys.argv[1:] if part != but)])
 
 

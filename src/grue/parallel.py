@@ -1,4 +1,4 @@
-"""Several processes that work on one run, as `accelerate launch` or `torchrun` starts them on one machine or several.
+"""Several processes that work on one run, as `grue run --processes 4`, `accelerate launch` or `torchrun` starts them.
 
 Every process runs the same program with the same random draws. Lists of work (games to play, micro-batches to read) are
 dealt out like cards and results are put back in order, so each process goes on with all of them, and the sum of the
@@ -215,7 +215,7 @@ def join(error: GrueError | None = None) -> Processes:
     if state.num_processes != launched():
         raise GrueError(
             f"the launcher has started {launched()} processes, and {state.num_processes} of them found each other",
-            hint="accelerate launch --multi_gpu --num_processes 2 -m grue run ...",
+            hint="accelerate launch --multi_gpu --num_processes 2 -m grue run ..., or grue run --processes 2 ...",
         )
     processes = Processes(state.process_index, state.num_processes)
     processes.raise_together(error)  # by this, one that fails at once does not look like a broken network to the others
@@ -229,7 +229,9 @@ def _check_gpus(count: int) -> None:
     here = int(os.environ.get("LOCAL_WORLD_SIZE") or int(os.environ.get("LOCAL_RANK", "0")) + 1)
     if here > count:
         most = (
-            "without `accelerate launch` there is one" if count == machines() == 1 else f"at most {count * machines()}"
+            "without --processes or a launcher there is one"
+            if count == machines() == 1
+            else f"at most {count * machines()}"
         )
         raise ConfigError(
             f"{here} processes were started here, and torch sees {count} GPU{'' if count == 1 else 's'}",

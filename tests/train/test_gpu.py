@@ -94,7 +94,7 @@ def test_more_processes_than_gpus_are_refused(gpu: Gpu, monkeypatch: pytest.Monk
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match="2 processes were started here, and torch sees 1 GPU") as caught:
         parallel.join()
-    assert "without `accelerate launch`" in caught.value.hint
+    assert "without --processes or a launcher" in caught.value.hint
     monkeypatch.setenv("GROUP_WORLD_SIZE", "3")
     with pytest.raises(ConfigError) as caught:
         parallel.join()

@@ -17,7 +17,7 @@ import torch
 import tiny
 from grue.config import Config, dump_config
 from grue.interrupt import Interrupt, Interrupted
-from grue.launch import this_command
+from grue.launch import STARTED_HERE, this_command
 from grue.parallel import ALONE, Processes
 from grue.storage import checkpoint, episodes
 from grue.storage.contents import read_metrics, read_results
@@ -29,13 +29,18 @@ SMALL = ("ppo.iterations=3", "ppo.dev_every=2", "ppo.warmup_iterations=1", "sft.
 TIMEOUT_S = 1500.0
 
 
-def launch(config: Config, out: Path, count: int, *arguments: str, verb: str = "ppo") -> subprocess.Popen[str]:
-    """The command under accelerate's launcher, in a session of its own. --multi_gpu means several processes."""
+def launch(
+    config: Config, out: Path, count: int, *arguments: str, verb: str = "ppo", by: str = "accelerate"
+) -> subprocess.Popen[str]:
+    """The command in a session of its own, `by` accelerate's launcher (--multi_gpu means several processes) or ours."""
     file = out.with_suffix(".yaml")
     file.write_text(dump_config(config), encoding="utf-8")
     program = ["-m", "grue", verb, "--config", str(file), "--out", str(out), *arguments]
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", str(count)]
-    command = [sys.executable, *program] if count == 1 else [*launcher, "--main_process_port", "0", *program]
+    if count == 1 or by == "grue":
+        command = [sys.executable, *program, "--processes", str(count)]
+    else:
+        command = [*launcher, "--main_process_port", "0", *program]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=environment()
     )
@@ -162,13 +167,14 @@ def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_ends_the_run_with_a_message_and_no_orphan(config: Config, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["accelerate", "grue"])
+def test_a_killed_worker_ends_the_run_with_a_message_and_no_orphan(config: Config, tmp_path: Path, by: str) -> None:
     from grue.config import override
 
     endless = override(config, ["ppo.iterations=100000", "ppo.dev_every=0"], None)
     out = tmp_path / "run"
-    stages(endless, out, 2, "sft")
-    process = launch(endless, out, 2, "--quiet")
+    stages(endless, out, 1, "sft")
+    process = launch(endless, out, 2, "--quiet", by=by)
     wait_for(out, 1, process)
     every = workers(process)
     assert len(every) == 2
@@ -178,24 +184,27 @@ def test_a_killed_worker_ends_the_run_with_a_message_and_no_orphan(config: Confi
     assert "error: another process of this run has ended" in said
     assert "hint: the reason stands in its messages; the same command, without --again, goes on" in said
     assert said.count("error: another process") == 1
+    assert by == "accelerate" or (code == 1 and "process 1 was ended by SIGKILL" in said)
     assert not psutil.wait_procs(every, timeout=30)[1]
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_once_and_ends_both(config: Config, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["accelerate", "grue"])
+def test_ctrl_c_saves_once_and_ends_both(config: Config, tmp_path: Path, by: str) -> None:
     """As a terminal does it: the whole process group gets the signal, and the launcher passes it on."""
     from grue.config import override
 
     endless = override(config, ["ppo.iterations=100000", "ppo.dev_every=0"], None)
     out = tmp_path / "run"
-    stages(endless, out, 2, "sft")
-    process = launch(endless, out, 2, "--quiet")
+    stages(endless, out, 1, "sft")
+    process = launch(endless, out, 2, "--quiet", by=by)
     wait_for(out, 2, process)
     every = workers(process)
     os.killpg(process.pid, signal.SIGINT)
     code, said = finish(process)
     assert code != 0
-    assert "everything is saved" in said
+    assert said.count("everything is saved") == 1
+    assert by == "accelerate" or (code == 130 and "grue ppo --config" in said and "--processes 2" in said)
     path = checkpoint.latest_valid(out / "checkpoints" / "ppo")
     assert path is not None
     assert [row["step"] for row in read_metrics(out, "ppo")] == list(range(1, checkpoint.load(path).step + 1))
@@ -299,3 +308,6 @@ def test_the_command_to_go_on_names_the_launcher(monkeypatch: pytest.MonkeyPatch
     assert this_command() == "grue run toy"
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert this_command() == "accelerate launch --multi_gpu --num_processes 2 -m grue run toy"
+    monkeypatch.setenv(STARTED_HERE, "1")
+    monkeypatch.setattr("sys.argv", ["/x/grue", "run", "toy", "--processes", "2"])
+    assert this_command() == "grue run toy --processes 2"

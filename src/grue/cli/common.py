@@ -11,10 +11,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from grue.cli import several
 from grue.errors import ConfigError, GrueError
 from grue.interrupt import Interrupted
 from grue.launch import here, is_follower, machines, speaks_here, this_command
@@ -59,6 +60,16 @@ Again = Annotated[
         "--again", help="repeat a finished stage; its results and those of all later stages are deleted first"
     ),
 ]
+ProcessCount = Annotated[
+    int,
+    typer.Option(
+        "--processes",
+        min=1,
+        max=1024,
+        metavar="N",
+        help="work on the run in N processes of this machine, without a GPU at most one for each core",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout, messages on stderr")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="warnings and errors only")]
 
@@ -80,8 +91,17 @@ def reading_arguments() -> Iterator[None]:
         raise UsageError(error) from error
 
 
-def perform(work: Callable[[Progress], Any], *, as_json: bool = False, quiet: bool = False) -> None:
-    """Do a verb's `work`, print its result, and leave with the exit code that says how it went."""
+def perform(work: Callable[[Progress], Any], *, processes: int = 1, as_json: bool = False, quiet: bool = False) -> None:
+    """Do a verb's `work`, print its result, and leave with the exit code that says how it went.
+
+    Of several `processes` this one only starts the others, which come here again.
+    """
+    try:
+        code = several.start(processes)
+    except GrueError as error:
+        _fail(error, 2, as_json)
+    if code is not None:
+        raise typer.Exit(code)
     say = Progress(quiet=quiet or is_follower(), stderr=as_json)
     with _warnings_through(say):
         try:
@@ -264,7 +284,7 @@ _MEMORY_HINT = (
 )
 
 
-def _fail(error: GrueError, code: int, as_json: bool) -> None:
+def _fail(error: GrueError, code: int, as_json: bool) -> NoReturn:
     """Print message and hint and leave; with GRUE_DEBUG=1 the traceback comes first."""
     for_all = code == 2 or isinstance(error, ProcessLostError | SharedError)
     if speaks_here() or not for_all:  # what all of a machine would say, its first says

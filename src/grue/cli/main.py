@@ -14,7 +14,18 @@ import typer
 
 from grue import __version__
 from grue.cli import common, model_verbs, names, research_verbs
-from grue.cli.common import Again, ConfigFile, Json, Out, PresetAndSettings, PresetName, Quiet, RunAndSettings, Seed
+from grue.cli.common import (
+    Again,
+    ConfigFile,
+    Json,
+    Out,
+    PresetAndSettings,
+    PresetName,
+    ProcessCount,
+    Quiet,
+    RunAndSettings,
+    Seed,
+)
 from grue.errors import ConfigError
 from grue.progress import Progress
 
@@ -63,6 +74,7 @@ def run(
     out: Out = None,
     seed: Seed = None,
     again: Again = False,
+    processes: ProcessCount = 1,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -81,7 +93,7 @@ def run(
 
         return stages.run_all(wanted, folder, say=say, again=again)
 
-    common.perform(work, as_json=as_json, quiet=quiet)
+    common.perform(work, processes=processes, as_json=as_json, quiet=quiet)
 
 
 def _perform_stage(
@@ -89,6 +101,7 @@ def _perform_stage(
     read: Callable[[], tuple[Config, Path]],
     *,
     again: bool,
+    processes: int,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -101,7 +114,7 @@ def _perform_stage(
 
         return stages.run_stage(name, wanted, folder, say=say, again=again)
 
-    common.perform(work, as_json=as_json, quiet=quiet)
+    common.perform(work, processes=processes, as_json=as_json, quiet=quiet)
 
 
 @app.command("demos", epilog=names.TEACHERS)
@@ -115,13 +128,14 @@ def demos(
     out: Out = None,
     seed: Seed = None,
     again: Again = False,
+    processes: ProcessCount = 1,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Record the teacher's games. Begins a run directory if there is none."""
     chosen = [*(arguments or []), *([f"demos.teacher={teacher}"] if teacher else [])]
     read = partial(common.named_run, chosen, preset, config, seed, out)
-    _perform_stage("demos", read, again=again, as_json=as_json, quiet=quiet)
+    _perform_stage("demos", read, again=again, processes=processes, as_json=as_json, quiet=quiet)
 
 
 def _add_stage_verb(name: Literal["sft", "dagger", "ppo"], help_text: str) -> None:
@@ -132,11 +146,12 @@ def _add_stage_verb(name: Literal["sft", "dagger", "ppo"], help_text: str) -> No
         out: Out = None,
         seed: Seed = None,
         again: Again = False,
+        processes: ProcessCount = 1,
         as_json: Json = False,
         quiet: Quiet = False,
     ) -> None:
         read = partial(common.begun_run, arguments, preset, config, seed, out)
-        _perform_stage(name, read, again=again, as_json=as_json, quiet=quiet)
+        _perform_stage(name, read, again=again, processes=processes, as_json=as_json, quiet=quiet)
 
     app.command(name, help=help_text)(verb)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from grue.cli import common
-from grue.cli.common import Again, ConfigFile, Json, Out, PresetName, Quiet, RunAndSettings, Seed
+from grue.cli.common import Again, ConfigFile, Json, Out, PresetName, ProcessCount, Quiet, RunAndSettings, Seed
 from grue.errors import ConfigError, needs
 from grue.progress import Progress
 
@@ -23,6 +23,7 @@ def evaluate(
     out: Out = None,
     seed: Seed = None,
     again: Again = False,
+    processes: ProcessCount = 1,
     api: Annotated[
         str | None,
         typer.Option(metavar="URL", help="let a chat model behind this OpenAI-compatible endpoint play instead"),
@@ -75,7 +76,7 @@ def evaluate(
 
         return stages.run_stage("eval", wanted, folder, say=say, again=again)
 
-    common.perform(work, as_json=as_json, quiet=quiet)
+    common.perform(work, processes=processes, as_json=as_json, quiet=quiet)
 
 
 def compare(

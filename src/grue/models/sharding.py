@@ -34,7 +34,7 @@ def check_sharding(config: ModelConfig, processes: Processes) -> None:
     if config.sharding == "fsdp" and processes.count == 1:
         raise ConfigError(
             "model.sharding=fsdp spreads the weights over several processes, and this run has one",
-            hint="accelerate launch --multi_gpu --num_processes 2 -m grue run ..., or model.sharding=none",
+            hint="grue run --processes 2 ..., or model.sharding=none",
         )
 
 

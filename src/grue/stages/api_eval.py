@@ -177,7 +177,9 @@ def evaluate_api(
     Games that are there count if they were asked for in the same way, else ConfigError; `again` forgets them.
     """
     if launched() > 1:
-        raise ConfigError("grue eval --api is the work of one process", hint="leave out accelerate launch")
+        raise ConfigError(
+            "grue eval --api is the work of one process", hint="leave out accelerate launch or --processes"
+        )
     run = Run(out, config)
     cfg, name = config.eval, f"api:{endpoint.model}"
     decoding = "greedy" if endpoint.temperature == 0 else "sampled"

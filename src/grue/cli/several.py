@@ -1,0 +1,101 @@
+"""`--processes N`: the command in N processes of this machine, which work on one run as a launcher's would."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from grue.errors import ConfigError
+from grue.launch import STARTED_HERE, launched
+
+LOOK_S = 0.1
+WORDS_S = 10.0  # that the others have to say why they end, once one has ended
+SAVING_S = 30.0  # that they then have to save, once they have been asked to stop
+
+
+def start(count: int) -> int | None:
+    """Do this command in `count` processes, and return its exit code. None where this process is to do it.
+
+    That is where `count` is 1, and in the processes that were started. ConfigError where a launcher has been at work.
+    """
+    if launched() > 1:
+        if count > 1 and STARTED_HERE not in os.environ:
+            raise ConfigError(
+                f"--processes {count} under a launcher that has started {launched()}", hint="leave out one of the two"
+            )
+        return None
+    if count == 1:
+        return None
+    children = [_child(rank, count, port) for port in [_free_port()] for rank in range(count)]
+    with _passing_on_signals(children):
+        _wait(children)
+    return _exit_code(children)
+
+
+def _child(rank: int, count: int, port: int) -> subprocess.Popen[bytes]:
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+    told = {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1", STARTED_HERE: "1"}
+    return subprocess.Popen([sys.executable, "-m", "grue", *sys.argv[1:]], env=os.environ | told)
+
+
+def _free_port() -> int:
+    with socket.socket() as asking:
+        asking.bind(("127.0.0.1", 0))
+        port: int = asking.getsockname()[1]
+        return port
+
+
+@contextmanager
+def _passing_on_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """What asks this process to stop asks the children. A second one within seconds does not count there: a terminal
+    sends Ctrl-C to all of them itself."""
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        _send(children, number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Until all have ended. When one has failed the others notice when they next speak to it, or are asked to stop."""
+    failed = None
+    asked = False
+    while None in (codes := [child.poll() for child in children]):
+        if failed is None and any(codes):
+            failed = time.monotonic()
+        waited = 0.0 if failed is None else time.monotonic() - failed
+        if waited > WORDS_S and not asked:
+            asked = True
+            _send(children, signal.SIGTERM)
+        if waited > WORDS_S + SAVING_S:
+            for child in children:
+                child.kill()
+        time.sleep(LOOK_S)
+
+
+def _send(children: Sequence[subprocess.Popen[bytes]], number: int) -> None:
+    for child in children:
+        with suppress(ProcessLookupError):
+            child.send_signal(number)
+
+
+def _exit_code(children: Sequence[subprocess.Popen[bytes]]) -> int:
+    """The first process's own, as it does the talking; else the first that is not 0. Says who was killed."""
+    codes = [child.returncode for child in children]
+    for rank, code in enumerate(codes):
+        if code < 0 and -code != signal.SIGTERM:
+            print(f"process {rank} was ended by {signal.Signals(-code).name}", file=sys.stderr)
+    own = next((code for code in codes if code > 0), 0)
+    return own or next((128 - code for code in codes if code < 0), 0)
