@@ -104,6 +104,8 @@ def test_version() -> None:
         (("run", "cokking16"), "did you mean cooking16?"),
         (("run", "toy", "smoke"), "two presets are given: toy and smoke"),
         (("run", "toy", "there"), "neither a setting nor a preset"),
+        (("run", "toy", "--preset", "smoke"), "toy is a preset, not a run directory"),
+        (("demos", "cookingworld"), "cookingworld is a game, not a run directory"),
         (("run", "toy", "ppo.iteration=3"), "did you mean ppo.iterations?"),
         (("run", "game.name=textworld-coin", "game.params.nosuch=1"), "unknown parameter 'nosuch'"),
         (("run", "cooking16", "game.params.nosuch=1"), "unknown parameter 'nosuch'"),
@@ -242,12 +244,13 @@ def test_run_takes_a_preset_or_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
 def test_a_full_disk_behind_the_output_is_an_error_and_no_traceback() -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run([sys.executable, "-m", "grue", "play", "toy"], stdout=full, stderr=subprocess.PIPE,
-                              text=True, input="1\n", timeout=120)  # fmt: skip
-    assert done.returncode == 1
-    assert "the output cannot be written" in done.stderr
-    assert "Traceback" not in done.stderr
+    for arguments in (("play", "toy"), ("doctor", "--json")):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run([sys.executable, "-m", "grue", *arguments], stdout=full, stderr=subprocess.PIPE,
+                                  text=True, input="1\n", timeout=120)  # fmt: skip
+        assert done.returncode == 1
+        assert "the output cannot be written" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_a_person_plays_the_toy_game_and_leaves(tmp_path: Path) -> None:
@@ -255,7 +258,10 @@ def test_a_person_plays_the_toy_game_and_leaves(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "there is no action 99" in done.stdout
     assert "15 steps left" in done.stdout
+    assert "> 99\n" in done.stdout  # as in a terminal, where it can be seen
     assert done.stdout.endswith("Good bye.\n")
+    left = grue("play", "toy", stdin="quit\n1\n", cwd=tmp_path)
+    assert left.stdout.endswith("> quit\n\nGood bye.\n")
 
 
 def test_a_game_that_cannot_start_is_an_error(tmp_path: Path) -> None:

@@ -220,6 +220,7 @@ def test_a_decoding_that_is_named_twice_is_measured_once() -> None:
         ("iterations", "not of the form key=value"),
         ("preset=smoke", "preset is not a setting"),
         ("=3", "not of the form key=value"),
+        ("game.params={rooms=2,rooms=3}", "'rooms' is given twice"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_setting(setting: str, said: str) -> None:
@@ -378,7 +379,9 @@ def test_two_seeds_are_one_too_many() -> None:
     ("given", "hint"),
     [
         ("sft.lr=1", "did you mean sft.learning_rate?"),
-        ("ppo.foo=3", "sections: "),
+        ("sft.passes=1", "settings of sft: learning_rate, "),
+        ("ppo.foo=3", "settings of ppo: "),
+        ("foo.bar=3", "sections: "),
         ("ppo.iteration=3", "ppo.iterations?"),
     ],
 )

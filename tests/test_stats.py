@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from grue.errors import DataError
 from grue.evaluate.stats import (
+    alike_interval,
     bootstrap_mean,
     by_problem,
     paired_difference,
@@ -221,6 +222,11 @@ def test_games_that_all_end_alike_are_no_proof_of_certainty() -> None:
     assert of_shares[:3] == pytest.approx((0.25, 0.25 - 1.25 * z2 / (20 + z2), 0.25 + 0.75 * z2 / (20 + z2)))
     copies = paired_wins([1] * 20, [1] * 20, clusters=[1, 2, 3, 4, 5] * 4)  # worth 5 games
     assert copies == pytest.approx(tied)
+    # games that differ from each other, in problems that do not
+    for a, b, problems in (([1, 0, 1], [0, 0, 0], "AAA"), ([1, 0, 1, 0], [0, 1, 0, 1], "AABB")):
+        found = paired_wins(a, b, clusters=problems)
+        assert found[1:3] == alike_interval(found.value, len(set(problems)))
+        assert found.low < found.value < found.high
 
 
 def test_wins_that_differ_have_the_bootstrap() -> None:

@@ -126,8 +126,11 @@ def test_replies_by_hand(reply: str, action: str) -> None:
     assert parse_reply(reply, ("look", "take key")) == action
 
 
-@pytest.mark.parametrize("fault", [429, 500, 503, 524, "drop", "garbage"])
-def test_faults_that_pass_are_retried(fault: int | str, serve: Start) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [429, [429, "Thu, 01 Jan 1970 99999999999999999999:00:00 GMT"], 500, 503, 524, "drop", "garbage"],
+)
+def test_faults_that_pass_are_retried(fault: int | str | list[Any], serve: Start) -> None:
     url, log = serve("take key", [fault, fault])
     asked = client(url)
     assert asked.reply(ASK) == "take key"

@@ -125,11 +125,12 @@ def test_lines_are_ordered_repeated_steps_replaced_and_odd_values_counted(tmp_pa
     ]
     write_metrics(tmp_path, lines)
     with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"stage": "ppo", "step": 3, "success": NaN, "big": 1' + "0" * 400 + '}\n[1]\n{"stage": "pp')
+        file.write('{"stage": "ppo", "step": 3, "success": NaN, "big": 1' + "0" * 400 + ', "loss": -1e308}\n')
+        file.write('[1]\n{"stage": "pp')
     run = read_run(tmp_path)
     ppo = run.stages["ppo"]
     assert ppo.series == {"success": [(1.0, 0.1), (2.0, 0.75)]}
-    assert ppo.not_finite == {"policy_loss": 1, "success": 1}
+    assert ppo.not_finite == {"policy_loss": 1, "success": 1, "loss": 1}  # an axis from -1e308 to 1e308 has no length
     assert (ppo.lines, ppo.seconds) == (3, 5.0)
     assert any("2 unreadable" in problem for problem in run.problems)
     assert any("more than once" in problem for problem in run.problems)

@@ -313,7 +313,7 @@ def test_what_the_games_do_not_tell_apart_is_no_rise(tmp_path: Path) -> None:
     found["paired"][0]["ci95"] = [-0.031, 0.344]
     (run / "results.json").write_bytes(orjson.dumps(found))
     text = parsed(run).text
-    assert "% after imitation, which these games do not tell apart." in text and "up from" not in text
+    assert "% after imitation (these games do not tell the two apart)." in text and "up from" not in text
 
 
 def test_a_single_game_is_one_and_bounds_no_score(tmp_path: Path) -> None:

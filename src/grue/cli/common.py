@@ -106,6 +106,8 @@ def perform(work: Callable[[Progress], Any], *, processes: int = 1, as_json: boo
     with _warnings_through(say):
         try:
             result = work(say)
+            if as_json and result is not None and not is_follower():
+                print_json(result)
         except UsageError as problem:
             _fail(problem.error, 2, as_json)
         except GrueError as error:
@@ -134,8 +136,6 @@ def perform(work: Callable[[Progress], Any], *, processes: int = 1, as_json: boo
             _fail(GrueError(f"out of memory: {clean(str(error)).splitlines()[0]}", hint=_MEMORY_HINT), 1, as_json)
         finally:
             leave()
-    if as_json and result is not None and not is_follower():
-        print_json(result)
 
 
 def print_json(result: Any) -> None:
@@ -229,11 +229,15 @@ def begun_run(
 def run_folder(name: str | None, out: Path | None) -> Path | None:
     """The run directory that RUN or --out names."""
     from grue.config import PRESETS
+    from grue.games import is_known
 
     if name is None:
         return out
     if name in PRESETS and not Path(name).exists():
         raise ConfigError(f"{name} is a preset, not a run directory", hint=f"a new run begins with --preset {name}")
+    if not Path(name).exists() and is_known(name):
+        hint = f"a new run of it begins with game.name={name}, in the folder that --out names"
+        raise ConfigError(f"{name} is a game, not a run directory", hint=hint)
     if out is not None:
         raise ConfigError(f"two run directories are given: {name} and {out}", hint="leave out one")
     return Path(name)
@@ -260,6 +264,8 @@ def prices(text: str) -> tuple[float, float]:
 def existing_run(folder: Path | None) -> Path:
     """`folder`, or the run in runs/ that was written to last. ConfigError if there is none."""
     if folder is not None:
+        if folder.is_file():
+            raise ConfigError(f"{folder} is a file, not a run directory", hint="name the folder that grue run wrote")
         if not folder.is_dir():
             raise ConfigError(f"there is no run directory {folder}", hint="grue run --out DIR makes one")
         return folder
@@ -305,7 +311,8 @@ def _say(error: GrueError, code: int, as_json: bool, *, alone: bool) -> None:
     if error.hint:
         print(f"hint: {clean(error.hint)}", file=sys.stderr)
     if as_json:
-        print_json({"error": error.message, "hint": error.hint, "exit_code": code})
+        with suppress(OSError):  # a full disk, as stderr has said
+            print_json({"error": error.message, "hint": error.hint, "exit_code": code})
 
 
 @contextmanager

@@ -16,7 +16,9 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
     kinds = result["kinds"]
     say(f"{result['policy']}, {counts} {result['fold']} games that all of these runs finished", style="bold")
     if left_out := max(result["left_out"].values()):
-        say.warn(f"{left_out} games that not all of them finished are left out")
+        played = sorted({count for counts in result["played"].values() for count in counts})
+        why = f": they played {' and '.join(map(str, played))} games" if len(played) > 1 else ""
+        say.warn(f"{left_out} games are left out, which not all of these runs played to the end{why}")
     for number, kind in enumerate(kinds):
         say("")
         if len(kinds) > 1:

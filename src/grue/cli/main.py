@@ -70,6 +70,7 @@ def _root(
 @app.command("run", epilog=names.PRESETS)
 def run(
     arguments: PresetAndSettings = None,
+    preset: PresetName = None,
     config: ConfigFile = None,
     out: Out = None,
     seed: Seed = None,
@@ -87,8 +88,11 @@ def run(
     def work(say: Progress) -> object:
         with common.reading_arguments():
             name, settings = common.split(arguments, "a preset")
-            preset, chosen = common.preset_or_run(name, out)
-            wanted, folder = common.settle(preset, settings, config, seed, chosen)
+            if preset is None:
+                begun, chosen = common.preset_or_run(name, out)
+            else:
+                begun, chosen = preset, common.run_folder(name, out)
+            wanted, folder = common.settle(begun, settings, config, seed, chosen)
         from grue import stages
 
         return stages.run_all(wanted, folder, say=say, again=again)
@@ -236,7 +240,7 @@ def play(
 ) -> None:
     """Play a game yourself.
 
-    An action is chosen by its number or typed. Ctrl-D leaves.
+    An action is chosen by its number or typed; quit or Ctrl-D leaves.
     """
 
     def work(say: Progress) -> object:

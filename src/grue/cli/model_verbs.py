@@ -140,7 +140,8 @@ def track(
 
         with redirect_stdout(sys.stderr):  # where some trackers talk
             count = send_rest(run_dir, tracker)
-        say(f"{count} rows sent to {tracker}")
+        shown = f"; to see them: tensorboard --logdir {run_dir}" if tracker == "tensorboard" else ""
+        say(f"{count} rows sent to {tracker}{shown}")
         return {"tracker": tracker, "rows": count}
 
     common.perform(work, as_json=as_json, quiet=quiet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ class Human:
         """Show the task."""
         self._left = task.limit
         self._say(observation.goal, style="bold")
-        self._say("Type the number of an action, or an action of your own; Ctrl-D leaves.", style="dim")
+        self._say("Type the number of an action, or an action of your own; quit or Ctrl-D leaves.", style="dim")
 
     def act(self, observation: Observation) -> str:
         """Show what is seen and wait until something is typed. EOFError at the end of the input."""
@@ -109,8 +110,12 @@ class Human:
         self._left -= 1
         while True:
             typed = input("> ").strip()
+            if not sys.stdin.isatty():  # a log shows what was typed, as a terminal does
+                print(typed)
             if not typed:
                 continue
+            if typed in ("quit", "exit") and typed not in actions:  # to most games only a wasted step
+                raise EOFError
             if typed in actions or not actions or not typed.isdecimal():
                 return typed
             if 1 <= int(typed) <= len(actions):

@@ -240,7 +240,10 @@ def _typed(annotation: Any, text: str) -> Any:
     if NoneType in get_args(annotation) and text in ("", "null"):
         return None
     if get_origin(annotation) is dict:
-        return dict(_parse(part) for part in text.strip("{}").split(",") if part.strip())
+        pairs = [_parse(part) for part in text.strip("{}").split(",") if part.strip()]
+        for twice in (key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1):
+            raise ConfigError(f"{twice!r} is given twice in {text}", hint="leave out one")
+        return dict(pairs)
     return text  # pydantic reads numbers and switches from text, `stages` lists
 
 
@@ -271,9 +274,13 @@ def _nearest(key: str, strange: str) -> str:
     keys = known_keys()
     same_leaf = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
     near = same_leaf or _short_for(key, keys) or difflib.get_close_matches(key, keys, n=1, cutoff=0.7)
-    near = near or _near_leaf(key, keys)
+    section = key.rpartition(".")[0]
+    beside = [known for known in keys if section and known.startswith(f"{section}.")]
+    near = near or _near_leaf(key, beside or keys)
     if near:
         return f"did you mean {' or '.join(near[:3])}?"
+    if beside and not strange:
+        return f"settings of {section}: {', '.join(known.removeprefix(f'{section}.') for known in beside)}"
     return strange or f"sections: {', '.join(name for name in Config.model_fields if name != 'preset')}"
 
 

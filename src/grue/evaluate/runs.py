@@ -87,6 +87,7 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
         "policy": found,
         "fold": fold,
         "games": {d: len(common) for d, common in games.items()},
+        "played": {d: [len(run.played[d]) for run in runs] for d in decodings},
         "left_out": {d: len({t for run in runs for t in run.played[d]}) - len(games[d]) for d in decodings},
         "kinds": [
             {

@@ -117,8 +117,9 @@ def bootstrap_mean(
     whole clusters are drawn, since drawing their members apart makes the interval too narrow (Miller 2024,
     Adding error bars to evals, section on clustered questions). Without `rng` the result is the same every time.
 
-    Where all x are equal the interval has no width. That is no certainty: how far other games would lie cannot be told
-    from x without a range for them, so wins take `wilson` then, and scores are left as they are.
+    Where all x are equal, or the means of all clusters, the interval has no width. That is no certainty: how far other
+    games would lie cannot be told from x without a range for them, so wins take `wilson` then, and scores are left as
+    they are.
     """
     means = _bootstrap_means(_vector(x, "x"), resamples, rng, clusters)
     return _percentiles(means, level)
@@ -137,7 +138,8 @@ def paired_difference(
 
     A game's difficulty cancels in a[i] - b[i], so the interval is narrower than that of two unpaired means
     by a factor of sqrt(1 - correlation) (Miller 2024, Adding error bars to evals, section on paired analysis).
-    Where all differences are equal the interval has no width, as in `bootstrap_mean`; of wins `paired_wins` knows more.
+    Where all games, or clusters, differ alike the interval has no width, as in `bootstrap_mean`; `paired_wins` knows
+    more of wins.
     """
     a_n, b_n = _vector(a, "a"), _vector(b, "b")
     if a_n.shape != b_n.shape:
@@ -160,15 +162,16 @@ def paired_wins(
     *,
     clusters: Sequence[Hashable] | None = None,
 ) -> Estimate:
-    """`paired_difference` of wins, or of shares won, that claims no certainty where all games differ alike.
+    """`paired_difference` of wins, or of shares won, that claims no certainty where all differ alike.
 
-    Then the interval is `alike_interval` over the games, or over the clusters; the standard error stays 0.
+    Where all games do, or the means of all clusters, the interval is `alike_interval` over the games, or the clusters;
+    the standard error stays what it was.
     """
     found = paired_difference(a, b, resamples, rng, level, clusters=clusters)
-    differences_n = _vector(a, "a") - _vector(b, "b")
-    if np.ptp(differences_n) > 1e-9:  # shares of a few plays, rounded
+    if found.high - found.low > 1e-9:  # shares of a few plays, rounded
         return found
-    low, high = alike_interval(found.value, differences_n.size if clusters is None else len(set(clusters)), level)
+    count = _vector(a, "a").size if clusters is None else len(set(clusters))
+    low, high = alike_interval(found.value, count, level)
     return found._replace(low=low, high=high)
 
 

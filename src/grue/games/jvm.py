@@ -46,6 +46,7 @@ class Jvm:
         self.lock = threading.RLock()  # held around games whose objects the engine shares (see seat.py)
         self.owners: dict[tuple[str, str, int], object] = {}  # shared problem -> the seat that generated it last
         self._retired: list[Any] = []
+        self.abandoned = False
         self._process, self.port, self.token = _launch(settings)
         self._gateway = Gateway(self.port, self.token, settings.read_timeout)
 
@@ -107,6 +108,7 @@ class Jvm:
 
     def abandon(self) -> None:
         """For a forked child: let go of the parent's Java without touching it."""
+        self.abandoned = True
         _close_input(self._process)
         self._gateway.abandon()
 

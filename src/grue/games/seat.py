@@ -82,7 +82,7 @@ class Seat:
 
     def _begin(self, what: str | Task, method: str, *arguments: str | int) -> None:
         self._forget_begun()
-        if self._jvm is None:
+        if self._jvm is None or self._jvm.abandoned:  # what speaks to a parent's Java would move the parent's game
             return
         try:
             self._begun = what, self._jvm.begin(self._interface, method, *arguments)

@@ -266,7 +266,7 @@ def _wait_of(retry_after: str) -> float | None:
     """The seconds that a Retry-After header asks for, as a number or as a date; None where it says neither."""
     if re.fullmatch(r"\d+(\.\d+)?", retry_after):
         return float(retry_after)
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
     return None
 

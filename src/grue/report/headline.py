@@ -69,7 +69,7 @@ def _apart(hero: Row, before: Row, run: RunFiles, what: str) -> int:
 def _against(before: str, words: str, apart: int) -> str:
     if apart > 0:
         return f", up from {before} {words}"
-    return f", against {before} {words}" + ("" if apart else ", which these games do not tell apart")
+    return f", against {before} {words}" + ("" if apart else " (these games do not tell the two apart)")
 
 
 def _scored(hero: Row, before: Row | None, words: str, run: RunFiles) -> str:

@@ -39,16 +39,24 @@ def played_section(episodes: list[ShownEpisode]) -> Html:
 def _episode(episode: ShownEpisode, *, opened: bool) -> Html:
     task = episode.task
     outcome = episode.outcome if episode.outcome in _OUTCOME_WORDS else "unknown"
+    words = _OUTCOME_WORDS.get(outcome, "outcome unknown")
+    if (
+        outcome == "limit" and len(episode.turns) < task.limit
+    ):  # a replay of a demonstration, cut where it was of no use
+        words = "stopped early"
     summary = tag(
         "summary",
         tag("span", policy_title(episode.policy), class_="who"),
         tag("span", episode.decoding, class_="how"),
         tag("span", episode.title, class_="what") if episode.title else None,
-        tag("span", _OUTCOME_WORDS.get(outcome, "outcome unknown"), class_=f"outcome {outcome}"),
+        tag("span", words, class_=f"outcome {outcome}"),
         tag("span", f"score {episode.score:.2f}, {len(episode.turns)} steps", class_="how"),
     )
     facts = [f"{task.game}" if task.game else "", f"{task.fold} seed {task.seed}" if task.fold else ""]
-    facts += [f"at most {task.limit} steps" if task.limit else "", task.params.replace(",", ", ")]
+    facts += [
+        f"at most {task.limit} steps" if len(episode.turns) <= task.limit > 0 else "",
+        task.params.replace(",", ", "),
+    ]
     return tag(
         "details",
         summary,

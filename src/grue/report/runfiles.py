@@ -23,6 +23,7 @@ _MAX_RESULTS = 16 * 2**20
 _MAX_METRICS = 128 * 2**20
 _MOST_EPISODES = 40
 _MOST_METRICS = 300  # names in one stage: more are not metrics
+_MOST_SIZE = 1e300  # of a value that is drawn: the span of an axis must be a number too
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class StageMetrics:
     """What one stage logged: for each metric its steps and values, in the order of the steps."""
 
     series: dict[str, list[tuple[float, float]]]
-    not_finite: dict[str, int]  # how often a value was null, NaN or infinite
+    not_finite: dict[str, int]  # how often a value was null, NaN, infinite, or too large to be drawn
     seconds: float | None  # time_s of the last line
     lines: int
 
@@ -182,7 +183,7 @@ def _stage(steps: dict[float, dict[str, Any]]) -> StageMetrics:
             if name in ("stage", "step", "time_s") or (name not in series and len(series) >= _MOST_METRICS):
                 continue
             number = as_number(value)
-            if number is not None:
+            if number is not None and abs(number) < _MOST_SIZE:
                 series.setdefault(name, []).append((step, number))
             elif value is None or isinstance(value, float):
                 not_finite[name] = not_finite.get(name, 0) + 1

@@ -43,6 +43,11 @@ class PolicyPlayer:
 
     def act(self, observation: Observation) -> str:
         """The action for what is seen now. ModelError where the game lists no actions and the policy needs them."""
+        if not isinstance(observation, Observation):
+            raise ModelError(
+                f"act takes an Observation, not {type(observation).__name__}",
+                hint="game.reset(task) and game.step(action) return them (docs/python.md)",
+            )
         if self._history is None:
             self.start(Task("", "", "", 0, self._limit), observation)
         history, actions = self._history, tuple(observation.actions or ())

@@ -99,6 +99,8 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
         undone = again or read_stages(out).get(name, {}).get("state") != "done"
         if undone and (out / "config.yaml").exists():  # before it takes over settings of a stage that cannot begin
             _check_ready(name, out, config)
+    if not (out / "config.yaml").exists():
+        say(f"{_run_described(config)}; into {out}")
     run = open_run(out, config, name if again else "", processes, name)
     if name == "eval":
         _warn_unfinished(run, say)
@@ -187,24 +189,28 @@ def _check_learning(config: Config, processes: Processes) -> None:
 
 def plan(config: Config, out: Path) -> str:
     """What is about to happen, in a few lines."""
-    game = config.game
-    params = ",".join(f"{key}={value}" for key, value in game.params.items())
-    played, decodings = f"{game.name} {params}".strip(), " and ".join(config.eval.decodings)
+    decodings = " and ".join(config.eval.decodings)
     dagger = f"{config.dagger.rounds} rounds of {config.dagger.games_per_round} train games"
     sides = [fold for fold in FOLDS if fold != config.eval.fold and side_games(config.eval)]
     beside = f"; {side_games(config.eval)} of {' and '.join(sides)}" if sides else ""
     corrections = [f"  dagger {dagger}, corrected by {config.dagger.teacher}"] if config.dagger.rounds else []
     return "\n".join(
         [
-            f"{config.preset}: {played}, {game.limit} steps; model {_described(config.model)}; seed {config.seed}",
+            _run_described(config),
             f"  demos  {config.demos.games} train games played by {config.demos.teacher}",
-            f"  sft    {config.sft.epochs} passes",
+            f"  sft    {config.sft.epochs} epoch{'s' if config.sft.epochs != 1 else ''}",
             *corrections,
             f"  ppo    {config.ppo.iterations} iterations of {config.ppo.episodes_per_iteration} train games",
             f"  eval   {config.eval.games} {config.eval.fold} games for each policy, {decodings}{beside}",
             f"  into   {out}; Ctrl-C saves, and the same command goes on",
         ]
     )
+
+
+def _run_described(config: Config) -> str:
+    game = config.game
+    played = " ".join([game.name, ",".join(f"{key}={value}" for key, value in game.params.items())]).strip()
+    return f"{config.preset}: {played}, {game.limit} steps; model {_described(config.model)}; seed {config.seed}"
 
 
 def _described(model: ModelConfig) -> str:
