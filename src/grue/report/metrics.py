@@ -135,7 +135,8 @@ POLICY_ORDER = ("random", "explore", "gold", "gold-pruned", "optimal", "base", "
 
 
 def policy_title(name: str) -> str:
-    return POLICY_TITLES.get(name, name)
+    teacher = name.removesuffix("-omit")  # of replays of demonstrations, see games/omission.py
+    return POLICY_TITLES.get(name, name) if teacher == name else f"{teacher}, with steps left out"
 
 
 def policy_rank(name: str) -> tuple[int, str]:

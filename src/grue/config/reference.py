@@ -1,0 +1,112 @@
+"""Prints docs/settings.md: every setting with its meaning, and what each preset sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from inspect import isfunction
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import annotated_types
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from grue.config.load import flat
+from grue.config.presets import PRESETS
+from grue.config.stages import Config
+
+_HEAD = """# Settings
+
+Made by `python -m grue.config.reference > docs/settings.md`; do not edit it by hand.
+
+Settings are given as `key=value` after a verb (`grue run ppo.iterations=40`), or in a YAML file with `--config`. A run
+keeps all of its settings in `config.yaml`. Those marked *local* say how this machine does the work: a run may go on
+with other values of them.
+"""
+
+
+def page() -> str:
+    """The whole document."""
+    alone = {name: field for name, field in Config.model_fields.items() if not _is_section(field)}
+    parts = [_HEAD, "## The run as a whole\n", _table("", alone)]
+    for name, field in Config.model_fields.items():
+        if _is_section(field):
+            section: Any = field.annotation
+            parts += [
+                f"## `{name}`\n",
+                f"{(section.__doc__ or '').strip()}\n",
+                _table(f"{name}.", section.model_fields),
+            ]
+    parts += ["## What the presets set\n", "Whatever a preset does not name has the default above.\n", *_presets()]
+    return "\n".join(parts)
+
+
+def _is_section(field: FieldInfo) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+
+
+def _table(prefix: str, fields: dict[str, FieldInfo]) -> str:
+    rows = ["| setting | default | values | meaning |", "|---|---|---|---|"]
+    for name, field in fields.items():
+        local = isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("local")
+        meaning = (field.description or "").replace("|", "\\|") + (" (*local*)" if local else "")
+        default = _shown(field.get_default(call_default_factory=True))
+        rows.append(f"| `{prefix}{name}` | {default} | {_values(field)} | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def _shown(value: object) -> str:
+    """As it would be written behind `key=`."""
+    if isinstance(value, dict):
+        value = ",".join(f"{key}={number}" for key, number in value.items())
+    if isinstance(value, list | tuple):
+        value = ",".join(map(str, value))
+    text = {None: "null", True: "true", False: "false"}.get(value, value) if isinstance(value, bool | None) else value
+    return f"`{text}`" if text != "" else "empty"
+
+
+def _values(field: FieldInfo) -> str:
+    """What may be given: the choices, or the kind and range of a number."""
+    kinds = _kinds(field.annotation)
+    choices = [str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    if choices:
+        return ", ".join(f"`{choice}`" for choice in choices)
+    if bool in kinds:
+        return "`true`, `false`"
+    word = "whole number" if int in kinds else "number" if float in kinds else "text"
+    if word == "text" or any(get_origin(kind) is dict for kind in kinds):
+        return "text"
+    return ", ".join([word, *_bounds(field)])
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The alternatives of a union, the elements of a tuple, or the type alone."""
+    if get_origin(annotation) in (Union, UnionType, tuple):
+        return [kind for part in get_args(annotation) for kind in _kinds(part)]
+    return [annotation]
+
+
+def _bounds(field: FieldInfo) -> Iterator[str]:
+    for limit in field.metadata:
+        if isinstance(limit, annotated_types.Ge):
+            yield f"≥ {limit.ge}"
+        elif isinstance(limit, annotated_types.Gt):
+            yield f"> {limit.gt}"
+        elif isinstance(limit, annotated_types.Le):
+            yield f"≤ {limit.le}"
+        elif isinstance(limit, annotated_types.Lt):
+            yield f"< {limit.lt}"
+
+
+def _presets() -> Iterator[str]:
+    defaults = flat(Config())
+    for name, make in PRESETS.items():
+        config = make()
+        changed = {key: value for key, value in flat(config).items() if value != defaults[key] and key != "preset"}
+        words = (make.__doc__ or "").strip().splitlines() if isfunction(make) else []
+        settings = ", ".join(f"`{key}={_shown(value).strip('`')}`" for key, value in changed.items())
+        yield f"**`{name}`** {words[0] if words else ''} {settings}\n".replace("  ", " ")
+
+
+if __name__ == "__main__":
+    print(page(), end="")
