@@ -18,7 +18,7 @@ from grue.bench import grpo, memory, random_model, rollout, score, turn_cost, up
 from grue.bench.common import task_sets
 from grue.bench.notebook import WINDOW, PromptActorCritic, PromptPlayer, prompts_of, render_prompt
 from grue.errors import ConfigError, ModelError
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.policy.trie import TrieCache
 from grue.rollout.collect import collect
 from grue.types import Observation, Outcome, Turn

@@ -119,7 +119,7 @@ def test_version() -> None:
         (("report",), "there is no run in runs/"),
         (("report", "none"), "there is no run directory none"),
         (("report", "a" * 300), "is too long for the name of a file"),
-        (("eval", "--api-model", "m"), "--api-model and --api-prices say nothing without --api"),
+        (("eval", "--api-model", "m"), "--api-model and --api-prices have no effect without --api"),
         (("compare",), "argument"),
         (("compare", "none"), "there is no run directory none"),
         (("watch", "none"), "there is no run directory none"),

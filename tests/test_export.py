@@ -450,7 +450,7 @@ def test_what_cannot_be_exported_is_said_before_anything_is_written(
         ({"what": "onnx"}, "what=onnx"),
         ({"dtype": "int3"}, "dtype=int3"),
         ({"policy": "gold"}, "there is no trained policy 'gold'"),
-        ({"policy": "dagger"}, "has no dagger: it was told to train without"),
+        ({"policy": "dagger"}, "has no dagger weights: its settings skip that stage"),
         ({"to": Path()}, "is the current folder"),
     ):
         monkeypatch.chdir(tmp_path)

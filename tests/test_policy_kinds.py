@@ -14,7 +14,7 @@ import tiny
 from grue import games
 from grue.config import override
 from grue.errors import ConfigError
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.progress import Progress
 from grue.rollout.collect import collect
 from grue.stages import run_all, run_stage

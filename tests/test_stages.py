@@ -27,7 +27,7 @@ from grue.progress import Progress
 from grue.rollout.pack import samples
 from grue.stages.export import export_run
 from grue.stages.final import side_games
-from grue.stages.runner import plan
+from grue.stages.plan import plan
 from grue.stages.session import open_session
 from grue.stages.trained import load_trained, read_probe
 from grue.storage import checkpoint, episodes, jsonl

@@ -133,7 +133,7 @@ def rollouts(
     model: PolicyModel, played: Sequence[Task], *, slots: int = 8, columns: int = 512, seed: str = "0"
 ) -> list[Episode]:
     """Toy games played by `model`, sampled."""
-    from grue.policy.choose import Decoding
+    from grue.policy.decision import Decoding
     from grue.rollout.collect import collect
 
     seats = [games.make("toy") for _ in range(slots)]

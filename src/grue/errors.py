@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 
 class GrueError(Exception):
-    """Base of every error that a user can mend. `hint` is the next thing to try."""
+    """Base of every error that a user can fix. `hint` is the next thing to try."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)

@@ -82,7 +82,7 @@ class Turn:
 
     @property
     def is_context(self) -> bool:
-        """Of a teacher: an invalid action, from which there is nothing to learn."""
+        """True for a teacher's invalid action: it stays in the transcript, and nothing is learnt from it."""
         return not self.valid and not self.branches
 
 

@@ -37,7 +37,7 @@ from grue.experiments.eval_gap.suspects import EVALUATION, TRAINING, wanted
 from grue.experiments.eval_gap.table import markdown, ranked
 from grue.games.play import play
 from grue.games.teachers import teacher
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.progress import Progress
 from grue.rollout.collect import collect
 from grue.stages.session import open_session

@@ -16,7 +16,7 @@ from grue.models.attention import takes_rows
 from grue.models.causal import CHUNK, TOGETHER, CausalRows, row_groups
 from grue.models.checkpointing import prepare_recomputing
 from grue.models.policy_model import PolicyModel, Reading
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.rollout.pack import Sample, collate, samples
 

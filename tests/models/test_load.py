@@ -30,7 +30,8 @@ from grue.models.memory import learned_weights
 from grue.models.policy_model import PolicyModel
 from grue.models.skeleton import check_attention, check_model, skeleton
 from grue.models.sources import EMBEDDED_POSITIONS
-from grue.policy.choose import ChoosePolicy, Decoding
+from grue.policy.choose import ChoosePolicy
+from grue.policy.decision import Decoding
 from grue.policy.drivable import check_drivable, gap_in_parts
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder

@@ -11,7 +11,8 @@ from torch import nn
 import tiny
 from grue.models.packed import _Packed, pack, packs
 from grue.policy.actor import Actor
-from grue.policy.choose import ChoosePolicy, Decoding
+from grue.policy.choose import ChoosePolicy
+from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 
 needs_packing = pytest.mark.skipif(

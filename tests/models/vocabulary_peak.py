@@ -17,7 +17,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from grue.config import PPOConfig, SFTConfig
 from grue.models.policy_model import PolicyModel
-from grue.policy.choose import Decoding, draw
+from grue.policy.decision import Decoding, draw
 from grue.policy.write import nucleus
 from grue.rollout.pack import Sample
 from grue.train.learner import Learner

@@ -12,7 +12,7 @@ import tiny
 from grue import games
 from grue.models.policy_model import PolicyModel
 from grue.policy.aligned import AlignedPolicy
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.types import Observation, Turn
 

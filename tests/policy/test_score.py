@@ -14,7 +14,7 @@ import tiny
 from decoders import ARCHITECTURES
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import CHUNK, token_log_probs
-from grue.policy.choose import Decision, Decoding, Query
+from grue.policy.decision import Decision, Decoding, Query
 from grue.policy.engine import Engine
 from grue.policy.score import ScorePolicy
 from grue.policy.tree import candidate_tree, lay_out

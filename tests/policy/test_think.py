@@ -7,7 +7,7 @@ import torch
 
 import tiny
 from grue import games
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.types import Episode
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grue.errors import ModelError
-from grue.policy.choose import Decision, Query
+from grue.policy.decision import Decision, Query
 from grue.policy.trie import Node, TrieCache, build_trie, choices, joined, path_branches
 
 

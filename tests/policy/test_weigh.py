@@ -14,7 +14,7 @@ import tiny
 from grue import games
 from grue.algos.losses import branch_log_probs, node_entropies
 from grue.models.policy_model import PolicyModel
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.policy.trie import build_trie, path_branches
 from grue.policy.weigh import action_probabilities
 from grue.rollout.collect import collect

@@ -16,7 +16,7 @@ from grue import games
 from grue.games.guard import as_played
 from grue.models.policy_model import PolicyModel
 from grue.policy import write
-from grue.policy.choose import Decision, Decoding, Query
+from grue.policy.decision import Decision, Decoding, Query
 from grue.policy.engine import Engine
 from grue.policy.write import WritePolicy, nucleus
 from grue.prompts.tokens import Encoder

@@ -11,7 +11,7 @@ from grue import games
 from grue.errors import ConfigError
 from grue.games.play import play
 from grue.games.teachers import teacher
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.rollout.pack import tokenise
 from grue.types import Episode, Outcome

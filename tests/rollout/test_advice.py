@@ -11,7 +11,7 @@ import tiny
 from grue import games
 from grue.errors import GameError
 from grue.games.teachers import Adviser
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.policy.policy import Policy
 from grue.rollout.collect import collect
 from grue.rollout.pack import collate, samples, tokenise

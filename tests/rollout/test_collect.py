@@ -19,7 +19,7 @@ from grue.games.toy import ToyGame
 from grue.models.policy_model import PolicyModel
 from grue.policy import engine as engine_module
 from grue.policy import trie as trie_module
-from grue.policy.choose import Decoding, Query
+from grue.policy.decision import Decoding, Query
 from grue.policy.engine import Engine
 from grue.policy.passes import ON_GPU, Pass, plan_pass
 from grue.rollout.collect import collect
@@ -378,7 +378,7 @@ def test_a_state_that_cannot_be_played_ends_its_game_and_no_other(silent: bool, 
 
 
 def test_seats_that_cannot_be_played_in_are_refused() -> None:
-    with pytest.raises(ConfigError, match="several seats"):
+    with pytest.raises(ConfigError, match="given twice"):
         collect(tiny.policy(MODEL), [games.make("toy")] * 2, tiny.tasks(4), GREEDY)
     with pytest.raises(ConfigError, match="no game to play 4 tasks"):
         collect(tiny.policy(MODEL), [], tiny.tasks(4), GREEDY)

@@ -18,7 +18,7 @@ from grue.config import Config, SFTConfig
 from grue.evaluate.summary import summarise
 from grue.games.toy import ToyGame
 from grue.models.policy_model import PolicyModel
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.rollout.pack import Sample, collate, micro_batches, samples, tokenise
 from grue.storage.episodes import from_dict, to_dict

@@ -192,7 +192,7 @@ def test_steps_that_float16_leaves_out_spoil_no_mean(tiny_folder: Path, tmp_path
         learner.scale.scale = 1e38
         found = lessons(session, "names", 0.0, "demos")
         progress = {"sums": {}, "env_steps": 0}
-        means = _learn(session.run, config, learner, Lessons(found, found), progress, session.interrupt)
+        means = _learn(session.context(config.dagger, learner), Lessons(found, found), progress)
     assert means["skipped"] > 0
     assert all(math.isfinite(value) for value in means.values())
 

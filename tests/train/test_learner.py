@@ -196,7 +196,7 @@ def test_weights_of_another_model_are_refused_by_name() -> None:
     model = tiny.policy_model()
     own = weights(model)
     name = "lm.model.embed_tokens.weight"
-    with pytest.raises(CheckpointError, match=rf"{name} is only on one side"):
+    with pytest.raises(CheckpointError, match=rf"only one of the two has {name}"):
         load_weights(model, {k: v for k, v in own.items() if k != name})
     with pytest.raises(CheckpointError, match=rf"{name} has shape \(3, 4\)"):
         load_weights(model, {**own, name: torch.zeros(3, 4)})

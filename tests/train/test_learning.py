@@ -13,6 +13,7 @@ from grue.interrupt import Interrupt
 from grue.progress import Progress
 from grue.storage.contents import read_metrics
 from grue.storage.run import Run
+from grue.train.context import StageContext
 from grue.train.learner import Learner
 from grue.train.ppo import train_ppo
 
@@ -49,7 +50,8 @@ def test_ppo_improves_the_score(tmp_path: Path, seed: int) -> None:
     )
     seats = [games.make("toy") for _ in range(config.ppo.slots)]
     run = Run(tmp_path / "run", config)
-    train_ppo(run, config, learner, tiny.encoder(), seats, tiny.tasks(200), [], Progress(quiet=True), Interrupt())
+    say, interrupt = Progress(quiet=True), Interrupt()
+    train_ppo(StageContext(run, config, learner, tiny.encoder(), seats, tiny.tasks(200), [], say, interrupt))
     scores = [row["score"] for row in read_metrics(run.out, "ppo")]
     assert len(scores) == 14
     assert np.mean(scores[-4:]) > np.mean(scores[:2]) + 0.15, scores

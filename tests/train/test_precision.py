@@ -13,7 +13,7 @@ import tiny
 from grue.errors import TrainingError
 from grue.models.checkpointing import prepare_recomputing, training
 from grue.models.policy_model import PolicyModel, Reading
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.rollout.pack import Batch, Sample, collate, micro_batches, samples
 from grue.storage import checkpoint

@@ -16,7 +16,8 @@ from grue.config import Config
 from grue.errors import ConfigError, needs
 from grue.games import Game
 from grue.policy.actor import Actor
-from grue.policy.choose import ChoosePolicy, Decoding
+from grue.policy.choose import ChoosePolicy
+from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.train.learner import Learner
 from grue.train.ppo_update import Updater

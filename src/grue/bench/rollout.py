@@ -13,7 +13,8 @@ from grue.bench.notebook import PromptPlayer
 from grue.config import Config
 from grue.games import Game
 from grue.policy.actor import Actor
-from grue.policy.choose import ChoosePolicy, Decoding
+from grue.policy.choose import ChoosePolicy
+from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.types import Episode, Task
 

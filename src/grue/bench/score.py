@@ -12,7 +12,7 @@ from grue.bench.common import alternate, facts, load, result, threads
 from grue.config import Config
 from grue.models.policy_model import PolicyModel
 from grue.policy.actor import Actor
-from grue.policy.choose import Decision, Query
+from grue.policy.decision import Decision, Query
 from grue.policy.engine import Engine
 from grue.policy.score import ScorePolicy
 from grue.prompts.tokens import Encoder

@@ -19,7 +19,8 @@ from grue.config import Config
 from grue.errors import ConfigError
 from grue.games import Game
 from grue.policy.actor import Actor
-from grue.policy.choose import ChoosePolicy, Decoding
+from grue.policy.choose import ChoosePolicy
+from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.types import Episode, Observation, Outcome, Task
 

@@ -16,7 +16,8 @@ from grue.config import Config, PPOConfig
 from grue.models.load import compute_dtype
 from grue.models.policy_model import PolicyModel, Reading
 from grue.policy.actor import Actor
-from grue.policy.choose import ChoosePolicy, Decoding
+from grue.policy.choose import ChoosePolicy
+from grue.policy.decision import Decoding
 from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
 from grue.rollout.pack import Batch, Sample, minibatches, samples

@@ -50,7 +50,7 @@ def evaluate(
     def work(say: Progress) -> object:
         with common.reading_arguments():
             if api is None and (api_model or api_prices):
-                raise ConfigError("--api-model and --api-prices say nothing without --api", hint="add --api URL")
+                raise ConfigError("--api-model and --api-prices have no effect without --api", hint="add --api URL")
             wanted, folder = common.named_run(arguments, preset, config, seed, out)
             if preset is None and config is None:
                 common.existing_run(folder)

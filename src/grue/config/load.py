@@ -350,7 +350,7 @@ def _read_yaml(file: Path) -> dict[str, Any]:
             raise
         raise ConfigError(
             f"{file} is not a YAML file of settings: {' '.join(str(error).split())}",
-            hint="mend that line; a run's own file as it was written, or the run begins anew in another folder",
+            hint="fix that line, or restore the file as the run wrote it; otherwise begin again in another folder",
         ) from error
     if not isinstance(data or {}, dict):
         raise ConfigError(f"{file} holds {type(data).__name__}, not sections of settings")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from grue.games import Game
 from grue.parallel import ALONE, Processes
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.policy.policy import Policy
 from grue.rollout.collect import collect
 from grue.types import Episode, Task

@@ -28,7 +28,7 @@ def problem(task: Task, first: Observation | None) -> Hashable:
 
 
 def has_few_games(task: Task) -> bool:
-    """Whether seeds of a fold often make the same game: 200 test games of twc are 73, of a task of ScienceWorld ten."""
+    """Do seeds of a fold often make identical games? 200 of twc's are 73 distinct ones."""
     game, params = task.game, task.params
     if game == "coin":
         return parse(params).get("numLocations", FAMILIES[game]["numLocations"][0]) <= _FEW_ROOMS

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import token_log_probs
-from grue.policy.choose import Decision, Decoding, Lesson, Query, draw, read
+from grue.policy.decision import Decision, Decoding, Lesson, Query, draw, read
 from grue.policy.engine import Engine
 from grue.policy.tree import CandidateTree, candidate_tree
 from grue.policy.trie import Node, TrieCache

@@ -116,7 +116,7 @@ class Engine:
 
     @torch.inference_mode()
     def look_ahead(self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree]) -> torch.Tensor:
-        """`feed`, and in the same pass a look at the tokens of trees[i] behind them; of either there may be none.
+        """Feed ids[i] and, in the same pass, read trees[i] after them; either may be empty.
 
         Returns states (N, hidden): for each row that of the last of ids[i], if there is one, then those of its tree.
         Every token of a tree sees the sequence and the tokens above it, so many continuations share one cache

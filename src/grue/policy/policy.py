@@ -7,7 +7,8 @@ from typing import Protocol
 
 from grue.models.policy_model import PolicyModel
 from grue.policy.aligned import AlignedPolicy
-from grue.policy.choose import ChoosePolicy, Decision, Decoding, Lesson, Query
+from grue.policy.choose import ChoosePolicy
+from grue.policy.decision import Decision, Decoding, Lesson, Query
 from grue.policy.engine import Engine
 from grue.policy.score import ScorePolicy
 from grue.policy.think import ThinkPolicy

@@ -13,7 +13,7 @@ import torch
 
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import candidate_scores
-from grue.policy.choose import Decision, Decoding, Lesson, Query, draw
+from grue.policy.decision import Decision, Decoding, Lesson, Query, draw
 from grue.policy.engine import Engine
 from grue.policy.tree import candidate_tree, flat_paths, state_places
 from grue.policy.weigh import candidate_weights

@@ -128,7 +128,7 @@ def choices(root: Node, most: int) -> Choices:
 
 
 def joined(found: Sequence[Choices], states: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(read_K, children_KC) of several, of which the state of each stands at one of `states`, its tree behind it."""
+    """(read_K, children_KC) of several `Choices` together; the tree of i follows its state, at index `states[i]`."""
     read_K = np.concatenate([each.read_K + state for each, state in zip(found, states, strict=True)])
     children_KC = np.full((len(read_K), max(1, *(each.children_KC.shape[1] for each in found))), -1)
     first = 0

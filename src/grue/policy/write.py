@@ -8,7 +8,7 @@ import torch
 
 from grue.games.guard import as_played
 from grue.models.policy_model import PolicyModel
-from grue.policy.choose import Decision, Decoding, Lesson, Query, draw, read
+from grue.policy.decision import Decision, Decoding, Lesson, Query, draw, read
 from grue.policy.engine import Engine
 from grue.policy.weigh import candidate_weights
 from grue.prompts.tokens import Encoder

@@ -201,7 +201,7 @@ class Encoder:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _trusted_behind(self, text: str) -> tuple[int, ...]:
-        """The same behind a message."""
+        """Like `_trusted`, for text of the template that follows a message."""
         word, both = self._trusted("a"), self._trusted(f"a{text}")
         return both[len(word) :] if self._text.spaced and both[: len(word)] == word else self._trusted(text)
 

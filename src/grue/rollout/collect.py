@@ -11,7 +11,7 @@ from grue.errors import ConfigError
 from grue.games import Game, begin_reset
 from grue.games.teachers import Adviser
 from grue.parallel import ALONE, Processes
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.policy.engine import Engine
 from grue.policy.policy import Policy
 from grue.rollout.seat import Seat
@@ -42,7 +42,9 @@ def collect(
     """
 
     if len({id(game) for game in games}) < len(games):
-        raise ConfigError("a game stands in several seats", hint="make one for each: [make(name) for _ in range(8)]")
+        raise ConfigError(
+            "the same game object was given twice", hint="make one for each: [make(name) for _ in range(8)]"
+        )
 
     def seat(row: int, game: Game) -> Seat:
         asked = Adviser(adviser, game) if adviser else None
@@ -125,7 +127,7 @@ def _read(engine: Engine, seats: list[Seat]) -> torch.Tensor:
 
 
 def _forget(engine: Engine, seats: list[Seat]) -> None:
-    """What the rows of seats held that have begun a new segment."""
+    """Clear the cache rows of seats that have just begun a new segment."""
     for seat in seats:
         if seat.is_new:
             engine.reset(seat.row)

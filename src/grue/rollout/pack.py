@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from grue.models.policy_model import WHOLE
 from grue.models.scores import Trees
-from grue.policy.choose import Lesson
+from grue.policy.decision import Lesson
 from grue.policy.policy import Policy
 from grue.policy.tree import candidate_tree, lay_out
 from grue.prompts.history import History
@@ -98,7 +98,8 @@ def samples(
 ) -> list[Sample]:
     """One sample a segment. Failed episodes are left out; `advantages` and `returns` are parallel to `episodes`.
 
-    So are a teacher's invalid actions; with `advantages` turns are a policy's own, and count whatever they led to.
+    A teacher's invalid actions are skipped too. Pass `advantages` only for the policy's own games: then every turn
+    counts.
     """
     packed = []
     for number, episode in enumerate(episodes):

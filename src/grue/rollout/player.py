@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from grue.errors import ModelError
-from grue.policy.choose import Decision, Decoding, Query
+from grue.policy.decision import Decision, Decoding, Query
 from grue.policy.engine import Engine
 from grue.policy.policy import Policy
 from grue.prompts.history import History

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from grue.errors import GameError, ModelError
 from grue.games import Game, begin_step
 from grue.games.teachers import Adviser
-from grue.policy.choose import Decision, Query
+from grue.policy.decision import Decision, Query
 from grue.policy.policy import Policy
 from grue.policy.trie import AlikeError
 from grue.prompts.history import History

@@ -12,7 +12,6 @@ from grue.stages.lessons import check_demonstrations, lessons
 from grue.stages.session import Session
 from grue.stages.show import keep_shown
 from grue.train.dagger import Lessons, train_dagger
-from grue.train.learner import Learner
 
 
 def check_adviser(session: Session) -> None:
@@ -48,17 +47,6 @@ def dagger(session: Session) -> dict[str, Any]:
         shown = demos(number if cfg.rename else 0) if cfg.demo_share else []
         return Lessons(shown, lessons(session, f"{names}/{number}", cfg.rename, "dagger", corrected=True))
 
-    facts = train_dagger(
-        session.run,
-        config,
-        Learner.of(session.model, config.model, cfg, processes=session.processes, dropout=True),
-        session.encoder,
-        session.games(session.slots(cfg.slots)),
-        session.tasks("train"),
-        session.tasks("dev", cfg.dev_games),
-        items_of,
-        session.say,
-        session.interrupt,
-    )
+    facts = train_dagger(session.context(cfg, session.learner(cfg, dropout=True)), items_of)
     keep_shown(session, "dagger", "after DAgger")
     return dict(facts)

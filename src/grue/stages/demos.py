@@ -96,7 +96,7 @@ def demos(session: Session) -> dict[str, Any]:
         if facts["failed"] == facts["episodes"]:
             raise GameError(
                 f"none of {facts['episodes']} demonstrations could be played: {error}",
-                hint=f"mend that, or choose another demos.teacher; then grue demos {session.run.out} --again",
+                hint=f"fix that, or choose another demos.teacher; then grue demos {session.run.out} --again",
             )
         say.warn(f"{facts['failed']} of {facts['episodes']} games failed, the first with: {error}")
     return facts

@@ -69,7 +69,7 @@ def export_run(
             )
         raise DataError(
             f"{run} holds no recorded game of {name} to check a copy with",
-            hint=f"train again, which deletes what stands behind it: grue {name} {run} --again",
+            hint=f"train again, which deletes later stages' results: grue {name} {run} --again",
         )
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
     try:

@@ -19,7 +19,7 @@ from grue.games.play import play
 from grue.games.spread import has_few_games
 from grue.games.teachers import HasGold, teacher
 from grue.hardware import hardware, versions
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.storage import episodes, jsonl
 from grue.storage.contents import evaluation_name, read_evaluation, read_metrics
 from grue.storage.left import STAGES

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from grue import heap
-from grue.config import Config
+from grue.config import Config, DaggerConfig, LearningConfig, PPOConfig
 from grue.evaluate.probe import check_probe, tolerance
 from grue.games import Game, make, tasks
 from grue.games.spread import spread
@@ -34,7 +34,8 @@ from grue.prompts.tokens import Encoder
 from grue.stages.trained import check_weights, read_probe
 from grue.storage.run import Run
 from grue.tracking.beside import Trackers
-from grue.train.learner import load_weights
+from grue.train.context import StageContext
+from grue.train.learner import Learner, load_weights
 from grue.types import Task
 
 if TYPE_CHECKING:
@@ -112,6 +113,24 @@ class Session:
     @cached_property
     def _base_weights(self) -> dict[str, torch.Tensor]:
         return {name: p.detach().clone() for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def learner(self, cfg: LearningConfig, **changes: Any) -> Learner:
+        """What trains the model as a stage's settings ask; `changes` are keyword arguments of the constructor."""
+        return Learner.of(self.model, self.config.model, cfg, processes=self.processes, **changes)
+
+    def context(self, cfg: DaggerConfig | PPOConfig, learner: Learner) -> StageContext:
+        """What DAgger or PPO works with."""
+        return StageContext(
+            self.run,
+            self.config,
+            learner,
+            self.encoder,
+            self.games(self.slots(cfg.slots)),
+            self.tasks("train"),
+            self.tasks("dev", cfg.dev_games),
+            self.say,
+            self.interrupt,
+        )
 
     def load(self, policy: str) -> None:
         """Give the model the weights of "base", or of a stage that trains. CheckpointError where it has left none."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.probe import PROBE_TEMPERATURE
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.policy.policy import Policy, make_policy
 from grue.prompts.tokens import Encoder
 from grue.prompts.transcript import render_task, tidy
@@ -85,7 +85,7 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
 
 
 def _played_in_full(session: Session, player: Policy, policy: str, task: Task) -> Episode:
-    """The same greedy game without min-p: who is sure leaves all actions but one out, and then decides nothing."""
+    """The same greedy game without min-p: a confident policy would keep one action, which leaves nothing to compare."""
     prompt = session.config.policy.model_copy(update={"min_p": 0.0})
     weighs_all = make_policy(player.model, Encoder(session.encoder.tokenizer, prompt))
     decoding, columns = Decoding(True, PROBE_TEMPERATURE, prompt.top_p), session.config.model.context

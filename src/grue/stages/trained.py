@@ -16,7 +16,7 @@ from grue.models.export import load_artefact
 from grue.models.load import load_model
 from grue.models.policy_model import PolicyModel
 from grue.policy.actor import Actor
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.policy.policy import make_policy
 from grue.prompts.tokens import Encoder
 from grue.rollout.player import PolicyPlayer
@@ -125,14 +125,14 @@ def check_weights(run: Path, stage: str, *, instead: bool = False) -> Path:
         return path
     folder, before = checkpoints(run, stage), TRAINED[TRAINED.index(stage) + 1 :]
     if not _lengths(read_run_config(run))[stage]:
-        raise CheckpointError(f"{run} has no {stage}: it was told to train without", hint="name another policy")
+        raise CheckpointError(f"{run} has no {stage} weights: its settings skip that stage", hint="name another policy")
     if not _is_done(run, stage):
         raise CheckpointError(f"{folder} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}")
     others = "".join(f", or take --policy {name}" for name in before if instead and _newest(run, name) is not None)
     what = f"{'best weights' if _is_chosen(run, stage) else 'checkpoint'} that can be read"
     raise CheckpointError(
         f"{folder} holds no {what}, though {stage} is done",
-        hint=f"put it back, or train again, which deletes what stands behind it: grue {stage} {run} --again{others}",
+        hint=f"put it back, or train again, which deletes later stages' results: grue {stage} {run} --again{others}",
     )
 
 

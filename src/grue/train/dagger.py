@@ -16,24 +16,21 @@ from typing import Any, NamedTuple
 from grue import heap
 from grue.config import Config, DaggerConfig
 from grue.errors import DataError, TrainingError
-from grue.games import Game
-from grue.interrupt import Interrupt
 from grue.policy.actor import Actor
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.policy.policy import Policy, make_policy
-from grue.progress import Progress
-from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
 from grue.rollout.pack import Sample
 from grue.storage import episodes, jsonl
 from grue.storage.files import sync_file
 from grue.storage.run import Run
+from grue.train.context import StageContext
 from grue.train.learner import Learner, learning_rate_factor
 from grue.train.measures import mean, play_metrics
 from grue.train.ppo import draw_tasks
 from grue.train.selection import Selection
 from grue.train.sft import TRIM_EVERY, imitation_step, smoothing_of
-from grue.types import Episode, Outcome, Task
+from grue.types import Episode, Outcome
 
 
 class Lessons(NamedTuple):
@@ -43,37 +40,25 @@ class Lessons(NamedTuple):
     corrected: Sequence[Sample]  # all games so far that were corrected
 
 
-def train_dagger(
-    run: Run,
-    config: Config,
-    learner: Learner,
-    encoder: Encoder,
-    games: Sequence[Game],
-    train_tasks: Sequence[Task],
-    dev_tasks: Sequence[Task],
-    items_of: Callable[[int], Lessons],
-    say: Progress,
-    interrupt: Interrupt,
-) -> dict[str, float]:
+def train_dagger(context: StageContext, items_of: Callable[[int], Lessons]) -> dict[str, float]:
     """Play, be corrected, learn; again. The learner ends with the weights that did best on the dev fold.
 
     `items_of` gives the samples of a round.
     """
-    cfg, processes = config.dagger, learner.processes
-    selection = Selection(
-        run, config, learner, games, dev_tasks, say, "dagger", rows="dagger_dev", unit="round", steps=cfg.steps
-    )
+    run, config, learner = context.run, context.config, context.learner
+    cfg = config.dagger
+    selection = Selection(context, "dagger", rows="dagger_dev", unit="round", steps=cfg.steps)
     selection.resume({"env_steps": 0, "play_s": 0.0, "sums": {}})
     progress = selection.progress
     actor = Actor(learner.policy_model, config.model.dtype)
-    policy = make_policy(actor.model, encoder)
+    policy = make_policy(actor.model, context.encoder)
     if cfg.dev_every and not learner.step_count:
         selection.watch(0, policy)
-    with say.bar("DAgger", cfg.rounds, done=learner.step_count // cfg.steps, unit="rounds") as bar:
+    with context.say.bar("DAgger", cfg.rounds, done=learner.step_count // cfg.steps, unit="rounds") as bar:
         for number in range(learner.step_count // cfg.steps, cfg.rounds):
             start = time.monotonic()
             actor.sync()
-            played, seconds = _corrected_games(run, config, policy, games, train_tasks, number, learner)
+            played, seconds = _corrected_games(context, policy, number)
             if not learner.step_count % cfg.steps:  # else an earlier command has counted this round
                 progress["env_steps"] += sum(episode.steps for episode in played)
                 progress["play_s"] = seconds
@@ -81,7 +66,7 @@ def train_dagger(
             if progress["play_s"] is None:  # played by a command that was killed before it could say how long
                 del metrics["rollout_s"], metrics["env_steps_per_s"]
             bar.advance(0, note=f"success {metrics['success']:.2f}, learning")
-            metrics |= _learn(run, config, learner, items_of(number), progress, interrupt)
+            metrics |= _learn(context, items_of(number), progress)
             metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
             run.log("dagger", number + 1, metrics)
             if cfg.dev_every and ((number + 1) % cfg.dev_every == 0 or number + 1 == cfg.rounds):
@@ -90,22 +75,15 @@ def train_dagger(
             bar.advance(note=f"success {metrics['success']:.2f} corrected {metrics['corrected']:.2f}")
             _save(run, learner, progress)
             if number + 1 < cfg.rounds:
-                processes.check_interrupt(interrupt)
+                context.processes.check_interrupt(context.interrupt)
     selection.end()
     return {name: progress[name] for name in ("env_steps", "best_merit", "best_round")}
 
 
-def _corrected_games(
-    run: Run,
-    config: Config,
-    policy: Policy,
-    games: Sequence[Game],
-    tasks: Sequence[Task],
-    number: int,
-    learner: Learner,
-) -> tuple[list[Episode], float | None]:
+def _corrected_games(context: StageContext, policy: Policy, number: int) -> tuple[list[Episode], float | None]:
     """(games of round `number` (from 0), seconds of play), without seconds where an earlier command has played."""
-    cfg, processes = config.dagger, learner.processes
+    run, config, learner, processes = context.run, context.config, context.learner, context.processes
+    cfg = config.dagger
     file, first = run.episodes("dagger"), number * cfg.games_per_round
     known = len(list(episodes.read(file))) - first
     needed = cfg.games_per_round if learner.step_count % cfg.steps else 0  # some of its steps have been learnt already
@@ -119,8 +97,8 @@ def _corrected_games(
         processes.wait()  # nobody writes before all have read
         played = collect(
             policy,
-            games[: cfg.slots],
-            draw_tasks(tasks, cfg.games_per_round, 1, f"{config.seed}/dagger/{number}/tasks"),
+            context.games[: cfg.slots],
+            draw_tasks(context.train_tasks, cfg.games_per_round, 1, f"{config.seed}/dagger/{number}/tasks"),
             Decoding(top_p=config.policy.top_p),
             seed=f"{config.seed}/dagger/{number}/play",
             columns=config.model.context,
@@ -148,7 +126,7 @@ def _corrections(played: Sequence[Episode], config: Config) -> dict[str, float]:
         again = "then the same command again, or grue dagger RUN --again with another dagger.teacher"
         if not turns:
             error = next((episode.error for episode in played if episode.error), "")
-            raise TrainingError(f"all {len(played)} games of the round failed: {error}", hint=f"mend that; {again}")
+            raise TrainingError(f"all {len(played)} games of the round failed: {error}", hint=f"fix that; {again}")
         raise TrainingError(
             f"the teacher {config.dagger.teacher} knew nothing to do in any of {len(played)} games", hint=again
         )
@@ -158,17 +136,10 @@ def _corrections(played: Sequence[Episode], config: Config) -> dict[str, float]:
     }
 
 
-def _learn(
-    run: Run,
-    config: Config,
-    learner: Learner,
-    items: Lessons,
-    progress: dict[str, Any],
-    interrupt: Interrupt,
-) -> dict[str, float]:
+def _learn(context: StageContext, items: Lessons, progress: dict[str, Any]) -> dict[str, float]:
     """The optimiser steps of a round that are not done yet; returns means over all of them. Saves as it goes."""
+    run, config, learner = context.run, context.config, context.learner
     cfg = config.dagger.model_copy(update={"smoothing": smoothing_of(config, config.dagger)})
-    processes = learner.processes
     start = saved = time.monotonic()
     first = learner.step_count - learner.step_count % cfg.steps
     sums, end = progress["sums"] if learner.step_count > first else {}, first + cfg.steps
@@ -186,10 +157,10 @@ def _learn(
         if learner.step_count % TRIM_EVERY == 0:
             heap.trim()
         late = time.monotonic() - saved >= cfg.save_every_s
-        if learner.step_count < end and processes.any(interrupt.requested or late):
+        if learner.step_count < end and context.processes.any(context.interrupt.requested or late):
             _save(run, learner, progress)
             saved = time.monotonic()
-            processes.check_interrupt(interrupt)
+            context.processes.check_interrupt(context.interrupt)
     progress["sums"] = {}
     return {name: total / count for name, (total, count) in sums.items()} | {"update_s": time.monotonic() - start}
 

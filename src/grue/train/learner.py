@@ -285,7 +285,7 @@ def load_weights(model: PolicyModel, weights: Mapping[str, torch.Tensor]) -> Non
     if set(learned) != set(weights):
         odd = sorted(set(learned) ^ set(weights))[0]
         raise CheckpointError(
-            f"the checkpoint is of another model: {odd} is only on one side", hint="check model.* settings"
+            f"the checkpoint is of another model: only one of the two has {odd}", hint="check model.* settings"
         )
     for name, parameter in learned.items():
         there, here = tuple(weights[name].shape), tuple(parameter.shape)

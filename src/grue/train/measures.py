@@ -13,7 +13,7 @@ from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import summarise
 from grue.games import Game
 from grue.parallel import Processes
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.policy.policy import Policy
 from grue.types import Episode, Outcome, Task
 

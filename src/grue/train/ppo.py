@@ -11,17 +11,15 @@ from grue import heap
 from grue.config import Config
 from grue.errors import TrainingError
 from grue.evaluate.probe import limit_of, tolerance
-from grue.games import Game
 from grue.games.told import Starts
 from grue.games.training import training_games
-from grue.interrupt import Interrupt
 from grue.policy.actor import Actor
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.policy.policy import make_policy
 from grue.progress import Progress
-from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
 from grue.storage.run import Run
+from grue.train.context import StageContext
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner, policy_rate_factor
@@ -31,26 +29,17 @@ from grue.train.selection import Selection
 from grue.types import Task
 
 
-def train_ppo(
-    run: Run,
-    config: Config,
-    learner: Learner,
-    encoder: Encoder,
-    games: Sequence[Game],
-    train_tasks: Sequence[Task],
-    dev_tasks: Sequence[Task],
-    say: Progress,
-    interrupt: Interrupt,
-    demo_steps: Mapping[int, int] | None = None,
-) -> dict[str, float]:
+def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None) -> dict[str, float]:
     """Play, learn, hand over the weights; again. The learner ends with the weights that did best on the dev fold.
 
     `demo_steps`: seed of a train game -> steps of its demonstration, for `ppo.game_baseline`.
     """
-    cfg = config.ppo
+    run, config, learner, say = context.run, context.config, context.learner, context.say
+    cfg, processes = config.ppo, context.processes
+    train_tasks, games = context.train_tasks, context.games[: config.ppo.slots]
     reference = Reference(learner.policy_model)
     updater = _updater(config, learner, demo_steps or {})
-    selection = Selection(run, config, learner, games, dev_tasks, say, "ppo", rows="dev", unit="iteration")
+    selection = Selection(context, "ppo", rows="dev", unit="iteration")
     stored = selection.resume({"iteration": 0, "env_steps": 0})
     if stored is not None:
         updater.load_state(stored.tensors, stored.state)
@@ -58,11 +47,10 @@ def train_ppo(
     progress = selection.progress
     done = int(progress["iteration"])
     actor = Actor(learner.policy_model, config.model.dtype)
-    policy = make_policy(actor.model, encoder)
+    policy = make_policy(actor.model, context.encoder)
     if cfg.dev_every and done == 0:
         selection.watch(0, policy)
     starts: Starts | None = {} if cfg.hidden_state else None
-    processes = learner.processes
     play = partial(
         collect,
         decoding=Decoding(temperature=cfg.temperature, top_p=config.policy.top_p),
@@ -79,7 +67,7 @@ def train_ppo(
             tasks = draw_tasks(
                 train_tasks, cfg.episodes_per_iteration, cfg.plays_per_game, f"{config.seed}/ppo/{iteration}/tasks"
             )
-            seats = training_games(games[: cfg.slots], cfg.rename, f"{config.seed}/ppo/{iteration}/names", starts)
+            seats = training_games(games, cfg.rename, f"{config.seed}/ppo/{iteration}/names", starts)
             episodes = play(policy, seats, tasks, seed=f"{config.seed}/ppo/{iteration}/play")
             played = time.monotonic()
             metrics = rollout_metrics(episodes, played - start, cfg, updater.divisor)
@@ -100,11 +88,11 @@ def train_ppo(
             if cfg.dev_every and ((iteration + 1) % cfg.dev_every == 0 or last):
                 actor.sync()
                 selection.watch(iteration + 1, policy)
-            if last or processes.any(interrupt.requested or time.monotonic() - saved >= cfg.save_every_s):
+            if last or processes.any(context.interrupt.requested or time.monotonic() - saved >= cfg.save_every_s):
                 _save(run, learner, updater, progress)
                 saved = time.monotonic()
                 if not last:
-                    processes.check_interrupt(interrupt)
+                    processes.check_interrupt(context.interrupt)
     selection.end()
     return progress
 

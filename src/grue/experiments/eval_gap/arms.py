@@ -21,7 +21,8 @@ from grue.models.adapter import with_adapter
 from grue.models.load import load_model
 from grue.models.policy_model import PolicyModel
 from grue.policy.actor import Actor
-from grue.policy.choose import ChoosePolicy, Decoding
+from grue.policy.choose import ChoosePolicy
+from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.rollout.pack import minibatches, samples, tokenise
 from grue.train.credit import Array, RunningScale, credit, critic_values, scaled, turn_rewards

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from grue.games import Game, begin_reset, begin_step
 from grue.models.policy_model import PolicyModel
-from grue.policy.choose import ChoosePolicy, Decision, Decoding
+from grue.policy.choose import ChoosePolicy
+from grue.policy.decision import Decision, Decoding
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Episode, Observation, Outcome, Task, Turn
 

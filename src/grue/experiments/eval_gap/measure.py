@@ -20,7 +20,8 @@ from grue.experiments.eval_gap.settings import Settings
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.policy.actor import Actor
-from grue.policy.choose import ChoosePolicy, Decoding
+from grue.policy.choose import ChoosePolicy
+from grue.policy.decision import Decoding
 from grue.storage import episodes as stored_episodes
 from grue.types import Episode, Task
 

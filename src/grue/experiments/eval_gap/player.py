@@ -12,7 +12,8 @@ from grue.errors import GameError
 from grue.experiments.eval_gap.prompts import Style, prompt_ids
 from grue.games import Game
 from grue.games.guard import as_played
-from grue.policy.choose import ChoosePolicy, Decoding, Query
+from grue.policy.choose import ChoosePolicy
+from grue.policy.decision import Decoding, Query
 from grue.policy.engine import Engine
 from grue.types import Episode, Observation, Outcome, Task, Turn
 

@@ -1,0 +1,122 @@
+"""What all policies share: the query of a seat that is to act, the decision that answers it, and the draw."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from grue.errors import ConfigError
+from grue.models.policy_model import PolicyModel
+from grue.policy.engine import Engine
+from grue.policy.trie import Node
+from grue.types import Branch, Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How an action is drawn. Greedy takes the likeliest child at every branching node."""
+
+    greedy: bool = False
+    temperature: float = 1.0
+    top_p: float = 1.0  # of text that is written; a choice among valid actions is always among all of them
+
+    def __post_init__(self) -> None:
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise ConfigError(
+                f"a temperature of {self.temperature} cannot be drawn with",
+                hint="it is above 0; Decoding(greedy=True) takes the likeliest action",
+            )
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p={self.top_p} keeps no share of the tokens", hint="it is above 0 and at most 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A seat that is to act: its row in the engine, the valid actions, and how long its segment is.
+
+    `unread` are the last ids of the segment, which the engine has not been fed; at least one.
+    """
+
+    row: int
+    actions: tuple[str, ...]
+    offset: int
+    rng: random.Random
+    unread: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a policy would have to decide to do what a teacher did. `ids` are appended to the segment."""
+
+    ids: tuple[int, ...]
+    branches: tuple[Branch, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    thought_ids: int = 0
+    whole: bool = False
+
+
+@dataclass(slots=True)
+class Decision:
+    """The answer to a query, while it is found and after."""
+
+    query: Query
+    value: float = 0.0  # what the critic makes of the state
+    action: str = ""  # what was decided on
+    taken: list[int] = field(default_factory=list)  # ids behind those of the query
+    fed: int = 0  # how many of `taken` the engine has seen
+    log_prob: float = 0.0
+    entropy: float = 0.0
+    branches: list[Branch] = field(default_factory=list)
+    candidates: tuple[Candidate, ...] = ()
+    valid: bool = True
+    thought: str = ""
+    thought_ids: int = 0
+    node: Node = field(default_factory=Node)  # where it stands in a trie, for policies that walk one
+
+    @property
+    def position(self) -> int:
+        """Index in the segment of the last id so far, whose logits decide what comes next."""
+        return self.query.offset + len(self.taken) - 1
+
+    def unread(self) -> list[int]:
+        return self.taken[self.fed :]
+
+    def follow_forced(self) -> bool:
+        """Walk down while there is no choice. True when an action has been reached."""
+        while len(self.node.tokens) == 1 and self.node.only is None:
+            self.taken.append(self.node.tokens[0])
+            self.node = self.node.child(0)
+        if self.node.only is None:
+            return False
+        rest, self.action = self.node.only
+        self.taken += rest
+        self.node = Node([((), self.action)])  # there is no further to go
+        return True
+
+
+def draw(
+    logits_BC: torch.Tensor, counts: Sequence[int], rngs: Sequence[random.Random], decoding: Decoding
+) -> tuple[list[int], list[float], list[float]]:
+    """(index drawn, its log-probability, entropy) of each row; -inf pads, and row b has counts[b] children."""
+    log_probs_BC = torch.log_softmax(logits_BC / decoding.temperature, -1).double()
+    probs_BC = log_probs_BC.exp()
+    entropies = (-(probs_BC * log_probs_BC.masked_fill(probs_BC == 0, 0.0)).sum(-1)).tolist()
+    if decoding.greedy:
+        picks = logits_BC.argmax(-1)
+    else:
+        # inverse CDF with a random number of the episode's own: what is drawn does not depend on its neighbours
+        draws = torch.tensor([[rng.random()] for rng in rngs], dtype=torch.float64, device=logits_BC.device)
+        cumulative = probs_BC.cumsum(-1)
+        picks = (cumulative < draws * cumulative[:, -1:]).sum(-1)
+        picks = torch.minimum(picks, torch.tensor(counts, device=logits_BC.device) - 1)
+    return picks.tolist(), log_probs_BC.gather(1, picks[:, None]).squeeze(1).tolist(), entropies
+
+
+def read(model: PolicyModel, engine: Engine, queries: Sequence[Query]) -> tuple[torch.Tensor, list[Decision]]:
+    """Feed what is unread: the states (B, hidden), and decisions that have yet to be found."""
+    hidden_BH = engine.feed([query.row for query in queries], [query.unread for query in queries])
+    return hidden_BH, [Decision(query, value) for query, value in zip(queries, model.values(hidden_BH), strict=True)]

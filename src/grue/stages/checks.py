@@ -1,0 +1,100 @@
+"""What is refused or warned of before a stage begins: what would only come to light after hours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grue.config import Config, idle_settings
+from grue.errors import DataError, needs
+from grue.games.training import check_training
+from grue.models.out_of_memory import explained_memory
+from grue.models.sharding import check_sharding
+from grue.models.skeleton import check_attention
+from grue.models.sources import EMBEDDED, EMBEDDED_POSITIONS
+from grue.parallel import Processes
+from grue.progress import Progress
+from grue.stages.demos import check_teacher
+from grue.stages.lessons import check_demonstrations
+from grue.stages.session import Session
+from grue.stages.trained import check_weights
+from grue.storage.contents import read_stages
+from grue.storage.left import TRAINING
+from grue.storage.run import Run
+
+
+def warn_idle(config: Config, say: Progress) -> None:
+    for words in idle_settings(config):
+        say.warn(words)
+
+
+def warn_unfinished(run: Run, say: Progress) -> None:
+    """Whoever stops early may look at the result, and should know what it is."""
+    for stage in TRAINING:
+        if run.is_broken_off(stage):
+            say.warn(
+                f"{stage} is not finished in {run.out}: this measures its best weights so far. "
+                f"grue {stage} {run.out} goes on with it, and it is measured again"
+            )
+
+
+def check_ready(stage: str, out: Path, config: Config) -> None:
+    """An error where the weights that a stage begins with are not there."""
+    if stage == "ppo" and config.dagger.rounds:
+        if read_stages(out).get("dagger", {}).get("state") != "done":  # what is there may still change
+            raise DataError(
+                f"DAgger is not done in {out}, and dagger.rounds is {config.dagger.rounds}",
+                hint=f"grue dagger {out}, or dagger.rounds=0 to go without",
+            )
+    elif stage in ("dagger", "ppo"):
+        check_weights(out, "sft")
+
+
+def is_plain(config: Config) -> bool:
+    """Is it a model that cannot be refused? Then a run begins at once, without looking."""
+    model = config.model
+    known = model.name == EMBEDDED and model.adapter == "none" and model.context <= EMBEDDED_POSITIONS
+    return known and config.policy.template == "plain"
+
+
+def check_games(stage: str, config: Config, say: Progress) -> None:
+    """Refuse what would only come to light after hours: settings that ask of a game what it cannot do."""
+    game, ppo = config.game.name, config.ppo
+    if stage == "sft" and config.sft.epochs:
+        check_training(game, config.sft.rename, stage=stage)
+    if stage == "dagger" and config.dagger.rounds:
+        check_training(game, config.dagger.rename, stage=stage)
+    if stage == "ppo" and ppo.iterations:
+        check_training(game, ppo.rename, ppo.hidden_state)
+        if ppo.game_baseline and ppo.group_weight == 1:
+            say.warn("ppo.game_baseline is fitted and not used: ppo.group_weight=1 leaves GAE out")
+
+
+def check_trackers(config: Config) -> None:
+    for tracker in config.track:
+        needs(tracker, feature=f"track={tracker}")
+
+
+def check_learning(config: Config, processes: Processes) -> None:
+    """ConfigError where the model cannot learn with these settings."""
+    model = config.model
+    check_sharding(model, processes)
+    check_attention(model.attention, config.policy.kind)
+    for setting, plain in (("optimizer", "adamw"), ("quantize", "none")):
+        if getattr(model, setting) != plain:
+            needs("bitsandbytes", feature=f"model.{setting}={getattr(model, setting)}")
+
+
+def check_before(session: Session, name: str) -> None:
+    """An error where a stage cannot succeed: once it has begun, its settings are settled, and --again has deleted."""
+    run = session.run
+    if {*TRAINING, "eval"} & {*run.lost}:  # what took hours is not deleted for a model that cannot be loaded
+        with explained_memory(session.config, name):
+            _ = session.model
+    if name == "demos":
+        check_teacher(session)
+    elif name == "sft":
+        check_demonstrations(session)
+    else:
+        check_ready(name, run.out, session.config)
+    if name == "ppo" and session.config.ppo.game_baseline:  # which is told how long each of them took
+        check_demonstrations(session)

@@ -1,0 +1,41 @@
+"""What a run is about to do, in a few lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grue.config import Config, ModelConfig
+from grue.stages.final import FOLDS, side_games
+
+
+def plan(config: Config, out: Path) -> str:
+    """What is about to happen, in a few lines."""
+    decodings = " and ".join(config.eval.decodings)
+    dagger = f"{config.dagger.rounds} rounds of {config.dagger.games_per_round} train games"
+    sides = [fold for fold in FOLDS if fold != config.eval.fold and side_games(config.eval)]
+    beside = f"; {side_games(config.eval)} of {' and '.join(sides)}" if sides else ""
+    corrections = [f"  dagger {dagger}, corrected by {config.dagger.teacher}"] if config.dagger.rounds else []
+    return "\n".join(
+        [
+            described(config),
+            f"  demos  {config.demos.games} train games played by {config.demos.teacher}",
+            f"  sft    {config.sft.epochs} epoch{'s' if config.sft.epochs != 1 else ''}",
+            *corrections,
+            f"  ppo    {config.ppo.iterations} iterations of {config.ppo.episodes_per_iteration} train games",
+            f"  eval   {config.eval.games} {config.eval.fold} games for each policy, {decodings}{beside}",
+            f"  into   {out}; Ctrl-C saves, and the same command goes on",
+        ]
+    )
+
+
+def described(config: Config) -> str:
+    game = config.game
+    played = " ".join([game.name, ",".join(f"{key}={value}" for key, value in game.params.items())]).strip()
+    return f"{config.preset}: {played}, {game.limit} steps; model {_model_described(config.model)}; seed {config.seed}"
+
+
+def _model_described(model: ModelConfig) -> str:
+    """The model, and which of its weights learn, since `model.lora_*` without an adapter says nothing."""
+    stored = "" if model.quantize == "none" else f" on {model.quantize}"
+    learns = "all weights learn" if model.adapter == "none" else f"LoRA of rank {model.lora_rank}{stored} learns"
+    return f"{model.name} ({learns})"

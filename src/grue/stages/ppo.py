@@ -1,0 +1,22 @@
+"""PPO as a stage of a run: what it begins with, and the games it plays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grue.stages.demos import demo_steps
+from grue.stages.session import Session
+from grue.stages.show import keep_shown
+from grue.train.ppo import train_ppo
+
+
+def ppo(session: Session) -> dict[str, Any]:
+    cfg, config = session.config.ppo, session.config
+    if not cfg.iterations:
+        session.say("PPO is skipped: ppo.iterations=0")
+        return {}
+    session.load("dagger" if config.dagger.rounds else "sft")
+    learner = session.learner(cfg, value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate)
+    facts = train_ppo(session.context(cfg, learner), demo_steps(session) if cfg.game_baseline else None)
+    keep_shown(session, "ppo", "after PPO")
+    return dict(facts)
