@@ -23,11 +23,12 @@ from grue.evaluate.runs import compare_runs
 from grue.hardware import physical_cores
 from grue.interrupt import Interrupt
 from grue.models.load import load_model
+from grue.parallel import ALONE, Processes
 from grue.progress import Progress
 from grue.rollout.pack import samples
+from grue.stages.announce import hint_at_processes, plan
 from grue.stages.export import export_run
 from grue.stages.final import side_games
-from grue.stages.plan import plan
 from grue.stages.session import open_session
 from grue.stages.trained import load_trained, read_probe
 from grue.storage import checkpoint, episodes, jsonl
@@ -735,3 +736,19 @@ def test_a_run_of_which_nothing_is_left_says_so(tiny_folder: Path, tmp_path: Pat
     stages.run_all(config, tmp_path / "run", say=Progress())
     said = capsys.readouterr().out
     assert f"all is done in {tmp_path / 'run'}; --again" in said and "Ctrl-C" not in said
+
+
+def test_processes_are_named_where_they_are_faster(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedded = override(config, ["model.name=embedded", "threads=0"], None)
+    for cores, gib, hint in (
+        (2, 64, ""),
+        (4, 64, "--processes 4"),
+        (16, 64, "--processes 8"),
+        (16, 9, "--processes 4"),
+    ):
+        monkeypatch.setattr("grue.stages.announce.physical_cores", lambda cores=cores: cores)
+        monkeypatch.setattr("grue.stages.announce.memory_gib", lambda gib=gib: gib)
+        assert hint_at_processes(embedded, ALONE).endswith(hint) and (hint or not hint_at_processes(embedded, ALONE))
+        assert not hint_at_processes(embedded, Processes(0, 2))
+        assert not hint_at_processes(override(embedded, ["threads=3"], None), ALONE)
+        assert not hint_at_processes(config, ALONE)  # another model

@@ -1,6 +1,6 @@
 """The stages of a run, in the order in which one builds on the other: demos, sft, dagger, ppo, eval, report."""
 
-from grue.stages.plan import plan
+from grue.stages.announce import plan
 from grue.stages.runner import STAGES, StageName, run_all, run_stage
 from grue.stages.watching import watch
 

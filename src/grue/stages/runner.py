@@ -15,6 +15,7 @@ from grue.models.skeleton import check_model
 from grue.parallel import join
 from grue.progress import Progress
 from grue.report import html
+from grue.stages.announce import described, hint_at_processes, plan
 from grue.stages.checks import (
     check_before,
     check_games,
@@ -29,7 +30,6 @@ from grue.stages.dagger import check_adviser, dagger
 from grue.stages.demos import check_first_look, demos, lost_demos
 from grue.stages.final import final_results, measure
 from grue.stages.opening import open_run
-from grue.stages.plan import described, plan
 from grue.stages.ppo import ppo
 from grue.stages.session import Session, open_session
 from grue.stages.sft import sft
@@ -65,6 +65,8 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     if missing:
         warn_idle(config, say)
     say(plan(config, out) if missing else f"all is done in {out}; --again begins anew, and deletes what is there")
+    if hint := hint_at_processes(config, processes) if missing else "":
+        say(hint)
     results = None if missing else read_results(out)
     if results is None:
         with open_session(run, config, say, processes) as session:

@@ -1,11 +1,18 @@
-"""What a run is about to do, in a few lines."""
+"""What a run says before it begins."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from grue.config import Config, ModelConfig
+from grue.hardware import gpus, memory_gib, physical_cores
+from grue.models.sources import EMBEDDED
+from grue.parallel import Processes
 from grue.stages.final import FOLDS, side_games
+
+# what was measured of the embedded base: docs/models.md, "Several processes"
+LEAST_PROCESSES, MOST_PROCESSES = 4, 8
+GIB_EACH = 2.0
 
 
 def plan(config: Config, out: Path) -> str:
@@ -26,6 +33,14 @@ def plan(config: Config, out: Path) -> str:
             f"  into   {out}; Ctrl-C saves, and the same command goes on",
         ]
     )
+
+
+def hint_at_processes(config: Config, processes: Processes) -> str:
+    """What to add to the command on a machine with cores to spare; "" where nothing was measured to be faster."""
+    if processes.count > 1 or config.threads or config.model.name != EMBEDDED or gpus():
+        return ""
+    count = min(physical_cores(), MOST_PROCESSES, int(memory_gib() / GIB_EACH))
+    return f"  faster on this machine: --processes {count}" if count >= LEAST_PROCESSES else ""
 
 
 def described(config: Config) -> str:
