@@ -176,13 +176,13 @@ class Play:
         while walks := [(i, build_trie(g.actions(), self.encode)) for i, g in enumerate(self.games) if not g.outcome]:
             for row, _ in walks:
                 self.episodes[row].turns.append(Turn(len(self.episodes[row].ids) - 1, []))
-            while walks := [(row, forced(self.episodes[row].ids, node)) for row, node in walks]:
-                for row, action in (walk for walk in walks if isinstance(walk[1], str)):
+            while ends := [(row, forced(self.episodes[row].ids, node)) for row, node in walks]:
+                for row, action in (end for end in ends if isinstance(end[1], str)):
                     game, episode = self.games[row], self.episodes[row]
                     text, episode.turns[-1].reward = game.step(action)
                     episode.outcome = game.outcome
                     episode.ids += [] if game.outcome else self.encode(f"{text}\n>")
-                left = [walk for walk in walks if isinstance(walk[1], dict)]
+                left = [end for end in ends if isinstance(end[1], dict)]
                 walks = self.decide(left) if left else []
         return self.episodes
 
