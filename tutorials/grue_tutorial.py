@@ -304,7 +304,7 @@ bars(baselines, f"{LIMIT} steps, {len(baseline_tasks)} dev games")
 from grue.config import ModelConfig
 from grue.models.load import load_model
 from grue.models.policy_model import PolicyModel
-from grue.policy.choose import Decoding
+from grue.policy.decision import Decoding
 from grue.policy.policy import make_policy
 from grue.prompts.tokens import Encoder
 
