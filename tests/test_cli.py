@@ -118,7 +118,7 @@ def test_version() -> None:
         (("eval", "a", "--out", "b"), "two run directories"),
         (("report",), "there is no run in runs/"),
         (("report", "none"), "there is no run directory none"),
-        (("report", "a" * 300), "is too long for the name of a file"),
+        (("report", "a" * 300), "is too long for a file name"),
         (("eval", "--api-model", "m"), "--api-model and --api-prices have no effect without --api"),
         (("compare",), "argument"),
         (("compare", "none"), "there is no run directory none"),

@@ -177,7 +177,7 @@ def test_trainings_that_agree_in_every_game_are_no_surer_than_one(
     assert together == alone and not together["over_seeds"]
     with pytest.raises(SystemExit):
         app(["compare", *map(str, outs)])
-    assert "The runs agree in every game: 95 % intervals over games, as of one run." in capsys.readouterr().out
+    assert "The runs agree in every game: 95 % intervals over games, as for one run." in capsys.readouterr().out
 
 
 def test_one_lost_game_makes_nobody_surer(tmp_path: Path) -> None:

@@ -295,7 +295,7 @@ def test_presets_are_found_by_name(write) -> None:
     with pytest.raises(ConfigError, match="no preset 'cokking16'") as caught:
         load_config("cokking16")
     assert caught.value.hint == "did you mean cooking16?"
-    with pytest.raises(ConfigError, match="is of preset smoke, not toy"):
+    with pytest.raises(ConfigError, match="uses preset smoke, not toy"):
         load_config("toy", file=write("preset: smoke"))
 
 

@@ -26,7 +26,7 @@ class GameError(GrueError, RuntimeError):
 
 
 class TeacherError(GameError):
-    """A teacher does not know such games at all."""
+    """A teacher cannot play this kind of game at all."""
 
 
 class DataError(GrueError, ValueError):
@@ -34,7 +34,7 @@ class DataError(GrueError, ValueError):
 
 
 class CheckpointError(GrueError, RuntimeError):
-    """A checkpoint is missing, torn, changed or of another model."""
+    """A checkpoint is missing, incomplete, altered or from another model."""
 
 
 class TrainingError(GrueError, RuntimeError):
@@ -46,7 +46,7 @@ class ModelError(GrueError, RuntimeError):
 
 
 def first_line(error: BaseException) -> str:
-    """What another library's error says first, for a message of our own."""
+    """The first line of another library's error, to quote in a message of our own."""
     return (str(error).strip().splitlines() or [repr(error)])[0]
 
 

@@ -37,9 +37,9 @@ def physical_cores() -> int:
 
 
 def usual_threads(sharing: int = 1) -> int:
-    """CPU threads of one of `sharing` processes where nobody says how many: its share of the cores, or 1 beside a GPU.
+    """Default CPU threads for one of `sharing` processes: its share of the cores, or 1 if there is a GPU.
 
-    What a GPU leaves to the CPU is small: more threads wait for one another, and take cores from the games.
+    A GPU leaves the CPU little to do: more threads would wait for one another and take cores from the games.
     """
     return 1 if gpus() else max(1, physical_cores() // sharing)
 
@@ -68,7 +68,7 @@ def gpus() -> list[dict[str, Any]]:
     if torch.cuda.is_available():
         properties = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
         return [{"name": gpu.name, "memory_gib": round(gpu.total_memory / 2**30, 1)} for gpu in properties]
-    return []  # a Mac's is not used
+    return []  # a Mac's GPU is not used
 
 
 def versions() -> dict[str, str]:
@@ -99,7 +99,7 @@ def _processor() -> str:
 
 
 def _container_quota(file: str) -> float:
-    """The least limit that a container or batch system sets (cgroup v2): cores or bytes; infinite if there is none."""
+    """The lowest limit that a container or batch system sets (cgroup v2): cores or bytes; infinite if there is none."""
     return min(_quota(folder / file) for folder in _groups())
 
 

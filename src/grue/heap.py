@@ -1,7 +1,7 @@
-"""Free memory goes back to the system, few kernels are kept, and Python looks for cycles seldom.
+"""Return freed memory to the system, cache few kernels, and make Python search for reference cycles rarely.
 
-glibc keeps what is freed between blocks that are still in use, and tensors of ever new sizes leave many such gaps: the
-main job would hold 4 GiB, three times what it uses.
+glibc keeps memory that was freed between blocks still in use, and tensors of ever-changing sizes leave many such gaps:
+the main job would hold 4 GiB, three times what it uses.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from functools import cache
 
 SELDOM = (50_000, 20, 20)  # instead of Python's 700, 10, 10
 CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")  # of oneDNN, and of torch's layer above it
-KERNELS = 64  # of products on a CPU that are kept; more than one pass through a model has shapes
+KERNELS = 64  # matrix-product kernels to keep on a CPU; more than the number of shapes in one pass through a model
 
 
 def trim() -> None:
-    """Give the gaps back: some 50 ms for a heap of 2 GiB. Does nothing where the C library is not glibc."""
+    """Give freed memory back: some 50 ms for a heap of 2 GiB. Does nothing if the C library is not glibc."""
     release = _malloc_trim()
     if release is not None:
         release(0)
@@ -32,10 +32,10 @@ def _malloc_trim() -> Callable[[int], object] | None:
 
 
 def keep_few_kernels() -> None:
-    """Let oneDNN and torch's layer above it keep 64 kernels each instead of 1024. Before the first product only.
+    """Let oneDNN and torch's layer above it keep 64 kernels each instead of 1024. Call it before the first product.
 
-    A kernel is compiled for one shape, and hardly any shape comes again when a pass holds what a batch happens to: a
-    thousand take more than a GiB. Who has set these variables keeps them.
+    A kernel is compiled for one shape, and hardly any shape repeats, since passes vary with what a batch holds: a
+    thousand kernels take more than a GiB. Values that the user has set are kept.
     """
     for name in CAPACITIES:
         os.environ.setdefault(name, str(KERNELS))
@@ -43,8 +43,8 @@ def keep_few_kernels() -> None:
 
 @contextmanager
 def frozen() -> Iterator[None]:
-    """What is there at the beginning stays inside: searches for cycles need not walk over it."""
-    ours = gc.get_freeze_count() == 0  # else somebody has frozen more, who will let go of it
+    """Exempt the objects that exist on entry from searches for cycles, until exit."""
+    ours = gc.get_freeze_count() == 0  # else a caller has frozen objects already and will unfreeze them
     gc.collect()
     gc.freeze()
     try:
@@ -56,9 +56,9 @@ def frozen() -> Iterator[None]:
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """Inside, the search for cycles is rare: a thousand games are millions of objects, and hardly any cycle.
+    """Search for cycles rarely inside this block: a thousand games are millions of objects with hardly any cycles.
 
-    A tenth of the time of an evaluation went into walking over them again and again.
+    Walking over them again and again took a tenth of an evaluation's time.
     """
     before = gc.get_threshold()
     gc.set_threshold(*SELDOM)

@@ -19,7 +19,7 @@ class Interrupted(BaseException):
 
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
-        self.exit_code = 128 + number  # 130 for SIGINT, 143 for SIGTERM, as shells have it
+        self.exit_code = 128 + number  # 130 for SIGINT, 143 for SIGTERM, as in shells
 
 
 class Interrupt:
@@ -48,7 +48,7 @@ class Interrupt:
         return self._number
 
     def adopt(self, number: int | None) -> None:
-        """Stop as if `number` had been caught here: another process of the run has got it."""
+        """Stop as if `number` had been caught here: another process of the run caught it."""
         if number is not None and self._number is None:
             self._number, self._since = number, time.monotonic()
 
@@ -66,7 +66,7 @@ class Interrupt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not (self.requested and "WORLD_SIZE" in os.environ):  # else a launcher ends who has not said its last yet
+        if not (self.requested and "WORLD_SIZE" in os.environ):  # else a launcher would end us before our last words
             for number, handler in self._before.items():
                 signal.signal(number, handler)
         self._before.clear()
@@ -79,8 +79,8 @@ class Interrupt:
             _write("\x1b[?25h\n" if sys.stderr.isatty() else "\n")  # the cursor, which a progress bar hides
             os._exit(128 + number)
         self._number, self._since = number, time.monotonic()
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes of a machine one says it
-            _write("\nstopping at the next safe point; once more to stop at once\n")
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # only one process per machine says so
+            _write("\nstopping at the next safe point; interrupt again to stop at once\n")
 
 
 def _write(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What a launcher says in the environment: how many processes a run has, on which machines, and what joins them."""
+"""What a launcher sets in the environment: how many processes a run has, on which machines, and how they connect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 STARTED_HERE = "GRUE_STARTED"  # in the environment of processes that `--processes` has started
-# A machine that has lost its network says nothing, not even that a connection has ended: it is asked for signs of life.
+# A machine that has lost its network sends nothing, not even that a connection has ended: so we probe whether it lives.
 QUIET_S, ASK_AGAIN_S, ASK_TIMES = 60, 10, 6
 
 
@@ -37,7 +37,7 @@ def processes_here() -> int:
 
 
 def speaks_here() -> bool:
-    """Is this the process that tells the user of its machine what all of them have to say?"""
+    """Is this the process that prints, on its machine, the messages that all processes have in common?"""
     return launched() == 1 or os.environ.get("LOCAL_RANK", "0") == "0"
 
 
@@ -66,9 +66,9 @@ def _launcher() -> list[str]:
 
 
 def choose_interface() -> None:
-    """Have gloo listen where the first machine is reached.
+    """Have gloo listen on the interface that reaches the first machine.
 
-    Left to itself it listens where the machine's own name leads, which often is the loopback: nobody else gets there.
+    By default it listens at the address of the machine's own name, often the loopback, which no other can reach.
     """
     if machines() > 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
         interface = interface_to(os.environ.get("MASTER_ADDR", ""))
@@ -77,18 +77,18 @@ def choose_interface() -> None:
 
 
 def interface_to(host: str) -> str:
-    """The network interface whose address this machine has when it speaks to `host`; "" if that cannot be told."""
+    """The network interface through which this machine reaches `host`; "" if that cannot be determined."""
     import psutil
 
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as asking:
-            asking.connect(address)  # of datagrams this sends nothing, it only finds the way
+            asking.connect(address)  # for datagrams this sends nothing, it only finds the route
             mine = asking.getsockname()[0]
     except OSError:
         return ""
     if ipaddress.ip_address(mine).is_loopback and not _is_loopback(host):
-        return ""  # the first machine's own name, which others know under another address
+        return ""  # `host` is this machine's own name, which others resolve to another address
     found = (name for name, had in psutil.net_if_addrs().items() if any(a.address == mine for a in had))
     return next(found, "")
 
@@ -103,8 +103,8 @@ def _is_loopback(host: str) -> bool:
 def ask_for_life() -> None:
     """Have Linux end the connections of this process whose other end has been silent for two minutes.
 
-    gloo would wait as long as for a process that plays. A connection that is open and idle is answered by the other
-    machine's system, so nobody has to hurry.
+    Otherwise gloo would wait as long as it does for a process that is playing. On an idle connection the other
+    machine's system answers the probes, so a slow process is not cut off.
     """
     if sys.platform != "linux" or machines() == 1:
         return
@@ -121,6 +121,6 @@ def _watch(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, QUIET_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ASK_AGAIN_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, ASK_TIMES)
-        # the same for what was sent and is not acknowledged
+        # the same for data that was sent but not acknowledged
         whole_ms = 1000 * (QUIET_S + ASK_AGAIN_S * ASK_TIMES)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, whole_ms)

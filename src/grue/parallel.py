@@ -1,8 +1,8 @@
 """Several processes that work on one run, as `grue run --processes 4`, `accelerate launch` or `torchrun` starts them.
 
 Every process runs the same program with the same random draws. Lists of work (games to play, micro-batches to read) are
-dealt out like cards and results are put back in order, so each process goes on with all of them, and the sum of the
-gradients is that of one process. Only the leader writes files and talks to the user.
+dealt out like cards and results are put back in order, so each process continues with all of them, and the summed
+gradients are those of a single process. Only the leader writes files and talks to the user.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-LISTED = 8  # of the facts that differ
+LISTED = 8  # differing facts that a message lists
 BUCKET = 2**24  # numbers that are summed in one message
-SAMPLED = 64  # numbers of a tensor by which it is told from another
+SAMPLED = 64  # numbers of a tensor that go into its fingerprint
 # a process may wait as long as another one plays; one that has died is noticed at once
 PATIENCE = timedelta(hours=6)
-MEETING = timedelta(minutes=5)  # for all to come, once the launchers have found each other
+MEETING = timedelta(minutes=5)  # for all processes to join, once the launchers have found each other
 
 
 class ProcessLostError(TrainingError):
@@ -40,12 +40,12 @@ class ProcessLostError(TrainingError):
 
 
 class SharedError(GrueError):
-    """What one process has to say, raised in all of them."""
+    """An error of one process, raised in all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """This process among those of its run. With a count of 1 every method gives back what it was given."""
+    """This process among those of its run. With a count of 1 every method returns its input unchanged."""
 
     rank: int = 0
     count: int = 1
@@ -59,14 +59,14 @@ class Processes:
         return work if self.count == 1 else work[self.rank :: self.count]
 
     def gather(self, results: Sequence[T]) -> list[T]:
-        """The results of all, in the order of the work that `share` dealt out. Tensors have to be on the CPU."""
+        """The results of all, in the order of the work that `share` dealt out. Tensors must be on the CPU."""
         if self.count == 1:
             return list(results)
         parts = self._each(list(results))
         return [part[i] for i in range(max(map(len, parts))) for part in parts if i < len(part)]
 
     def gather_tensors(self, results: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-        """`gather` for tensors on any device; all come back on this process's."""
+        """`gather` for tensors on any device; the results are on this process's device."""
         if self.count == 1:
             return list(results)
         import torch
@@ -80,7 +80,7 @@ class Processes:
         return self.gather(do(self.share(work), self.share(range(len(work)))))
 
     def total(self, numbers: Mapping[str, float]) -> dict[str, float]:
-        """Sums by name."""
+        """Sums over all processes, by name."""
         if self.count == 1:
             return dict(numbers)
         sums: dict[str, float] = {}
@@ -90,12 +90,12 @@ class Processes:
         return sums
 
     def first(self, problem: str) -> str:
-        """What the first process with a problem has to say; "" if none has one."""
+        """The problem of the first process that has one; "" if none has."""
         return problem if self.count == 1 else next((said for said in self._each(problem) if said), "")
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """An error inside, in whichever process, ends all of them with the same message. All have to come here."""
+        """An error inside, in any process, ends all of them with the same message. All must run this block."""
         error = None
         try:
             yield
@@ -106,7 +106,7 @@ class Processes:
         self.raise_together(error)
 
     def raise_together(self, error: GrueError | None) -> None:
-        """SharedError in all processes if one has an `error`: the first one's."""
+        """Raise SharedError in all processes if any has an `error`, with the message of the first that has one."""
         if self.count == 1:
             return
         said = self._each(None if error is None else (here(), error.message, error.hint))
@@ -116,7 +116,7 @@ class Processes:
             raise SharedError(message if said[0] is not None else f"in {who}: {message}", hint=hint) from error
 
     def same_everywhere(self, facts: Mapping[str, object]) -> None:
-        """SharedError where a process has other facts than the leader."""
+        """Raise SharedError if the facts of some process differ from the leader's."""
         if self.count == 1:
             return
         (_, first), *others = self._each((here(), dict(facts)))
@@ -130,12 +130,12 @@ class Processes:
                 )
 
     def check_read(self, what: str, tensors: Iterable[Tensor]) -> None:
-        """SharedError where processes have read other weights than the leader."""
+        """Raise SharedError if the processes have read different weights."""
         if self.count > 1 and len(set(self._each(_mark_of(tensors)))) > 1:
             raise SharedError(
                 f"the processes have read different weights: {what}",
-                hint="a network drive may still have shown an older state: then the same command goes on. Else every "
-                "machine needs the same files; model.revision names one state of a model of the hub",
+                hint="if a network drive still showed an older state, run the same command again. Otherwise every "
+                "machine needs the same files; model.revision pins the version of a hub model",
             )
 
     def any(self, flag: bool) -> bool:
@@ -145,17 +145,17 @@ class Processes:
     def check_interrupt(self, interrupt: Interrupt) -> None:
         """Raise Interrupted in all processes if one has been asked to stop. Call it where the leader has saved.
 
-        Who leaves has its launcher end the others of its machine, so none may leave before.
+        When a process exits, its launcher ends the others on its machine, so none may exit before all have agreed.
         """
         if self.count > 1:
             number = max(self._each(interrupt.number or 0))
-            if not number:  # what comes from here on is for the next time, as not all know of it
+            if not number:  # a signal from here on waits for the next check, as not all processes know of it
                 return
             interrupt.adopt(number)
         interrupt.check()
 
     def wait(self) -> None:
-        """Until all have come here."""
+        """Wait until all processes have called this."""
         self.any(False)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -181,7 +181,7 @@ class Processes:
                 start += parameter.numel()
 
     def _each(self, value: T) -> list[T]:
-        """The value of every process, in the order of their ranks."""
+        """The values of all processes, in the order of their ranks."""
         import torch
 
         values: list[T | None] = [None] * self.count
@@ -196,7 +196,7 @@ ALONE = Processes()
 def join(error: GrueError | None = None) -> Processes:
     """This process and the others that a launcher has started with it. Call it once, before models are loaded.
 
-    With an `error` it only comes to tell it, so that nobody waits for this process.
+    With an `error` it joins only to report it, so that the others do not wait for this process.
     """
     if launched() == 1:
         return ALONE
@@ -214,11 +214,11 @@ def join(error: GrueError | None = None) -> Processes:
         state = PartialState(cpu=cpu, timeout=MEETING)
     if state.num_processes != launched():
         raise GrueError(
-            f"the launcher has started {launched()} processes, and {state.num_processes} of them found each other",
+            f"the launcher has started {launched()} processes, but only {state.num_processes} of them found each other",
             hint="accelerate launch --multi_gpu --num_processes 2 -m grue run ..., or grue run --processes 2 ...",
         )
     processes = Processes(state.process_index, state.num_processes)
-    processes.raise_together(error)  # by this, one that fails at once does not look like a broken network to the others
+    processes.raise_together(error)  # so that an early failure does not look like a broken network to the others
     ask_for_life()
     distributed_c10d._set_pg_timeout(PATIENCE)
     return processes
@@ -229,7 +229,7 @@ def _check_gpus(count: int) -> None:
     here = int(os.environ.get("LOCAL_WORLD_SIZE") or int(os.environ.get("LOCAL_RANK", "0")) + 1)
     if here > count:
         most = (
-            "without --processes or a launcher there is one"
+            "a run without --processes or a launcher has one"
             if count == machines() == 1
             else f"at most {count * machines()}"
         )
@@ -240,7 +240,7 @@ def _check_gpus(count: int) -> None:
 
 
 def leave() -> None:
-    """Take leave of the others, so that none of them waits."""
+    """Leave the process group, so that no other process waits for this one."""
     if launched() > 1 and "torch" in sys.modules:
         from torch import distributed
 
@@ -254,11 +254,11 @@ def _unmet_explained() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        several = "--main_process_ip has to be an address of the first machine that all others reach, no firewall may "
-        several += "stand between them, and GLOO_SOCKET_IFNAME (with GPUs NCCL_SOCKET_IFNAME) names the interface"
+        several = "--main_process_ip must be an address of the first machine that all others reach, no firewall may "
+        several += "block them, and GLOO_SOCKET_IFNAME (with GPUs NCCL_SOCKET_IFNAME) names the interface"
         raise GrueError(
             f"{here()} has not found the others ({_last_line(error)})",
-            hint=several if machines() > 1 else "the reason stands in their messages",
+            hint=several if machines() > 1 else "their messages say why",
         ) from error
 
 
@@ -276,14 +276,13 @@ def _lost_explained() -> Iterator[None]:
         where = ", on whichever machine" if machines() > 1 else ""
         raise ProcessLostError(
             f"another process of this run has ended ({_last_line(error)})",
-            hint=f"the reason stands in its messages{where}; the same command, without --again, goes on from a "
-            "checkpoint",
+            hint=f"its messages say why{where}; the same command, without --again, goes on from a checkpoint",
         ) from error
 
 
 @contextmanager
 def peers_explained() -> Iterator[None]:
-    """The same for passes in which torch itself speaks to the peers: errors of another kind stay what they are."""
+    """The same for passes in which torch itself talks to the peers; errors of other kinds pass through unchanged."""
     try:
         yield
     except RuntimeError as error:
@@ -296,7 +295,7 @@ def peers_explained() -> Iterator[None]:
 
 
 def _mark_of(tensors: Iterable[Tensor]) -> str:
-    """A hash of some numbers of each tensor: other weights differ everywhere, so not all have to be read."""
+    """A hash of some numbers of each tensor: different weights differ everywhere, so a sample is enough."""
     import torch
 
     found = hashlib.sha256()

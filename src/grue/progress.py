@@ -1,6 +1,6 @@
 """What a run says while it works: bars with ETA on a terminal, a plain line now and then elsewhere.
 
-Texts of games and models are shown as they are read, not obeyed: control sequences are removed and nothing is markup.
+Text from games and models is only ever displayed: control sequences are removed and nothing is treated as markup.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CONTROL = re.compile(
     r"|\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor, screen
     r"|\x1b[ -/]*[0-~]?"
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # all but tab and newline
-    r"|[\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]"  # invisible, or turning the direction of text
+    r"|[\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]"  # invisible, or changing the direction of text
 )
 
 
@@ -45,8 +45,8 @@ def duration(seconds: float) -> str:
 class Progress:
     """Where a run says what it does: `say("text")`, `say.table(...)`, `with say.bar("PPO", 60) as bar: bar.advance()`.
 
-    `quiet` leaves warnings only. `stderr` keeps stdout free, for a program that reads it. Where nobody reads any more,
-    as behind a pipe whose other end has gone, work that a bar counts goes on in silence: it has to be saved.
+    `quiet` leaves warnings only. `stderr` keeps stdout free, for a program that reads it. If nobody reads the
+    output any more (a closed pipe), work inside a bar goes on silently, so that it can still be saved.
     """
 
     def __init__(self, *, quiet: bool = False, stderr: bool = False, every_s: float = 5.0) -> None:
@@ -108,7 +108,7 @@ class Progress:
 
     @contextmanager
     def _outliving(self) -> Iterator[None]:
-        """Within, output that cannot be written ends no work."""
+        """Inside, failing to write output does not stop work that a bar counts."""
         try:
             yield
         except OSError as error:
@@ -119,7 +119,7 @@ class Progress:
                 with suppress(OSError):
                     print(f"warning: no output any more ({error.strerror}); the work goes on", file=sys.stderr)
             self._live = None
-            with suppress(OSError):  # what is left in buffers would fail again when the process ends
+            with suppress(OSError):  # otherwise flushing the buffers at exit would fail again
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
     @property
@@ -173,7 +173,7 @@ class Bar:
                 self._task = live.add_task(self._label, total=self.total, completed=self.done, note="")
 
     def advance(self, steps: int = 1, *, note: str | None = None) -> None:
-        """`steps` more are done; `note` stands behind the bar until another one replaces it."""
+        """Count `steps` more as done; `note` is shown after the bar until another one replaces it."""
         self.done += steps
         if note is not None:
             self._note = clean(note)

@@ -40,7 +40,7 @@ class Observation:
     inventory: str
     actions: tuple[str, ...] | None  # sorted valid actions; None where the engine cannot list them
     score: float  # normalised: 1.0 is a win
-    to_go: int | None = None  # steps that a win still takes: for critics, never shown; None where nobody asked
+    to_go: int | None = None  # steps that a win still takes: for critics, not for the policy; None if not requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Turn:
     observation: Observation
     action: str
     reward: float  # change of the normalised score
-    valid: bool = True  # False: the game did not list this action, or a written reply was none
+    valid: bool = True  # False: the game did not list this action, or a written reply was not an action
     log_prob: float = 0.0  # of all that was decided, under the distribution it was drawn from (nats)
     entropy: float = 0.0  # summed over the branches (nats)
     value: float = 0.0  # the critic's estimate before the action
@@ -75,10 +75,10 @@ class Turn:
     state_position: int = 0  # index in Segment.ids of the last token before the action
     branches: tuple[Branch, ...] = ()
     candidates: tuple[Candidate, ...] = ()  # `score` and `aligned` only
-    whole: bool = False  # a teacher's: logits at its branches are log-probabilities over the whole vocabulary
+    whole: bool = False  # a teacher's turn whose logits at branches are log-probabilities over the whole vocabulary
     thought: str = ""  # `think` only: what was written before the action
     thought_ids: int = 0  # ids between the state and the action
-    advice: str = ""  # what a teacher who looked on would have done; "": nobody was asked, or nobody knew
+    advice: str = ""  # what a watching teacher would have done; "": none was asked, or it did not know
 
     @property
     def is_context(self) -> bool:
@@ -104,11 +104,11 @@ class Episode:
     final: Observation | None  # what the game showed last; None when it failed before showing anything
     segments: tuple[Segment, ...] = ()
     error: str = ""  # why it failed, for Outcome.FAILED
-    last_value: float = 0.0  # the critic's value of `final`, of a game at its limit, where `collect` was asked for it
+    last_value: float = 0.0  # the critic's value of `final` for a game at its limit, if `collect` was asked for it
 
     @property
     def first(self) -> Observation | None:
-        """What the game showed first; None when it failed before."""
+        """What the game showed first; None if it failed before that."""
         return self.turns[0].observation if self.turns else self.final
 
     @property

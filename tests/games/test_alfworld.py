@@ -212,7 +212,7 @@ def test_missing_data_is_an_error_that_says_where_it_was_looked_for(
     with pytest.raises(ConfigError, match="no games in"):
         games.make("alfworld")
     monkeypatch.setenv("ALFWORLD_DATA", str(data))
-    with pytest.raises(ConfigError, match=f"train .* has 3 games, not {OFFICIAL['train']}: it is not whole") as raised:
+    with pytest.raises(ConfigError, match=f"train .* has 3 games, not {OFFICIAL['train']}: it is incomplete") as raised:
         games.make("alfworld")
     assert f"game.name=alfworld:{data}" in raised.value.hint
 
@@ -256,7 +256,7 @@ def test_a_torn_game_fails_alone(tmp_path: Path, torn: str) -> None:
     game = opened(name)
     text = (folder / torn).read_text()
     (folder / torn).write_text(text[: len(text) // 2] + '"solvable": true')
-    with pytest.raises(GameError, match="is no game of ALFWorld"):
+    with pytest.raises(GameError, match="is not an ALFWorld game"):
         game.reset(first(name))
     (folder / torn).write_text(text)
     assert game.reset(first(name)).actions

@@ -223,7 +223,7 @@ def test_an_adapter_leaves_out_what_a_mamba_reads_past_it(folders: dict[str, Pat
 
     load_model(settings(folders["qwen3_5"], "model.adapter=lora", "model.lora_targets=out_proj"))
     for name, target in (("falcon_h1", "out_proj"), ("mamba", "in_proj,x_proj")):
-        with pytest.raises(ConfigError, match="is read past any adapter"):
+        with pytest.raises(ConfigError, match="bypassing any adapter"):
             load_model(settings(folders[name], "model.adapter=lora", f"model.lora_targets={target}"))
 
 
@@ -549,7 +549,7 @@ def test_local_layers_by_place_in_the_cache_are_refused(tmp_path: Path) -> None:
     config = GPTNeoConfig(**shape, vocab_size=len(tiny.tokenizer()), max_position_embeddings=512, window_size=16)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     tiny.tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="gpt_neo says by places in the cache what its layers see"):
+    with pytest.raises(ModelError, match="gpt_neo decides what its layers see by place in the cache"):
         check_model(settings(tmp_path), load_config("toy").policy)
 
 
@@ -562,7 +562,7 @@ def test_layers_that_cannot_compute_again_are_refused_before_the_first_game(tmp_
     )  # fmt: skip
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     tiny.tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="cannot compute its activations again"):
+    with pytest.raises(ModelError, match="cannot recompute its activations"):
         check_model(settings(tmp_path, "model.gradient_checkpointing=true"), load_config("toy").policy)
 
 

@@ -576,7 +576,7 @@ def test_who_is_told_to_stop_makes_no_other_attempt(serve: Start) -> None:
         while not asked.usage.retries:
             time.sleep(0.05)
         asked.stop()
-        with pytest.raises(ApiError, match="is not asked any more"):
+        with pytest.raises(ApiError, match="is no longer asked"):
             waiting.result(10)
     assert len(requests(log)) == 1
 

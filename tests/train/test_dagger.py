@@ -223,7 +223,7 @@ def test_a_share_that_does_not_come_out_even_is_kept_on_average(batch: int, shar
 
 
 def test_a_teacher_who_never_knows_what_to_do_is_an_error(config: Config) -> None:
-    with pytest.raises(TrainingError, match="optimal knew nothing"):
+    with pytest.raises(TrainingError, match="optimal had no advice"):
         _corrections(tiny.scripted("random", 3), config)
 
 

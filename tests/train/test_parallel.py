@@ -182,7 +182,7 @@ def test_a_killed_worker_ends_the_run_with_a_message_and_no_orphan(config: Confi
     code, said = finish(process)
     assert code != 0
     assert "error: another process of this run has ended" in said
-    assert "hint: the reason stands in its messages; the same command, without --again, goes on" in said
+    assert "hint: its messages say why; the same command, without --again, goes on" in said
     assert said.count("error: another process") == 1
     assert by == "accelerate" or (code == 1 and "process 1 was ended by SIGKILL" in said)
     assert not psutil.wait_procs(every, timeout=30)[1]

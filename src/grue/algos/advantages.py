@@ -35,7 +35,7 @@ def discounted_returns(rewards_T: Array, gamma: float, last_value: float = 0.0) 
 
 
 def normalise(values_T: Array, *, centre: bool = True) -> Array:
-    """Standard deviation 1 over all turns given, and mean 0 if `centre`. 0 where they differ by rounding alone."""
+    """Standard deviation 1 over all turns given, and mean 0 if `centre`. 0 if they differ only by rounding."""
     deviation = float(values_T.std())
     if deviation < 1e-6:
         return np.zeros(values_T.shape)

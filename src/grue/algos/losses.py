@@ -31,7 +31,7 @@ def clipped_surrogate(
 
     `bounds` of the ratio need not lie as far below 1 as above (Yu et al. 2025, DAPO, eq. 10).
     """
-    # of long texts it may pass what numbers can hold, and an advantage of 0 times that is no number
+    # for long texts the ratio may overflow, and an advantage of 0 times infinity is NaN
     ratio_T = log_ratio_T.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO).exp()
     return -torch.minimum(ratio_T * advantages_T, ratio_T.clamp(*bounds) * advantages_T)
 

@@ -19,7 +19,7 @@ CHECKED = ("train", "dev", "test")
 
 
 def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str, Any]:
-    """Check the game that "module:Class" or a name stands for, on the first `games` seeds of each fold.
+    """Check the game that "module:Class" or a name refers to, on the first `games` seeds of each fold.
 
     `settings` are parameters of the game, key=value. Raises GameError with the first promise that is broken.
     """
@@ -37,18 +37,18 @@ def _what(name: str, params: str) -> tuple[Callable[[], Game], Task]:
         own = Path(name).stem
         raise ConfigError(
             f"unknown game {name!r}",
-            hint=f"a class of yours is named MODULE:CLASS, for example {own}:{own.capitalize()}; "
+            hint=f"a class of your own is named MODULE:CLASS, for example {own}:{own.capitalize()}; "
             f"known are {', '.join(known_games())}",
         )
     if is_known(name):
         return lambda: make(name, params), Task(name, canonical_params(name, params), "train", 0, 8)
-    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: the module may lie here
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: the module may be here
     game_class = load_class(name)
     if not callable(game_class):
-        raise ConfigError(f"{name} is no class", hint="name it as package.module:Class")
+        raise ConfigError(f"{name} is not a class", hint="name it as package.module:Class")
     text = spelled_params(game_class, name, params)
     if spelled_params(game_class, name, text) != text:
         raise GameError(
-            f"the game breaks its contract: check_params({text!r}) spells it otherwise", hint="it gives one spelling"
+            f"the game breaks its contract: check_params({text!r}) changes its spelling", hint="it gives one spelling"
         )
     return lambda: game_class(text), Task(name, text, "train", 0, 8)

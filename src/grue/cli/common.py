@@ -1,4 +1,4 @@
-"""What the verbs share: their options, how a configuration is put together, and how each ends."""
+"""What the verbs share: their options, how a configuration is put together, and how each exits."""
 
 from __future__ import annotations
 
@@ -29,21 +29,20 @@ PresetAndSettings = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="PRESET|RUN|KEY=VALUE",
-        help="a preset of the list below, default: cooking16; or a run to go on with; settings such as "
-        "ppo.iterations=40",
+        help="a preset of the list below, default: cooking16; or a run to continue; settings such as ppo.iterations=40",
     ),
 ]
 RunAndSettings = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="RUN|KEY=VALUE",
-        help="a run directory, default: runs/cooking16-seed0, or as --preset and --seed say; settings such as "
+        help="a run directory, default: runs/cooking16-seed0, or as given by --preset and --seed; settings such as "
         "ppo.iterations=40",
     ),
 ]
 RunFolder = Annotated[
     Path | None,
-    typer.Argument(metavar="RUN", help="a run directory; default: the one in runs/ that was written to last"),
+    typer.Argument(metavar="RUN", help="a run directory; default: the one in runs/ that was last written to"),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="YAML file of settings")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="run directory; default: runs/PRESET-seedN")]
@@ -67,15 +66,15 @@ ProcessCount = Annotated[
         min=1,
         max=1024,
         metavar="N",
-        help="work on the run in N processes of this machine, without a GPU at most one for each core",
+        help="work on the run in N processes on this machine; without a GPU at most one per core",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout, messages on stderr")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="warnings and errors only")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="show only warnings and errors")]
 
 
 class UsageError(Exception):
-    """A GrueError that lies in the arguments: exit code 2."""
+    """A GrueError caused by the arguments: exit code 2."""
 
     def __init__(self, error: GrueError) -> None:
         super().__init__(str(error))
@@ -84,7 +83,7 @@ class UsageError(Exception):
 
 @contextmanager
 def reading_arguments() -> Iterator[None]:
-    """Errors inside are the command line's fault."""
+    """Errors inside are blamed on the command line."""
     try:
         yield
     except GrueError as error:
@@ -92,9 +91,9 @@ def reading_arguments() -> Iterator[None]:
 
 
 def perform(work: Callable[[Progress], Any], *, processes: int = 1, as_json: bool = False, quiet: bool = False) -> None:
-    """Do a verb's `work`, print its result, and leave with the exit code that says how it went.
+    """Do a verb's `work`, print its result, and exit with the code that says how it went.
 
-    Of several `processes` this one only starts the others, which come here again.
+    With several `processes`, this one only starts the others, which run this function again.
     """
     try:
         code = several.start(processes)
@@ -122,11 +121,11 @@ def perform(work: Callable[[Progress], Any], *, processes: int = 1, as_json: boo
             raise typer.Exit(130) from None
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
-                _fail(ConfigError(f"{str(error.filename)[:60]}... is too long for the name of a file"), 2, as_json)
+                _fail(ConfigError(f"{str(error.filename)[:60]}... is too long for a file name"), 2, as_json)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
                 raise
-            # files of a run explain themselves: this is what the command prints
-            hint = "is the disk full that the output goes to? Free some space, then the same command goes on"
+            # errors about a run's files are explained where they occur: this one is about what the command prints
+            hint = "is the disk full? Free some space, then give the same command again to continue"
             _fail(GrueError(f"the output cannot be written: {error.strerror}", hint=hint), 1, as_json)
         except Exception as error:
             from grue.models.out_of_memory import is_out_of_memory
@@ -145,13 +144,13 @@ def print_json(result: Any) -> None:
     option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
     text = orjson.dumps(result, default=str, option=option).decode()
     if (sys.stdout.encoding or "").lower() not in ("utf-8", "utf8"):
-        text = json.dumps(json.loads(text)) + "\n"  # which escapes what is not ASCII
+        text = json.dumps(json.loads(text)) + "\n"  # this escapes what is not ASCII
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def split(arguments: Iterable[str] | None, what: str) -> tuple[str | None, list[str]]:
-    """(the one argument that is no setting, the settings). `what` names that argument in the error about a second."""
+    """(the one argument that is not a setting, the settings). `what` names that argument in errors."""
     from grue.config import PRESETS
 
     names, settings = split_many(arguments)
@@ -163,20 +162,20 @@ def split(arguments: Iterable[str] | None, what: str) -> tuple[str | None, list[
 
 
 def split_many(arguments: Iterable[str] | None) -> tuple[list[str], list[str]]:
-    """(the arguments that are no settings, the settings)."""
+    """(the arguments that are not settings, the settings)."""
     given = list(arguments or ())
     settings = [text for text in given if _is_setting(text)]
     return [text for text in given if text not in settings], settings
 
 
 def _is_setting(text: str) -> bool:
-    """`key=value`, and no folder such as runs/lr=0.1."""
+    """`key=value`, but not a folder such as runs/lr=0.1."""
     key, equals, _ = text.partition("=")
     return bool(equals) and os.sep not in key and not os.path.isdir(text)  # noqa: PTH112  Path's own one can fail
 
 
 def preset_or_run(name: str | None, out: Path | None) -> tuple[str | None, Path | None]:
-    """(preset, run directory) of `grue run NAME`: who names a run directory wants to go on with it."""
+    """(preset, run directory) of `grue run NAME`: naming a run directory means continuing it."""
     from grue.config import PRESETS
 
     if name is None or name in PRESETS:
@@ -184,16 +183,16 @@ def preset_or_run(name: str | None, out: Path | None) -> tuple[str | None, Path 
     if (Path(name) / "config.yaml").exists():
         return None, run_folder(name, out)
     if os.sep in name:
-        raise ConfigError(f"there is no run in {name}", hint=f"grue run --out {name} begins one")
+        raise ConfigError(f"there is no run in {name}", hint=f"grue run --out {name} starts one")
     return name, out
 
 
 def settle(
     preset: str | None, settings: list[str], file: Path | None, seed: int | None, out: Path | None
 ) -> tuple[Config, Path]:
-    """The configuration and the run directory that the arguments mean.
+    """The configuration and the run directory that the arguments refer to.
 
-    A run directory that exists is the basis unless a preset or file is named: a run is taken up by its folder alone.
+    An existing run directory is the basis unless a preset or file is named: its folder alone is enough to resume a run.
     """
     from grue.config import load_config, override
     from grue.games import canonical_params
@@ -203,7 +202,7 @@ def settle(
     if out is not None and preset is None and file is None and (out / "config.yaml").exists():
         return override(read_run_config(out), settings, seed), out
     config = load_config(preset, settings, file, seed)
-    canonical_params(config.game.name, config.game.params)  # a wrong one is refused before a folder is made for it
+    canonical_params(config.game.name, config.game.params)  # refuse wrong ones before making a folder
     return config, out or default_out(config)
 
 
@@ -218,11 +217,11 @@ def named_run(
 def begun_run(
     arguments: list[str] | None, preset: str | None, file: Path | None, seed: int | None, out: Path | None
 ) -> tuple[Config, Path]:
-    """The same for a stage that builds on another one. ConfigError where nothing has begun there."""
+    """The same for a stage that builds on another one. ConfigError where no stage has begun."""
     config, folder = named_run(arguments, preset, file, seed, out)
     if not (folder / "config.yaml").exists():
         chosen = f" --preset {preset}" if preset else f" --config {file}" if file else ""
-        raise ConfigError(f"there is no run in {folder}", hint=f"begin one with grue demos {folder}{chosen}")
+        raise ConfigError(f"there is no run in {folder}", hint=f"start one with grue demos {folder}{chosen}")
     return config, folder
 
 
@@ -262,7 +261,7 @@ def prices(text: str) -> tuple[float, float]:
 
 
 def existing_run(folder: Path | None) -> Path:
-    """`folder`, or the run in runs/ that was written to last. ConfigError if there is none."""
+    """`folder`, or the run in runs/ that was last written to. ConfigError if there is none."""
     if folder is not None:
         if folder.is_file():
             raise ConfigError(f"{folder} is a file, not a run directory", hint="name the folder that grue run wrote")
@@ -278,24 +277,24 @@ def existing_run(folder: Path | None) -> Path:
 def _last_written(run: Path) -> float:
     times = [0.0]
     for file in run.iterdir():
-        with suppress(OSError):  # a file that a run is just replacing, a link to nowhere
+        with suppress(OSError):  # a file that a run is replacing right now, a dangling link
             times.append(file.stat().st_mtime)
     return max(times)
 
 
 _MEMORY_HINT = (
-    "in this order: halve sft.micro_tokens, dagger.micro_tokens and ppo.micro_tokens (slower; same result but for "
+    "in this order: halve sft.micro_tokens, dagger.micro_tokens and ppo.micro_tokens (slower; same result except for "
     "other draws of a dropout), halve dagger.slots, ppo.slots and eval.slots, "
     "model.adapter=lora, model.quantize=nf4, a smaller model"
 )
 
 
 def _fail(error: GrueError, code: int, as_json: bool) -> NoReturn:
-    """Print message and hint and leave; with GRUE_DEBUG=1 the traceback comes first."""
+    """Print message and hint and exit; with GRUE_DEBUG=1 the traceback comes first."""
     for_all = code == 2 or isinstance(error, ProcessLostError | SharedError)
-    if speaks_here() or not for_all:  # what all of a machine would say, its first says
+    if speaks_here() or not for_all:  # what all processes of a machine would say, the first one says
         _say(error, code, as_json, alone=not for_all)
-    if code == 2 and machines() > 1:  # it may be so on this machine only: the others would wait
+    if code == 2 and machines() > 1:  # this may be true of this machine only, and the others would wait
         with suppress(GrueError):
             join(error)
     raise typer.Exit(code)
@@ -311,13 +310,13 @@ def _say(error: GrueError, code: int, as_json: bool, *, alone: bool) -> None:
     if error.hint:
         print(f"hint: {clean(error.hint)}", file=sys.stderr)
     if as_json:
-        with suppress(OSError):  # a full disk, as stderr has said
+        with suppress(OSError):  # a full disk, already reported on stderr
             print_json({"error": error.message, "hint": error.hint, "exit_code": code})
 
 
 @contextmanager
 def _warnings_through(say: Progress) -> Iterator[None]:
-    """Show what the package logs as warnings, above a progress bar and not through it."""
+    """Show what the package logs as warnings, above a progress bar rather than through it."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -18,7 +18,7 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
     if left_out := max(result["left_out"].values()):
         played = sorted({count for counts in result["played"].values() for count in counts})
         why = f": they played {' and '.join(map(str, played))} games" if len(played) > 1 else ""
-        say.warn(f"{left_out} games are left out, which not all of these runs played to the end{why}")
+        say.warn(f"{left_out} games are left out, as not all of these runs finished them{why}")
     for number, kind in enumerate(kinds):
         say("")
         if len(kinds) > 1:
@@ -29,7 +29,7 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
                 say(line)
         if kind["repeated_seeds"]:
             seeds = ", ".join(map(str, kind["repeated_seeds"]))
-            say.warn(f"seed {seeds} stands there more than once: the same training again tells nothing new")
+            say.warn(f"seed {seeds} is given more than once: repeating a training adds no information")
     for other in result["differences"]:
         say("")
         for d in decodings:
@@ -44,15 +44,15 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
     if any(kind[d]["over_seeds"] for kind in kinds for d in decodings):
         say("95 % intervals over training seeds and games.")
     elif max(sizes) > 1:
-        say("The runs agree in every game: 95 % intervals over games, as of one run.")
+        say("The runs agree in every game: 95 % intervals over games, as for one run.")
     if min(sizes) == 1:
-        say.warn("what rests on one training has an interval over games alone, and says nothing of another seed")
+        say.warn("with a single training the interval is over games alone, and says nothing about other seeds")
 
 
 def _table(kind: Mapping[str, Any], decoding: str) -> list[str]:
     lines = [(decoding, "seed", "success", "", "score", "")]
     for run in kind["runs"]:
-        # the interval of a kind with one run is that run's
+        # the interval of a kind with a single run is that run's own
         found = (kind if len(kind["runs"]) == 1 else run)[decoding]
         lines.append((run["run"], str(run["seed"]), *_cells(found)))
     if len(kind["runs"]) > 1:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Status = Literal["ok", "note", "bad"]  # note: works, but worth knowing; bad: `grue run` would fail
 MIN_FREE_GIB = 1.0
 
-# extra -> (module that shows it is installed, what it adds)
+# extra -> (module whose presence shows that it is installed, what it adds)
 EXTRAS = {
     "qlora": ("bitsandbytes", "4-bit and 8-bit base models and optimisers (model.quantize=nf4)"),
     "textworld": ("textworld", "generated games of Microsoft TextWorld (game.name=textworld-coin)"),
@@ -34,7 +34,7 @@ EXTRAS = {
     "sb3": ("sb3_contrib", "Stable-Baselines3 on the games (grue.wrappers.sb3)"),
     "trl": ("trl", "TRL's GRPOTrainer on the games (grue.wrappers.trl)"),
     "retrieval": ("bm25s", "a memory of earlier episodes in the prompt (grue.retrieval)"),
-    "tensorboard": ("tensorboard", "what a run measures, in TensorBoard (track=tensorboard)"),
+    "tensorboard": ("tensorboard", "a run's measurements in TensorBoard (track=tensorboard)"),
     "trackio": ("trackio", "the same in Trackio, on this machine or a server (track=trackio)"),
     "wandb": ("wandb", "the same in Weights & Biases (track=wandb)"),
     "notebooks": ("jupytext", "the tutorial as a notebook (tutorials/)"),
@@ -45,7 +45,7 @@ EXTRAS = {
 def examine(out: Path, model: dict[str, str] | None = None) -> dict[str, Any]:
     """{"ok", "checks": [{"name", "status", "value", "hint"}], "extras": [{"name", "installed", "adds"}]}.
 
-    `model` is one more check, from `check_model`.
+    `model` is one more check, made by `check_model`.
     """
     checks = [
         _check("grue", "ok", __version__),
@@ -78,13 +78,13 @@ def show(findings: dict[str, Any], say: Progress) -> None:
         say(f"{'have' if extra['installed'] else '-':4}  {extra['name']:18}  {extra['adds']}")
     say()
     if findings["ok"]:
-        say("All that `grue run` needs is there.", style="bold green")
+        say("Everything that `grue run` needs is there.", style="bold green")
     else:
         say("`grue run` would fail: see the lines marked bad.", style="bold red")
 
 
 def check_model(config: Config) -> dict[str, str]:
-    """Can grue drive this model, and does it fit? Reads config.json and the tokenizer, from the hub if need be."""
+    """Can grue drive this model, and does it fit? Reads config.json and the tokenizer, from the hub if needed."""
     from grue.models import skeleton
     from grue.models.memory import estimate
     from grue.models.out_of_memory import hints
@@ -167,7 +167,7 @@ def _engine() -> dict[str, str]:
 
 
 def _alfworld() -> list[dict[str, str]]:
-    """Is ALFWorld's data there? Asked only where the extra is installed; no run without that game needs it."""
+    """Is ALFWorld's data there? Only asked if the extra is installed; a run without that game does not need it."""
     if find_spec("alfworld") is None:
         return []
     from grue.games.alfworld_data import SPLITS, game_files
@@ -185,11 +185,11 @@ def _machine() -> list[dict[str, str]]:
     memory = memory_gib()
     checks = [
         _check("cores", "ok", f"{physical_cores()} physical"),
-        _check("memory", "ok" if memory >= 4 else "note", f"{memory} GiB", "" if memory >= 4 else "4 GiB are advised"),
+        _check("memory", "ok" if memory >= 4 else "note", f"{memory} GiB", "" if memory >= 4 else "4 GiB advised"),
     ]
     try:
         found = gpus()
-    except (ImportError, OSError, RuntimeError) as error:  # a torch that does not load is named above, or here
+    except (ImportError, OSError, RuntimeError) as error:  # a torch that does not load is reported above, or here
         return [*checks, _check("gpu", "bad", f"torch does not load: {error}", "reinstall torch")]
     names = ", ".join(f"{gpu['name']} ({gpu['memory_gib']} GiB)" for gpu in found)
     return [*checks, _check("gpu", "ok", names or "none: the default run needs none")]
@@ -203,7 +203,7 @@ def _base_model() -> dict[str, str]:
 
 
 def _disk(out: Path) -> dict[str, str]:
-    """May files be written where runs go, and is there space?"""
+    """Can files be written where runs go, and is there space?"""
     folder = next(path for path in [out, *out.resolve().parents] if path.exists())
     try:
         with tempfile.TemporaryFile(dir=folder) as file:

@@ -47,7 +47,7 @@ def main() -> None:
     """Entry point of the `grue` command."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # games and models say what an old code page has no letters for
+        if isinstance(stream, io.TextIOWrapper):  # games and models print characters that an old code page lacks
             stream.reconfigure(errors="backslashreplace")
     app(prog_name="grue")
 
@@ -61,7 +61,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and leave")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
     pass
@@ -81,7 +81,7 @@ def run(
 ) -> None:
     """Do everything, from demonstrations to report.
 
-    Demonstrations, fine-tuning, DAgger if asked for, PPO, evaluation, report. The same command takes up an unfinished
+    Demonstrations, fine-tuning, DAgger if asked for, PPO, evaluation, report. The same command resumes an unfinished
     run where it stopped.
     """
 
@@ -109,7 +109,7 @@ def _perform_stage(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """One stage with the configuration and in the run directory that `read` finds in the arguments."""
+    """One stage, with the configuration and the run directory that `read` finds in the arguments."""
 
     def work(say: Progress) -> object:
         with common.reading_arguments():
@@ -136,7 +136,7 @@ def demos(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Record the teacher's games. Begins a run directory if there is none."""
+    """Record the teacher's games. Creates a run directory if there is none."""
     chosen = [*(arguments or []), *([f"demos.teacher={teacher}"] if teacher else [])]
     read = partial(common.named_run, chosen, preset, config, seed, out)
     _perform_stage("demos", read, again=again, processes=processes, as_json=as_json, quiet=quiet)
@@ -195,9 +195,9 @@ def watch(
     folder: common.RunFolder = None,
     policy: Annotated[
         Literal["base", "sft", "dagger", "ppo"] | None,
-        typer.Option(help="whose weights play; default: the furthest one of the run"),
+        typer.Option(help="whose weights play; default: the furthest-trained of the run"),
     ] = None,
-    decoding: Annotated[Literal["greedy", "sampled"], typer.Option(help="how actions are taken")] = "greedy",
+    decoding: Annotated[Literal["greedy", "sampled"], typer.Option(help="how actions are chosen")] = "greedy",
     seed: Annotated[int | None, typer.Option(help="seed of the game; default: the first of the dev fold")] = None,
     delay_s: Annotated[float, typer.Option("--delay", min=0, max=60, help="seconds between two turns")] = 0.0,
     as_json: Json = False,
@@ -240,7 +240,7 @@ def play(
 ) -> None:
     """Play a game yourself.
 
-    An action is chosen by its number or typed; quit or Ctrl-D leaves.
+    Choose an action by its number or type it; quit or Ctrl-D leaves.
     """
 
     def work(say: Progress) -> object:
@@ -263,13 +263,13 @@ def doctor(
         str | None, typer.Option(metavar="NAME", help="estimate the memory that a run with this model needs")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="folder of runs whose disk is looked at; default: runs")
+        Path | None, typer.Option(metavar="DIR", help="folder of runs whose disk is checked; default: runs")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what is installed, what works and what is missing.
+    """Show what is installed, what works and what is missing.
 
-    Starts a game, looks at Java, cores, memory and GPU, and lists what each extra would add.
+    Starts a game, checks Java, cores, memory and GPU, and lists what each extra would add.
     """
 
     def work(say: Progress) -> object:
@@ -296,7 +296,7 @@ def doctor(
 @app.command("check-game")
 def check_game(
     arguments: Annotated[
-        list[str], typer.Argument(metavar="MODULE:CLASS|GAME|KEY=VALUE", help="a game, and parameters of it")
+        list[str], typer.Argument(metavar="MODULE:CLASS|GAME|KEY=VALUE", help="a game, and its parameters")
     ],
     games: Annotated[int, typer.Option(min=1, max=1000, help="games of each fold to check")] = 5,
     as_json: Json = False,

@@ -1,4 +1,4 @@
-"""The verbs `eval`, `compare`, `export` and `push`: policies measured, side by side, and for others."""
+"""The verbs `eval`, `compare`, `export` and `push`: policies measured, compared, and written for others to use."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def evaluate(
         str | None,
         typer.Option(metavar="URL", help="let a chat model behind this OpenAI-compatible endpoint play instead"),
     ] = None,
-    api_model: Annotated[str | None, typer.Option(metavar="NAME", help="which model of the endpoint")] = None,
+    api_model: Annotated[str | None, typer.Option(metavar="NAME", help="which of the endpoint's models")] = None,
     api_concurrency: Annotated[int, typer.Option(min=1, max=256, help="games that wait for answers at once")] = 8,
     api_timeout: Annotated[float, typer.Option(min=1, max=3600, help="seconds to wait for an answer")] = 60.0,
-    api_retries: Annotated[int, typer.Option(min=0, max=20, help="further attempts at a request that failed")] = 6,
+    api_retries: Annotated[int, typer.Option(min=0, max=20, help="how often a failed request is repeated")] = 6,
     api_temperature: Annotated[float, typer.Option(min=0, max=2, help="0 = greedy")] = 0.0,
     api_max_tokens: Annotated[
-        int, typer.Option(min=1, max=10_000_000, help="tokens of a reply, thoughts included")
+        int, typer.Option(min=1, max=10_000_000, help="most tokens of a reply, thoughts included")
     ] = 256,
     api_prices: Annotated[
-        str | None, typer.Option(metavar="IN,OUT", help="prices of a million prompt and completion tokens")
+        str | None, typer.Option(metavar="IN,OUT", help="prices per million prompt and completion tokens")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure every policy of a run on test games, and on some of train and dev beside them.
+    """Measure every policy of a run on test games, and on some train and dev games for comparison.
 
     With --api a chat model plays the same games, without training. Its key is read from GRUE_API_KEY or OPENAI_API_KEY.
     """
@@ -60,7 +60,7 @@ def evaluate(
 
                 endpoint = Endpoint(
                     url=api,
-                    model=common.required(api_model, "--api-model", "which model of the endpoint is to play"),
+                    model=common.required(api_model, "--api-model", "which of the endpoint's models is to play"),
                     key=os.environ.get("GRUE_API_KEY") or os.environ.get("OPENAI_API_KEY") or "",
                     timeout_s=api_timeout,
                     retries=api_retries,
@@ -83,7 +83,7 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run directories that grue eval has measured")],
     policy: Annotated[
         Literal["base", "sft", "dagger", "ppo"] | None,
-        typer.Option(help="which policy; default: the furthest that all runs have measured"),
+        typer.Option(help="which policy; default: the furthest-trained that all runs have measured"),
     ] = None,
     fold: Annotated[
         Literal["train", "dev", "test"] | None, typer.Option(help="which games; default: those of the evaluation")
@@ -96,7 +96,7 @@ def compare(
 ) -> None:
     """Compare runs: means over training seeds, and differences between settings.
 
-    Runs that differ in nothing but the seed are trainings of one kind. On the games that all runs finished.
+    Runs that differ only in the seed count as trainings of one kind. Compared on the games that all runs finished.
     """
 
     def work(say: Progress) -> object:
@@ -123,13 +123,13 @@ def compare(
 
 def track(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
-    tracker: Annotated[Literal["tensorboard", "trackio", "wandb"], typer.Argument(help="what shows it")],
+    tracker: Annotated[Literal["tensorboard", "trackio", "wandb"], typer.Argument(help="which tracker")],
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Send what a run has measured to an experiment tracker, as far as that has not been sent.
+    """Send what a run has measured to an experiment tracker, except what has already been sent.
 
-    A run that begins with track=TRACKER does so as it goes.
+    A run that is started with track=TRACKER sends it as it goes.
     """
 
     def work(say: Progress) -> object:
@@ -138,7 +138,7 @@ def track(
             needs(tracker, feature="this")
         from grue.tracking.follow import send_rest
 
-        with redirect_stdout(sys.stderr):  # where some trackers talk
+        with redirect_stdout(sys.stderr):  # some trackers print to stdout
             count = send_rest(run_dir, tracker)
         shown = f"; to see them: tensorboard --logdir {run_dir}" if tracker == "tensorboard" else ""
         say(f"{count} rows sent to {tracker}{shown}")
@@ -153,9 +153,9 @@ def export(
         Literal["adapter", "merged"], typer.Option(help="the adapter alone, or a whole model with it merged in")
     ] = "merged",
     policy: Annotated[
-        Literal["sft", "dagger", "ppo"] | None, typer.Option(help="whose weights; default: the furthest one")
+        Literal["sft", "dagger", "ppo"] | None, typer.Option(help="whose weights; default: the furthest-trained")
     ] = None,
-    to: Annotated[Path | None, typer.Option(metavar="DIR", help="where to; default: RUN/export-WHAT")] = None,
+    to: Annotated[Path | None, typer.Option(metavar="DIR", help="folder to write; default: RUN/export-WHAT")] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"], typer.Option(help="number format of a merged model's weights")
     ] = "float32",
@@ -164,7 +164,7 @@ def export(
 ) -> None:
     """Write a trained policy as a folder for transformers and peft.
 
-    A recorded game is read with what was written; a copy that says something else than the policy said is refused.
+    A recorded game is read with the exported files; a copy that disagrees with the policy is refused.
     """
 
     def work(say: Progress) -> object:
@@ -180,13 +180,13 @@ def export(
 def push(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="what grue export has written")],
     repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="repository on the hub")],
-    public: Annotated[bool, typer.Option("--public", help="everybody may see it; private otherwise")] = False,
+    public: Annotated[bool, typer.Option("--public", help="visible to everybody; private otherwise")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Upload an exported policy to the Hugging Face hub.
 
-    Nothing is sent anywhere by other verbs, but for `eval --api`, which sends games to the endpoint that it names, and
+    No other verb sends anything anywhere, except `eval --api`, which sends games to the endpoint that it names, and
     trackers that `track` names.
     """
 

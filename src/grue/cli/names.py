@@ -1,6 +1,6 @@
-"""What the help of some verbs lists below the options. A test holds these texts to the names that exist.
+"""What the help of some verbs lists below the options. A test checks these texts against the names that exist.
 
-They are written out, since what knows the names is slow to import. `\\b` keeps a paragraph's lines as they are.
+They are written out, as the modules with the names are slow to import. `\\b` keeps a paragraph's lines as they are.
 """
 
 PRESETS = """\b
@@ -18,7 +18,7 @@ Presets that measure a model on the tasks of TALES, without training:
   tales-simonsays-memory-50, tales-simonsays-memory-50-verbose,
   tales-simonsays-memory-100, tales-simonsays-memory-100-verbose
 
-Every setting stands, with its meaning, in the config.yaml of a run."""
+Every setting is in the config.yaml of a run, with its meaning."""
 
 TEACHERS = """\b
 Teachers:

@@ -39,7 +39,7 @@ def what_to_play(name: str | None, settings: list[str], seed: int) -> tuple[Task
 def play_human(task: Task, config: GameConfig, say: Progress, *, record: Path | None = None) -> dict[str, Any]:
     """Play `task` in the terminal. Returns outcome, score and steps; {} if the person left before the end.
 
-    GameError where the game cannot start or crashes; what was played until then is recorded.
+    GameError where the game cannot start or crashes; what was played so far is recorded.
     """
     if record is not None:
         _check_record(record)
@@ -67,7 +67,7 @@ def play_human(task: Task, config: GameConfig, say: Progress, *, record: Path | 
 
 
 def _check_record(file: Path) -> None:
-    """ConfigError where a game could not be appended at its end."""
+    """ConfigError where a finished game could not be appended to the file."""
     hint = "name a new file, or one that grue play or a run has written"
     if file.is_dir():
         raise ConfigError(f"--record {file} is a folder", hint=hint)
@@ -110,11 +110,11 @@ class Human:
         self._left -= 1
         while True:
             typed = input("> ").strip()
-            if not sys.stdin.isatty():  # a log shows what was typed, as a terminal does
+            if not sys.stdin.isatty():  # echo what was typed, so that a log shows it as a terminal does
                 print(typed)
             if not typed:
                 continue
-            if typed in ("quit", "exit") and typed not in actions:  # to most games only a wasted step
+            if typed in ("quit", "exit") and typed not in actions:  # to most games these are only a wasted step
                 raise EOFError
             if typed in actions or not actions or not typed.isdecimal():
                 return typed

@@ -13,17 +13,17 @@ from grue.progress import Progress
 
 
 def pretrain(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="where the base and its corpus go")] = Path("runs/pretrain"),
-    games: Annotated[int, typer.Option(min=1, max=250_000, help="games of the first phase")] = 40_000,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="folder of the base and corpus")] = Path("runs/pretrain"),
+    games: Annotated[int, typer.Option(min=1, max=250_000, help="games in the first phase")] = 40_000,
     passes: Annotated[float, typer.Option(min=0.01, help="passes over the games of each phase")] = 2.0,
-    shuffled_games: Annotated[int, typer.Option(min=1, max=150_000, help="games of the second phase")] = 32_000,
-    family_games: Annotated[int, typer.Option(min=0, help="games of the other families, in the second phase")] = 9_000,
+    shuffled_games: Annotated[int, typer.Option(min=1, max=150_000, help="games in the second phase")] = 32_000,
+    family_games: Annotated[int, typer.Option(min=0, help="games of the other families in the second phase")] = 9_000,
     vocabulary: Annotated[int, typer.Option(min=400, max=65_000, help="size of the tokenizer's vocabulary")] = 1536,
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = as torch chooses")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = torch's choice")] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make the embedded base model anew. Takes more than two hours on two cores; it ships with the package."""
+    """Make the embedded base model again. Takes more than two hours on two cores; it ships with the package."""
 
     def work(say: Progress) -> object:
         from grue.pretrain.main import main as make_base
@@ -49,7 +49,7 @@ def experiment(
         list[str] | None,
         typer.Argument(
             metavar="RUN|KEY=VALUE",
-            help="run directories, default: the one in runs/ that was written to last; of several seeds also the means "
+            help="run directories, default: the one in runs/ last written to; for several seeds also the means "
             "over them; sizes such as games=200 or iterations=10",
         ),
     ] = None,
@@ -57,16 +57,16 @@ def experiment(
         str | None, typer.Option(metavar="NAMES", help="contrasts of the list below, joined by commas; default: all")
     ] = None,
     training: Annotated[
-        bool, typer.Option(help="also contrasts that need short trainings of their own, which take longest")
+        bool, typer.Option(help="include contrasts that need short trainings of their own, which take longest")
     ] = True,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="where results go, of several runs the means; default: RUN/experiments/NAME"),
+        typer.Option(metavar="DIR", help="where results, or means of several runs, go; default: RUN/experiments/NAME"),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure on a run what a question is about.
+    """Answer a question by measurements on a run.
 
     eval-gap: why a policy does worse in evaluation than in collection, one suspect at a time. Goes on where it stopped.
     """

@@ -16,14 +16,14 @@ from grue.errors import ConfigError
 from grue.launch import STARTED_HERE, launched
 
 LOOK_S = 0.1
-WORDS_S = 10.0  # that the others have to say why they end, once one has ended
-SAVING_S = 30.0  # that they then have to save, once they have been asked to stop
+WORDS_S = 10.0  # that the others get to report why they end, once one has ended
+SAVING_S = 30.0  # that they then get to save, once they have been asked to stop
 
 
 def start(count: int) -> int | None:
-    """Do this command in `count` processes, and return its exit code. None where this process is to do it.
+    """Run this command in `count` processes, and return its exit code. None where this process is to do it itself.
 
-    That is where `count` is 1, and in the processes that were started. ConfigError where a launcher has been at work.
+    That is so where `count` is 1, and in the processes that were started. ConfigError under a launcher.
     """
     if launched() > 1:
         if count > 1 and STARTED_HERE not in os.environ:
@@ -54,8 +54,8 @@ def _free_port() -> int:
 
 @contextmanager
 def _passing_on_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """What asks this process to stop asks the children. A second one within seconds does not count there: a terminal
-    sends Ctrl-C to all of them itself."""
+    """A signal that asks this process to stop is passed on to the children. A second Ctrl-C within seconds is not: a
+    terminal sends it to all of them itself."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         _send(children, number)
@@ -69,7 +69,7 @@ def _passing_on_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator
 
 
 def _wait(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Until all have ended. When one has failed the others notice when they next speak to it, or are asked to stop."""
+    """Wait until all have ended. If one failed, the others notice when they next talk to it, or are asked to stop."""
     failed = None
     asked = False
     while None in (codes := [child.poll() for child in children]):
@@ -92,7 +92,7 @@ def _send(children: Sequence[subprocess.Popen[bytes]], number: int) -> None:
 
 
 def _exit_code(children: Sequence[subprocess.Popen[bytes]]) -> int:
-    """The first process's own, as it does the talking; else the first that is not 0. Says who was killed."""
+    """The first process's own, as it does the talking; else the first that is not 0. Reports any that was killed."""
     codes = [child.returncode for child in children]
     for rank, code in enumerate(codes):
         if code < 0 and -code != signal.SIGTERM:

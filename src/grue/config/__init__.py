@@ -1,6 +1,6 @@
 """The settings of a run: `stages` holds them, `presets` names some, `load` reads and writes them.
 
-Values come from, later ones winning: the defaults, a preset, a YAML file, `key=value` overrides, `--seed`. An unknown
+Values come from these sources, later ones win: the defaults, a preset, a YAML file, `key=value`, `--seed`. An unknown
 key is an error that names the nearest known one. What a run stores is the whole Config, every value filled in.
 """
 

@@ -1,4 +1,4 @@
-"""What all groups of settings are: frozen, and strict about what they take."""
+"""What all groups of settings have in common: they are frozen, and strict about what they accept."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-# A setting of this machine, which changes rounding at most, and the draws of a dropout: it may change when a run is
-# resumed, and is not hashed.
+# Marks a setting of this machine. It changes at most rounding and the draws of a dropout, so it may change when a run
+# is resumed, and is not hashed.
 LOCAL: dict[str, Any] = {"local": True}
 
 
 def parts(value: Any) -> Any:
-    """`value`; of a text, on the command line or in a file, the parts between its commas."""
+    """`value` itself; a text, from the command line or a file, is split at its commas."""
     if not isinstance(value, str):
         return value
     return tuple(part.strip() for part in value.strip("[]()").split(",") if part.strip())
@@ -26,7 +26,7 @@ class Stage(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_switches_as_numbers(cls, data: Any) -> Any:
-        # Left alone, `iterations: yes` in a file would quietly mean one iteration.
+        # Otherwise `iterations: yes` in a file would silently mean one iteration.
         for key, value in data.items() if isinstance(data, dict) else ():
             field = cls.model_fields.get(key)
             if isinstance(value, bool) and field is not None and field.annotation in (int, float, float | None):

@@ -18,7 +18,7 @@ def _elsewhere(epochs: int, rename: float = 0.0, batch: int = 16, rate: float = 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What was found for a family on its dev games."""
+    """What was found to work for a family on its dev games."""
 
     policy: Literal["aligned", "choose"] = "aligned"
     sft: SFTConfig = field(default_factory=lambda: _elsewhere(4))
@@ -31,16 +31,16 @@ class Training:
     win_bonus: float = 1.0
 
 
-# `choose` where things have names of their own in each fold: it judges where actions part, and a quantity or a verb
-# parts them before the name. Where one mistake ends the game at -1, a win has to be worth more than stopping halfway.
+# `choose` where things have names of their own in each fold: it decides where actions part, and a quantity or a verb
+# parts them before the name. Where one mistake ends the game at -1, a win must be worth more than stopping halfway.
 _NAMED = Training(policy="choose", sft=_elsewhere(4, rename=0.8))
 _UNFORGIVING = replace(_NAMED, iterations=12, learning_rate=1e-4, dev_every=6, win_bonus=5.0)
-# to compare and to reckon takes long, in large batches: in the first 200 steps nothing is learned that shows in play
+# learning to compare and to calculate takes long, in large batches: for the first 200 steps play does not improve
 _NUMBERS = SFTConfig(epochs=40, episodes_per_batch=32, learning_rate=1e-3, rename=0.8)
-# to copy any word takes many steps and ever new words: train games are all won long before dev games are
+# learning to copy any word takes many steps and ever new words: train games are all won long before dev games are
 _SIMON = replace(_UNFORGIVING, sft=_elsewhere(8, rename=1.0, batch=8, rate=7e-4), iterations=60, dev_every=10)
 
-# preset: (game, parameters, step limit, training). Limits leave room above the teacher's usual length, but for games
+# preset: (game, parameters, step limit, training). Limits leave room above the teacher's usual length, except for games
 # in which one mistake loses: their solutions have no spare step.
 _FAMILIES: dict[str, tuple[str, dict[str, int], int, Training]] = {
     "cooking1": (
@@ -53,14 +53,14 @@ _FAMILIES: dict[str, tuple[str, dict[str, int], int, Training]] = {
         "coin",
         {"numLocations": 5, "numDistractorItems": 0, "includeDoors": 1},
         25,
-        # what a random walker does next cannot be learnt twice
+        # one pass: what a random walker does next cannot be learnt, only memorised
         Training(sft=_elsewhere(1), iterations=40, episodes=128, minibatches=6, dev_every=10),
     ),
     "twc": (
         "twc",
         {"numLocations": 1, "numItemsToPutAway": 1},
         16,
-        # without a slow start, PPO's first steps can cost 15 points, which the others do not always win back
+        # without a slow start, PPO's first steps can cost 15 points, which the later steps do not always win back
         replace(_NAMED, iterations=30, rate_warmup=12),
     ),
     "mapreader": (

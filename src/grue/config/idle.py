@@ -1,4 +1,4 @@
-"""Settings that somebody has changed and that do nothing beside the others: said, as an experiment may hang on one."""
+"""Settings that were changed but have no effect given the others: reported, as an experiment may depend on one."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _RULES = (
     _Idle(("ppo.value_memory",), lambda c: not c.ppo.value_passes, lambda _: "ppo.value_passes=0"),
     _Idle(("ppo.lam", "ppo.warmup_iterations"), lambda c: not c.ppo.asks_critic, lambda _: "ppo.group_weight=1"),
 )
-_SWITCHES = ("sft.epochs", "dagger.rounds", "ppo.iterations")  # which say that a stage is left out
+_SWITCHES = ("sft.epochs", "dagger.rounds", "ppo.iterations")  # at 0 they skip a stage
 
 
 def idle_settings(config: Config) -> list[str]:
-    """What of `config` differs from its preset and has no effect, each with what takes it away."""
+    """The settings that differ from the preset and have no effect, each with the reason."""
     if config.preset not in PRESETS:
         return []
     changed = {key: new for key, (_, new) in differences(preset_config(config.preset), config).items()}

@@ -10,7 +10,7 @@ from grue.config.base import LOCAL, Stage
 
 
 class LearningConfig(Stage):
-    """What all trainings have."""
+    """Settings that all trainings have."""
 
     learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of the language model")
     weight_decay: float = Field(0.01, ge=0, lt=1, description="decoupled weight decay")
@@ -19,27 +19,27 @@ class LearningConfig(Stage):
         8192, ge=64, description="tokens per forward pass; gradients are accumulated", json_schema_extra=LOCAL
     )
     save_every_s: float = Field(
-        60.0, ge=0, description="seconds between two checkpoints; 0 = as often as can be", json_schema_extra=LOCAL
+        60.0, ge=0, description="seconds between two checkpoints; 0 = as often as possible", json_schema_extra=LOCAL
     )
 
 
 class ImitationConfig(LearningConfig):
-    """Learning by the actions of a teacher."""
+    """Learning from the actions of a teacher."""
 
     episodes_per_batch: int = Field(
         32,
         ge=1,
-        description="episodes per optimiser step; segments, where policy.history or model.context cuts an episode",
+        description="episodes per optimiser step, or segments where policy.history or model.context cuts episodes",
     )
-    warmup_steps: int = Field(10, ge=0, description="optimiser steps of linear warm-up, at most half of all")
+    warmup_steps: int = Field(10, ge=0, description="optimiser steps of linear warm-up, at most half of all steps")
     schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
         "linear", description="learning rate after the warm-up"
     )
     smoothing: float = Field(
-        0.02, ge=0, lt=1, description="label smoothing over the trie's children; policy.kind=write has none"
+        0.02, ge=0, lt=1, description="label smoothing over the trie's children; not used by policy.kind=write"
     )
     rename: float = Field(
-        0.0, ge=0, le=1, description="share of episodes with things renamed, anew in each pass or round"
+        0.0, ge=0, le=1, description="share of episodes with things renamed, differently in each pass or round"
     )
 
 
@@ -53,15 +53,15 @@ class DaggerConfig(ImitationConfig):
     """DAgger, between SFT and PPO: the policy plays, a teacher says what it would have done, SFT on all of that."""
 
     rounds: int = Field(0, ge=0, le=1000, description="rounds of playing, being corrected and learning; 0 = skip")
-    teacher: Literal["explore", "optimal"] = Field("optimal", description="who corrects")
-    games_per_round: int = Field(200, ge=1, le=1_000_000, description="train games played in a round")
+    teacher: Literal["explore", "optimal"] = Field("optimal", description="the teacher that corrects")
+    games_per_round: int = Field(200, ge=1, le=1_000_000, description="train games played per round")
     slots: int = Field(128, ge=1, description="games that advance together in one batch", json_schema_extra=LOCAL)
-    steps: int = Field(100, ge=1, le=1_000_000, description="optimiser steps of a round, on all games so far")
+    steps: int = Field(100, ge=1, le=1_000_000, description="optimiser steps per round, on all games so far")
     demo_share: float = Field(
         0.5,
         ge=0,
         lt=1,
-        description="share of each batch that is demonstrations; 0 where their teacher and this one disagree",
+        description="share of demonstrations in each batch; use 0 where their teacher and this one disagree",
     )
     dev_every: int = Field(1, ge=0, description="rounds between evaluations on the dev fold; 0 = never")
     dev_games: int = Field(200, ge=1, le=1000, description="dev games per such evaluation")
@@ -72,25 +72,25 @@ class PPOConfig(LearningConfig):
 
     iterations: int = Field(60, ge=0, description="rounds of playing and learning; 0 = skip")
     episodes_per_iteration: int = Field(128, ge=1, description="games played per iteration")
-    plays_per_game: int = Field(1, ge=1, description="times each drawn game is played in an iteration")
+    plays_per_game: int = Field(1, ge=1, description="how often each drawn game is played per iteration")
     slots: int = Field(128, ge=1, description="games that advance together in one batch", json_schema_extra=LOCAL)
     epochs: int = Field(2, ge=1, le=100, description="passes over an iteration's episodes")
     minibatches: int = Field(4, ge=1, description="optimiser steps per pass")
     value_learning_rate: float = Field(
-        1e-3, gt=0, lt=1, description="learning rate of the value head (of the critic fitted apart: constant)"
+        1e-3, gt=0, lt=1, description="learning rate of the value head (constant if the critic is fitted separately)"
     )
     weight_decay: float = Field(0.0, ge=0, lt=1, description="decoupled weight decay")
     warmup_iterations: int = Field(
         3,
         ge=0,
-        description="first iterations in which only the critic learns, at most half of all; none with group_weight=1, "
-        "which does not ask it",
+        description="initial iterations in which only the critic learns, at most half of all; 0 with group_weight=1, "
+        "which does not use it",
     )
     rate_warmup: int = Field(
         0,
         ge=0,
         description="optimiser steps over which the policy's learning rate rises; "
-        "with value_passes=0 the value head's too",
+        "with value_passes=0 also the value head's",
     )
     schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
         "linear", description="learning rate; hold = 2/3 flat, then linear"
@@ -99,15 +99,15 @@ class PPOConfig(LearningConfig):
     lam: float = Field(0.95, ge=0, le=1, description="lambda of generalised advantage estimation, per turn")
     clip: float = Field(0.2, gt=0, le=10, description="the policy ratio is clipped to 1 +- this")
     clip_high: float | None = Field(
-        None, gt=0, le=10, description="upwards it is clipped to 1 + this instead; null = clip"
+        None, gt=0, le=10, description="upper clipping bound is 1 + this instead; null = same as clip"
     )
     ratio: Literal["turn", "decision"] = Field(
-        "turn", description="of which probabilities the ratio is: of a whole turn, or their mean over its decisions"
+        "turn", description="the policy ratio is of the whole turn's probability, or of the mean over its decisions"
     )
     value_clip: float = Field(
         0.2, ge=0, description="with value_passes=0: value predictions move at most this far per iteration; 0 = off"
     )
-    value_passes: int = Field(8, ge=0, description="passes that fit the critic apart; 0 = inside the PPO loss")
+    value_passes: int = Field(8, ge=0, description="passes that fit the critic separately; 0 = inside the PPO loss")
     value_memory: int = Field(4, ge=1, description="iterations whose turns the critic is fitted on")
     game_baseline: bool = Field(
         False, description="advantages against a baseline that knows how hard each train game is"
@@ -127,13 +127,13 @@ class PPOConfig(LearningConfig):
     )
     kl_coef: float = Field(0.01, ge=0, description="weight of the KL divergence from the policy that PPO began with")
     target_kl: float = Field(
-        0.05, ge=0, description="the policy takes no further step of an iteration above this KL from its start; 0 = off"
+        0.05, ge=0, description="the policy stops learning for the iteration above this KL from its start; 0 = off"
     )
     temperature: float = Field(1.0, gt=0, le=100, description="temperature of sampling, and of the trained policy")
-    normalise_advantages: bool = Field(True, description="advantages of an iteration get mean 0 and deviation 1")
-    normalise_rewards: bool = Field(False, description="rewards are divided by a running deviation of the return")
+    normalise_advantages: bool = Field(True, description="scale an iteration's advantages to mean 0 and deviation 1")
+    normalise_rewards: bool = Field(False, description="divide rewards by a running standard deviation of the return")
     bootstrap_at_limit: bool = Field(
-        False, description="at the step limit the critic's value of the last state stands for what would have come"
+        False, description="at the step limit the critic's value of the last state replaces the rewards still to come"
     )
     dev_every: int = Field(10, ge=0, description="iterations between evaluations on the dev fold; 0 = never")
     dev_games: int = Field(200, ge=1, le=1000, description="dev games per such evaluation")
@@ -141,26 +141,26 @@ class PPOConfig(LearningConfig):
         0.0,
         ge=0,
         le=1,
-        description="weight of the return minus its mean over plays of the same game; the rest is GAE, 1 = none of it",
+        description="weight in the advantage of the return minus its mean over plays of the same game; the rest is GAE",
     )
     plays_kept: int = Field(
         0,
         ge=0,
-        description="plays of each game that the policy learns from, the best and worst ones; 0 = all. With "
+        description="how many plays of each game, the best and worst, the policy learns from; 0 = all. With "
         "value_passes=0 the critic sees no others either",
     )
     rename: float = Field(0.0, ge=0, le=1, description="share of training games with things renamed")
     win_bonus: float = Field(0.0, ge=0, description="added to the reward of the turn that wins a game")
-    lost_penalty: float = Field(0.0, ge=0, description="taken from the reward of the turn that loses a game")
+    lost_penalty: float = Field(0.0, ge=0, description="subtracted from the reward of the turn that loses a game")
     invalid_penalty: float = Field(
-        0.0, ge=0, description="taken from the reward of a turn whose action the game did not list (policy.kind=write)"
+        0.0, ge=0, description="subtracted from the reward of a turn with an unlisted action (policy.kind=write)"
     )
 
     @property
     def warmup(self) -> int:
-        """Iterations in which only the critic learns: a short training would end before the policy has moved.
+        """Iterations in which only the critic learns: in a short training at most half, or the policy would never move.
 
-        None where advantages do not ask the critic.
+        None where advantages do not use the critic.
         """
         return min(self.warmup_iterations, self.iterations // 2) if self.asks_critic else 0
 
@@ -171,7 +171,7 @@ class PPOConfig(LearningConfig):
 
     @property
     def ratio_bounds(self) -> tuple[float, float]:
-        """Between which the policy ratio is clipped."""
+        """The bounds that the policy ratio is clipped to."""
         return 1 - self.clip, 1 + (self.clip if self.clip_high is None else self.clip_high)
 
     @model_validator(mode="after")
@@ -188,9 +188,9 @@ class PPOConfig(LearningConfig):
         if self.value_shares_trunk and self.value_passes:
             raise ValueError("value_shares_trunk needs the value loss inside the PPO loss: set value_passes to 0")
         if self.hidden_state and not self.game_baseline:
-            raise ValueError("hidden_state is told to the game baseline: set game_baseline to true")
+            raise ValueError("hidden_state is for the game baseline: set game_baseline to true")
         if self.game_baseline and not self.value_passes:
-            raise ValueError("game_baseline is fitted apart, like the critic: set value_passes to 1 or more")
+            raise ValueError("game_baseline is fitted separately, like the critic: set value_passes to 1 or more")
         if self.minibatches > self.episodes_per_iteration:
             raise ValueError(
                 f"minibatches={self.minibatches} is more than episodes_per_iteration={self.episodes_per_iteration}"

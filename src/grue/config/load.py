@@ -26,8 +26,8 @@ from grue.errors import ConfigError
 
 DEFAULT_GAME = "cookingworld"
 MAX_CONFIG_BYTES = 1_000_000
-_ALWAYS_STORED = ("preset", "game", "model", "policy", "demos", "sft", "ppo", "eval")  # others came later
-# what a preset sets for its own game and another game may not know
+_ALWAYS_STORED = ("preset", "game", "model", "policy", "demos", "sft", "ppo", "eval")  # the others were added later
+# what a preset sets for its own game and another game may not support
 _OF_ONE_GAME = (("game", "params"), ("sft", "rename"), ("dagger", "rename"), ("ppo", "rename"), ("ppo", "hidden_state"))
 
 
@@ -38,7 +38,7 @@ def load_config(
     layer = {} if file is None else _read_yaml(file)
     named = layer.get("preset")
     if preset is not None and named is not None and preset != named:
-        raise ConfigError(f"{file} is of preset {named}, not {preset}", hint="leave the preset out")
+        raise ConfigError(f"{file} uses preset {named}, not {preset}", hint="leave the preset out")
     overrides, section = list(overrides), layer.get("game")
     in_file = section.get("name") if isinstance(section, dict) else None
     in_settings = [value for key, value in map(_parse, overrides) if key == "game.name"]
@@ -72,7 +72,7 @@ def read_config(file: Path) -> Config:
             f"{file} has no {lost[0]}: was it cut off?", hint="put it back as it was: it holds every setting of the run"
         )
     ppo = data.get("ppo")
-    # a setting that is gone, in the file of an older run that did without it
+    # a setting that no longer exists, in the file of an older run that did not use it
     if isinstance(ppo, dict) and ppo.get("imitation_coef") == 0:
         del ppo["imitation_coef"]
     newer = f"was it written by a newer grue? this is {__version__}"
@@ -91,7 +91,7 @@ def preset_config(name: str) -> Config:
 
 
 def dump_config(config: Config) -> str:
-    """YAML with every value filled in and each setting's meaning behind it; `read_config` gives the Config back."""
+    """YAML with every value filled in, each followed by its meaning; `read_config` gives the Config back."""
     lines: list[str] = []
     for name, field in Config.model_fields.items():
         value = getattr(config, name)
@@ -116,7 +116,7 @@ def flat(config: Config, *, local: bool = True) -> dict[str, Any]:
 
 
 def config_hash(config: Config) -> str:
-    """16 hex digits that stay the same exactly when every setting that can change a result does."""
+    """16 hex digits that are equal exactly when every setting that can change a result is equal."""
     text = json.dumps(flat(config, local=False), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -155,7 +155,7 @@ def _build(
 ) -> Config:
     """Lay overrides over `data` and validate. `where` says, in errors, where `data` came from.
 
-    `strange` is the hint for an unknown setting that is like no other; by default the names of the sections.
+    `strange` is the hint for an unknown setting that resembles no other; by default the names of the sections.
     """
     settings = [_parse(text) for text in overrides]
     if any(key == "preset" for key, _ in settings):
@@ -179,7 +179,7 @@ def _check_seed(overrides: Iterable[str], seed: int | None) -> None:
 
 
 def _placed(name: Any) -> Any:
-    """A model's folder named from the root, since a run may be taken up, and its adapter loaded, from elsewhere."""
+    """A model's folder as an absolute path, since a run may be resumed, and its adapter loaded, from elsewhere."""
     path = Path(os.path.expanduser(name)) if isinstance(name, str) and name else None  # noqa: PTH111  Path's own one can fail
     return str(path.absolute()) if path and path.is_dir() else name
 
@@ -194,7 +194,7 @@ def _merge(data: dict[str, Any], layer: Mapping[str, Any]) -> None:
 
 
 def _drop_settings_of_another_game(data: dict[str, Any], name: Any) -> None:
-    """Naming another game drops what `data` holds for its own: parameters, and what not every game can do."""
+    """When another game is named, drop what `data` holds for its own: parameters, and what not all games support."""
     game = data.get("game")
     if isinstance(game, dict) and name is not None and game.get("name") != name:
         for section, key in _OF_ONE_GAME:
@@ -215,7 +215,7 @@ def _put(data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _parse(text: str) -> tuple[str, Any]:
-    """`key=value` -> (dotted key, value in a form that the setting's type can be made from)."""
+    """`key=value` -> (dotted key, value in a form from which the setting's type can be made)."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
@@ -248,9 +248,9 @@ def _typed(annotation: Any, text: str) -> Any:
 
 
 def _explain(error: ValidationError, given: list[str], where: str, strange: str) -> ConfigError:
-    """The first thing wrong, as what, where, value and hint."""
+    """The first error, as what, where, value and hint."""
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"] if isinstance(part, str))  # without the place in a list
+    key = ".".join(str(part) for part in first["loc"] if isinstance(part, str))  # without the index in a list
     place = "" if key in given else where
     if first["type"] == "extra_forbidden":
         if "." in str(first["loc"][-1]):
@@ -262,7 +262,7 @@ def _explain(error: ValidationError, given: list[str], where: str, strange: str)
         key = next((one for one in given if one.startswith(key + ".")), key)
         return ConfigError(f"unknown setting {key}{place}", hint=_nearest(key, strange))
     message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "value_error":  # one of our own, which names its settings and values
+    if first["type"] == "value_error":  # one of our own, whose text has the settings and values
         return ConfigError(f"{key}{place}: {message}" if key else f"{message}{place}")
     value = repr(first["input"])
     value = value if len(value) <= 60 else value[:57] + "..."
@@ -270,7 +270,7 @@ def _explain(error: ValidationError, given: list[str], where: str, strange: str)
 
 
 def _nearest(key: str, strange: str) -> str:
-    """What may have been meant; `strange` or the sections where nothing is like it."""
+    """What may have been meant; `strange` or the sections where nothing resembles it."""
     keys = known_keys()
     same_leaf = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
     near = same_leaf or _short_for(key, keys) or difflib.get_close_matches(key, keys, n=1, cutoff=0.7)
@@ -307,10 +307,10 @@ def _meaning(key: str) -> str:
 class _Loader(yaml.SafeLoader):
     """The safe loader, without duplicate keys and without anchors (which can make a small file huge).
 
-    Nor does it know what YAML 1.1 makes of 010 (8) and of 1:30 (90).
+    It also does not read 010 as 8 and 1:30 as 90, as YAML 1.1 does.
     """
 
-    yaml_implicit_resolvers = {  # noqa: RUF012  as its base class has it
+    yaml_implicit_resolvers = {  # noqa: RUF012  as in its base class
         letter: [
             (tag, re.compile(r"[-+]?(0|[1-9][0-9]*)$") if tag.endswith(":int") else pattern)
             for tag, pattern in resolvers
@@ -350,7 +350,7 @@ def _read_yaml(file: Path) -> dict[str, Any]:
             raise
         raise ConfigError(
             f"{file} is not a YAML file of settings: {' '.join(str(error).split())}",
-            hint="fix that line, or restore the file as the run wrote it; otherwise begin again in another folder",
+            hint="fix that line, or restore the file as the run wrote it; otherwise start over in another folder",
         ) from error
     if not isinstance(data or {}, dict):
         raise ConfigError(f"{file} holds {type(data).__name__}, not sections of settings")

@@ -16,7 +16,7 @@ def cooking16() -> Config:
         preset="cooking16",
         game=GameConfig(name="cookingworld", params=kitchen, limit=16),
         policy=PolicyConfig(kind="aligned", min_p=0.01),
-        # a clone that has to guess what the cookbook says stops reading it
+        # a clone that must guess what the cookbook says stops reading it
         demos=DemosConfig(teacher="gold", games=900, replays=2, omission=0.2, omission_keeps="read"),
         sft=SFTConfig(epochs=1, learning_rate=3e-4, smoothing=0.02, rename=0.8),
         ppo=PPOConfig(
@@ -31,7 +31,7 @@ def cooking16() -> Config:
             dev_games=300,
             rename=0.8,
             gamma=0.96,
-            # the baseline knows what a step has changed, so there is little to gain from looking far ahead
+            # the baseline knows what a step has changed, so looking far ahead gains little
             lam=0.8,
             game_baseline=True,
             hidden_state=True,
@@ -77,18 +77,18 @@ def toy() -> Config:
 
 
 def other() -> Config:
-    """A game that the base has never read, to be named by game.name: longer SFT, and PPO in small steps."""
+    """A game that the base has never read, chosen with game.name: longer SFT, and PPO in small steps."""
     return Config(
         preset="other",
         game=GameConfig(name="toy", limit=30),
         policy=PolicyConfig(kind="aligned", min_p=0.01),
         demos=DemosConfig(teacher="gold", games=300),
-        # many steps of small batches: what is missing at the end is in the last hundredths of accuracy
+        # many steps of small batches: what is missing in the end is the last hundredths of accuracy
         sft=SFTConfig(epochs=12, episodes_per_batch=8, learning_rate=1e-3),
         ppo=PPOConfig(
             iterations=20,
             episodes_per_iteration=128,
-            # engines of this kind are slow, and have processes of 100 MB
+            # engines of this kind are slow, and their processes take 100 MB each
             slots=16,
             learning_rate=1e-4,
             rate_warmup=12,
@@ -119,5 +119,5 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 
 def preset_for(game: str) -> str:
-    """The preset that a run on `game` begins with where none is named: the first one of the game, or `other`."""
+    """The preset that a run on `game` starts from when none is named: the first one for the game, or `other`."""
     return next((name for name, make in PRESETS.items() if make().game.name == game), "other")

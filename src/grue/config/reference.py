@@ -20,8 +20,8 @@ _HEAD = """# Settings
 Made by `python -m grue.config.reference > docs/settings.md`; do not edit it by hand.
 
 Settings are given as `key=value` after a verb (`grue run ppo.iterations=40`), or in a YAML file with `--config`. A run
-keeps all of its settings in `config.yaml`. Those marked *local* say how this machine does the work: a run may go on
-with other values of them.
+keeps all of its settings in `config.yaml`. Those marked *local* concern only how this machine does the work: they may
+be changed when a run is resumed.
 """
 
 
@@ -37,7 +37,7 @@ def page() -> str:
                 f"{(section.__doc__ or '').strip()}\n",
                 _table(f"{name}.", section.model_fields),
             ]
-    parts += ["## What the presets set\n", "Whatever a preset does not name has the default above.\n", *_presets()]
+    parts += ["## What the presets set\n", "Settings that a preset does not name have their default.\n", *_presets()]
     return "\n".join(parts)
 
 
@@ -56,7 +56,7 @@ def _table(prefix: str, fields: dict[str, FieldInfo]) -> str:
 
 
 def _shown(value: object) -> str:
-    """As it would be written behind `key=`."""
+    """As it would be written after `key=`."""
     if isinstance(value, dict):
         value = ",".join(f"{key}={number}" for key, number in value.items())
     if isinstance(value, list | tuple):
@@ -66,7 +66,7 @@ def _shown(value: object) -> str:
 
 
 def _values(field: FieldInfo) -> str:
-    """What may be given: the choices, or the kind and range of a number."""
+    """The values allowed: the choices, or the kind and range of a number."""
     kinds = _kinds(field.annotation)
     choices = [str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
     if choices:

@@ -32,17 +32,17 @@ class ModelConfig(Stage):
     name: str = Field("embedded", min_length=1, description="embedded, a Hugging Face name, or a folder")
     revision: str | None = Field(None, description="commit of a Hugging Face model; null = the newest")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="number format of products, and of weights that do not learn"
+        "auto", description="number format of matrix products, and of frozen weights"
     )
     adapter: Literal["none", "lora"] = Field("none", description="none = all weights learn; lora = low-rank adapters")
     lora_rank: int = Field(16, ge=1, le=1024, description="rank of the adapters")
     lora_alpha: int = Field(32, ge=1, description="scale of the adapters (alpha / rank)")
     lora_dropout: float = Field(0.0, ge=0, lt=1, description="dropout in the adapters, in SFT and DAgger only")
     lora_targets: str = Field("all-linear", description="all-linear, or module names joined by commas")
-    lora_dora: bool = Field(False, description="adapters learn size and direction of the weights apart (DoRA)")
+    lora_dora: bool = Field(False, description="adapters learn size and direction of weights separately (DoRA)")
     lora_rslora: bool = Field(False, description="adapters are scaled by alpha / sqrt(rank) instead (rsLoRA)")
     context: int = Field(
-        1024, ge=128, le=1_000_000, description="tokens of a segment; a longer history starts a new one"
+        1024, ge=128, le=1_000_000, description="most tokens in a segment; a longer history starts a new one"
     )
     quantize: Literal["none", "nf4", "int8"] = Field("none", description="number format of frozen weights (needs lora)")
     attention: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_4"] = Field(
@@ -52,7 +52,7 @@ class ModelConfig(Stage):
     )
     gradient_checkpointing: bool = Field(
         False,
-        description="compute activations again in the backward pass: less memory, a third slower",
+        description="recompute activations in the backward pass: less memory, a third slower",
         json_schema_extra=LOCAL,
     )
     optimizer: Literal["adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit"] = Field(
@@ -60,7 +60,7 @@ class ModelConfig(Stage):
     )
     sharding: Literal["none", "fsdp"] = Field(
         "none",
-        description="fsdp = each of several processes holds a part of weights, gradients and moments",
+        description="fsdp = each of several processes holds a part of the weights, gradients and moments",
         json_schema_extra=LOCAL,
     )
 
@@ -86,28 +86,28 @@ class ModelConfig(Stage):
 
 
 class PolicyConfig(Stage):
-    """How the model takes an action, and what it is shown."""
+    """How the model chooses an action, and what it is shown."""
 
     kind: Literal["choose", "aligned", "score", "write", "think"] = Field(
         "choose",
         description="choose = token by token among valid actions; aligned, score = among whole ones; write; think",
     )
     min_p: float = Field(
-        0.01, ge=0, lt=1, description="aligned: actions with less than this share of the likeliest one are left out"
+        0.01, ge=0, lt=1, description="aligned: drop actions less than this times as likely as the likeliest one"
     )
     normalise: Literal["sum", "token", "word"] = Field(
-        "token", description="score: log-probabilities of a whole action are summed, or their mean per token or word"
+        "token", description="score: an action's log-probabilities are summed, or averaged per token or word"
     )
     top_p: float = Field(
-        1.0, gt=0, le=1, description="write, think: text is sampled from the likeliest tokens with this mass"
+        1.0, gt=0, le=1, description="write, think: text is sampled from the likeliest tokens with this total mass"
     )
-    reply_tokens: int = Field(24, ge=1, le=10_000, description="write: tokens of a reply at most")
-    thought_tokens: int = Field(32, ge=1, le=100_000, description="think: tokens of a thought at most")
+    reply_tokens: int = Field(24, ge=1, le=10_000, description="write: most tokens in a reply")
+    thought_tokens: int = Field(32, ge=1, le=100_000, description="think: most tokens in a thought")
     template: Literal["plain", "chat"] = Field(
         "plain", description="plain transcript, or the tokenizer's chat template"
     )
     list_actions: bool = Field(False, description="the prompt lists the valid actions")
-    history: int = Field(0, ge=0, le=10_000, description="past steps that the prompt holds; 0 = as many as fit")
+    history: int = Field(0, ge=0, le=10_000, description="past steps shown in the prompt; 0 = as many as fit")
 
 
 class DemosConfig(Stage):
@@ -116,7 +116,7 @@ class DemosConfig(Stage):
     teacher: Literal["gold", "gold-pruned", "explore", "optimal", "random"] = Field("gold", description="who plays")
     games: int = Field(900, ge=1, le=1_000_000, description="train games to play")
     record_limit: int = Field(50, ge=1, le=10_000, description="steps recorded per game, at least game.limit")
-    replays: int = Field(0, ge=0, description="times each demonstration is replayed with steps left out at random")
+    replays: int = Field(0, ge=0, description="how often each demonstration is replayed with steps left out at random")
     omission: float = Field(0.2, ge=0, lt=1, description="chance that a replay leaves a step out")
     omission_keeps: str = Field("", description="replays never leave out actions that begin with this; empty = any")
 
@@ -128,21 +128,21 @@ class EvalConfig(Stage):
     games: int = Field(1000, ge=1, le=1000, description="games, spread evenly over the fold")
     slots: int = Field(128, ge=1, description="games that advance together in one batch", json_schema_extra=LOCAL)
     decodings: tuple[Literal["greedy", "sampled"], ...] = Field(
-        ("greedy", "sampled"), min_length=1, description="how actions are taken from the policy"
+        ("greedy", "sampled"), min_length=1, description="how actions are chosen"
     )
     temperature: float | None = Field(
         None,
         gt=0,
         le=100,
-        description="temperature of sampled decoding; null = ppo.temperature, of which the trained policy is, or 1 "
+        description="temperature of sampled decoding; null = ppo.temperature, at which the policy was trained, or 1 "
         "without PPO",
     )
     side_games: int = Field(
         300, ge=0, le=1000, description="train and dev games for the side-by-side columns, up to `games`; 0 = none"
     )
-    bootstrap: int = Field(2000, ge=100, le=1_000_000, description="resamples behind a confidence interval")
+    bootstrap: int = Field(2000, ge=100, le=1_000_000, description="bootstrap resamples for a confidence interval")
     restarts: bool = Field(
-        False, description="measure the metric of TALES too: the best score in the steps, starting over at an end"
+        False, description="also measure the TALES metric: the best score within the steps, restarting ended games"
     )
 
     _listed = field_validator("decodings", mode="before")(parts)
@@ -150,7 +150,7 @@ class EvalConfig(Stage):
     @field_validator("decodings")
     @classmethod
     def _each_once(cls, decodings: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(decodings))  # what is named twice need not be measured twice
+        return tuple(dict.fromkeys(decodings))  # repeats need not be measured twice
 
 
 class Config(Stage):
@@ -167,7 +167,7 @@ class Config(Stage):
     )
     track: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = Field(
         (),
-        description="trackers that are sent what metrics.jsonl holds: tensorboard, trackio, wandb",
+        description="trackers that the rows of metrics.jsonl are sent to: tensorboard, trackio, wandb",
         json_schema_extra=LOCAL,
     )
     game: GameConfig = GameConfig()
@@ -183,7 +183,7 @@ class Config(Stage):
 
     @property
     def sampling_temperature(self) -> float:
-        """Of sampled decoding outside of training: what PPO trains is the policy at its own temperature."""
+        """For sampled decoding outside training: PPO trains the policy at its own temperature."""
         if self.eval.temperature is not None:
             return self.eval.temperature
         return self.ppo.temperature if self.ppo.iterations else 1.0

@@ -24,7 +24,7 @@ def evaluate(
     on_episode: Callable[[Episode], None] | None = None,
     processes: Processes = ALONE,
 ) -> list[Episode]:
-    """One episode a task. The draws of sampled decoding depend on `seed` and the task's place in the list."""
+    """One episode per task. The draws of sampled decoding depend on `seed` and the task's place in the list."""
     return collect(
         policy,
         games,

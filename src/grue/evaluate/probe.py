@@ -1,4 +1,4 @@
-"""Does a model say what it said when it played? Log-probabilities of recorded turns, found again."""
+"""Does a model say what it said when it played? Recomputes the log-probabilities of recorded turns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Gap(NamedTuple):
 def replay(model: PolicyModel, episodes: Sequence[Episode], temperature: float) -> Gap:
     """Read recorded episodes with `model` and compare. `temperature` is the one that they were played with.
 
-    Nothing differs, over 0 turns, where the episodes hold no decision: where each turn had one action to choose from.
+    The gap is 0, over 0 turns, if the episodes hold no decision: if each turn had only one action to choose from.
     """
     items = samples(episodes)
     if not any(turn.branches for item in items for turn in item.turns):
@@ -62,7 +62,7 @@ def tolerance(config: ModelConfig, stored: torch.dtype = torch.float32) -> float
 
 
 def limit_of(probe: Sequence[Episode], tolerance: float) -> float:
-    """`tolerance`, which is for turns of up to four decisions: with more, independent errors grow by the root."""
+    """`tolerance`, which is for turns of up to four decisions: with more, independent errors grow by their root."""
     decisions = [len(turn.branches) for episode in probe for turn in episode.turns if turn.branches]
     return tolerance * max(1.0, math.sqrt(fmean(decisions) / 4)) if decisions else tolerance
 
@@ -78,7 +78,7 @@ def check_gap(gap: Gap, limit: float, what: str) -> None:
 
 
 def check_probe(model: PolicyModel, probe: Sequence[Episode], limit: float, what: str) -> Gap:
-    """How closely `model` says what was recorded when a policy played; ModelError where that is not within `limit`."""
+    """The gap between `model` and what was recorded when a policy played; ModelError if it is not within `limit`."""
     gap = replay(model, probe, PROBE_TEMPERATURE)
     check_gap(gap, limit_of(probe, limit), what)
     return gap

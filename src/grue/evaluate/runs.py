@@ -137,7 +137,7 @@ def _file(out: Path, policy: str, fold: str, decoding: str) -> Path:
 
 
 def _decodings(out: Path, policy: str, fold: str) -> list[str]:
-    rows = {entry["row"] for entry in read_evaluation(out)}  # games that are lost are missed where they are read
+    rows = {entry["row"] for entry in read_evaluation(out)}  # missing files of games are reported when they are read
     return [
         decoding
         for decoding in DECODINGS
@@ -162,7 +162,7 @@ def _kinds(runs: Sequence[_Run], policy: str) -> list[tuple[dict[str, Any], list
     kinds: dict[str, tuple[dict[str, Any], list[_Run]]] = {}
     for run in runs:
         settings = training_settings(run.config, policy)
-        if "sampled" in run.played:  # how it was measured, but that is what was played
+        if "sampled" in run.played:  # a setting of the measurement, but it decides what was played
             settings["eval.temperature"] = run.config.sampling_temperature
         kinds.setdefault(json.dumps(settings, sort_keys=True), (settings, []))[1].append(run)
     return list(kinds.values())
@@ -193,7 +193,7 @@ def _problems(played: Sequence[Games], games: Sequence[Task]) -> Sequence[Hashab
 def _mean(played: Sequence[Games], games: Sequence[Task]) -> dict[str, Any]:
     problems = _problems(played, games)
     tables = {name: _table(played, games, which) for name, which in MEASURES.items()}
-    # trainings that agree in every game, or have none (base), say no more than one of them
+    # runs that agree in every game, or were not trained (base), say no more than one of them
     over_seeds = len(set(problems)) > 1 and any(bool(np.ptp(x_RG, axis=0).any()) for x_RG in tables.values())
     found: dict[str, Any] = {}
     for name, x_RG in tables.items():
@@ -222,7 +222,7 @@ def _difference(a: Sequence[_Run], b: Sequence[_Run], games: Mapping[str, Sequen
             a_RG, b_SG = (_table([run.played[decoding] for run in runs], common, which) for runs in (a, b))
             if over_seeds:
                 value, low, high, _ = difference_over_seeds(by_problem(a_RG, problems), by_problem(b_SG, problems))
-                if name == "success" and high - low < 1e-9:  # what is all alike would claim certainty
+                if name == "success" and high - low < 1e-9:  # equal differences would claim certainty
                     low, high = alike_interval(value, len(set(problems)))
             else:
                 between = paired_wins if name == "success" else paired_difference

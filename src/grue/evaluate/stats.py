@@ -53,12 +53,12 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
 def wilson_of_problems(x: ArrayLike, problems: Sequence[Hashable], level: float = 0.95) -> Interval:
     """`wilson` for x [n] in [0, 1], wins or shares won of games of which some pose the same of `problems` [n].
 
-    For n stands an effective number of games: what n would have to be for independent games to vary as the problems do,
-    less what a variance estimated from few problems leaves open (Korn and Graubard 1998, Confidence intervals for
+    n is replaced by an effective number of games: what n would have to be for independent games to vary as the problems
+    do, reduced as a variance estimated from few problems is uncertain (Korn and Graubard 1998, Confidence intervals for
     proportions with small expected number of positive counts estimated from survey data; with Wilson's interval, Franco
     et al. 2019, Comparative study of confidence intervals for proportions in complex sample surveys). An end is never
-    nearer than if each problem had been a single game and all had ended alike: one game that ends otherwise than all
-    others is no reason to be surer of them.
+    nearer than if each problem had been a single game and all had ended alike: one game that ends differently from
+    all others is no reason to be surer of them.
     """
     x_n = _vector(x, "x")
     rate, y_k = float(x_n.mean()), by_problem(x_n[None], problems)[0]
@@ -93,7 +93,7 @@ def by_problem(x_RG: FloatArray, problems: Sequence[Hashable]) -> FloatArray:
 
 
 def t_quantile(level: float, degrees: float) -> float:
-    """What a variable of Student's t distribution stays within, on both sides of 0, with this probability.
+    """The t such that a variable of Student's t distribution lies in [-t, t] with probability `level`.
 
     With t = sqrt(degrees) tan(angle) the density is that of cos(angle)^(degrees - 1), which has no tail.
     """
@@ -117,9 +117,9 @@ def bootstrap_mean(
     whole clusters are drawn, since drawing their members apart makes the interval too narrow (Miller 2024,
     Adding error bars to evals, section on clustered questions). Without `rng` the result is the same every time.
 
-    Where all x are equal, or the means of all clusters, the interval has no width. That is no certainty: how far other
-    games would lie cannot be told from x without a range for them, so wins take `wilson` then, and scores are left as
-    they are.
+    Where all x are equal, or the means of all clusters, the interval has no width. That is not certainty: how much
+    other games differ cannot be told from x unless their range is known, so wins use `wilson` then, and scores are left
+    as they are.
     """
     means = _bootstrap_means(_vector(x, "x"), resamples, rng, clusters)
     return _percentiles(means, level)
@@ -138,8 +138,8 @@ def paired_difference(
 
     A game's difficulty cancels in a[i] - b[i], so the interval is narrower than that of two unpaired means
     by a factor of sqrt(1 - correlation) (Miller 2024, Adding error bars to evals, section on paired analysis).
-    Where all games, or clusters, differ alike the interval has no width, as in `bootstrap_mean`; `paired_wins` knows
-    more of wins.
+    Where all games, or clusters, differ alike the interval has no width, as in `bootstrap_mean`; `paired_wins` does
+    better for wins.
     """
     a_n, b_n = _vector(a, "a"), _vector(b, "b")
     if a_n.shape != b_n.shape:
@@ -162,10 +162,10 @@ def paired_wins(
     *,
     clusters: Sequence[Hashable] | None = None,
 ) -> Estimate:
-    """`paired_difference` of wins, or of shares won, that claims no certainty where all differ alike.
+    """`paired_difference` of wins, or of shares won, that claims no certainty if all differ by the same amount.
 
-    Where all games do, or the means of all clusters, the interval is `alike_interval` over the games, or the clusters;
-    the standard error stays what it was.
+    If all games do, or the means of all clusters, the interval is `alike_interval` over the games, or the clusters; the
+    standard error is unchanged.
     """
     found = paired_difference(a, b, resamples, rng, level, clusters=clusters)
     if found.high - found.low > 1e-9:  # shares of a few plays, rounded
@@ -176,7 +176,7 @@ def paired_wins(
 
 
 def alike_interval(difference: float, n: int, level: float = 0.95) -> Interval:
-    """Of a difference of success that all of n independent games show; resampling them would give no width.
+    """Interval of a difference in success that is the same in all of n independent games; resampling gives no width.
 
     None of n games differs in another way, so the share of those that do is at most Wilson's upper end of 0 of n, and
     each of them may differ by anything between -1 and 1.

@@ -1,7 +1,7 @@
 """Episodes in, numbers with intervals out: the rows of every results table.
 
-A failed game (the engine crashed, or showed more than the model reads) is no loss of the policy: it stays out of every
-mean and is counted beside it. Who prefers the pessimist's number finds it under "success_failed_as_loss".
+A failed game (the engine crashed, or showed more than the model reads) is not a loss of the policy: it stays out of
+every mean and is counted beside it. The pessimistic number is under "success_failed_as_loss".
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Result(TypedDict):
     outcomes: dict[str, int]
     verbs: dict[str, int]  # how often each first word of an action was used, most frequent first
     env_steps_trained: int
-    problems: NotRequired[int]  # that `games` pose, where some pose the same: intervals are over problems then
+    problems: NotRequired[int]  # number of problems in `games`, if some share one: intervals are over problems then
     tales: NotRequired[float]  # mean TALES score, where eval.restarts asks for it
 
 
@@ -111,7 +111,7 @@ def compare(
 ) -> Comparison:
     """a minus b on the same games. A game played several times counts once, with its mean.
 
-    The interval of scores has no width where all differences are equal: no range is known for them, as it is for wins.
+    The interval of scores has no width where all differences are equal: unlike wins, scores have no known range.
     Raises DataError when they share no finished game.
     """
     a_by_game, b_by_game = by_game(a_episodes), by_game(b_episodes)
@@ -178,9 +178,9 @@ def shared(problems: Sequence[Hashable]) -> Sequence[Hashable] | None:
 
 
 def success_interval(won: Sequence[float], problems: Sequence[Hashable] | None) -> Interval | None:
-    """Wilson's of wins, or of shares won in several plays of a game; None of no games.
+    """Wilson's interval of wins, or of shares won in several plays of a game; None without games.
 
-    `problems`, where games share some, are then what is independent (`wilson_of_problems`).
+    If games share `problems`, these are the independent units (`wilson_of_problems`).
     """
     if not won:
         return None

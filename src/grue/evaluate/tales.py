@@ -24,11 +24,11 @@ class TalesScore:
     score: float = 0.0  # 0 to 1
     steps: int = 0
     attempts: int = 0
-    failed: bool = False  # the game crashed in its last attempt; what was reached before stands
+    failed: bool = False  # the game crashed in its last attempt; what was reached before counts
 
 
 def tales_scores(play: Play, tasks: Sequence[Task], budget: int = BUDGET) -> list[TalesScore]:
-    """One score a task. Attempts have a limit of `budget` steps; the steps of all of them together are counted."""
+    """One score per task. Attempts have a limit of `budget` steps; the steps of all of them together are counted."""
     found = [TalesScore() for _ in tasks]
     running = list(range(len(tasks)))
     attempt = 0
@@ -42,7 +42,7 @@ def tales_scores(play: Play, tasks: Sequence[Task], budget: int = BUDGET) -> lis
 
 
 def mean_score(found: Sequence[TalesScore]) -> float | None:
-    """The normalised score of a benchmark run. Games that failed at once are left out, as everywhere; None of none."""
+    """The normalised score of a run. Games that failed at once are left out, as always; None if none is left."""
     scores = [score.score for score in found if not (score.failed and score.attempts == 1)]
     return round(sum(scores) / len(scores), 4) if scores else None
 

@@ -12,12 +12,12 @@ from grue.games.tasks import canonical_params, tasks
 
 
 def known_games() -> list[str]:
-    """The names that `make` takes here: "toy", the families, the other engines, and what packages declare."""
+    """The names that `make` accepts: "toy", the TextWorldExpress families, the other engines, what packages declare."""
     return ["toy", *FAMILIES, *NATIVE, *plugin_names()]
 
 
 def is_known(game: str) -> bool:
-    """Is `game` one of `known_games`, alone or with a file behind it (jericho:zork1.z3)?"""
+    """Is `game` one of `known_games`, alone or followed by a file (jericho:zork1.z3)?"""
     return game in known_games() or is_native(game)
 
 

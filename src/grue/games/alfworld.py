@@ -1,6 +1,6 @@
 """ALFWorld (Shridhar et al. 2021) as text: household tasks in PDDL, played by the engine of TextWorld.
 
-Hosted by a worker process (`native.make_native`): states and plans come from a library in C++. "alfworld" and
+Hosted by a worker process (`native.make_native`): states and plans come from a C++ library. "alfworld" and
 "alfworld:FOLDER" play the official data or a folder like it, "alfworld-micro" small homes that are made here.
 A game is won when its goal holds; nothing loses it.
 """
@@ -35,7 +35,7 @@ class AlfworldGame(EngineGame):
         self._expert: Handcoded | None = None
 
     def gold(self) -> list[str]:
-        """A solution from the start: the exploring expert's, or the planner's where that one does not get there."""
+        """A solution from the start: the exploring expert's, or the planner's where that expert fails."""
         task, _ = self._running(over=True)
         other = AlfworldGame(self.game, self.params)
         try:
@@ -46,18 +46,18 @@ class AlfworldGame(EngineGame):
         finally:
             other.close()
         if not path:
-            raise GameError(f"no expert of ALFWorld knows a solution of {task.game} {task.fold} seed {task.seed}")
+            raise GameError(f"no ALFWorld expert knows a solution for {task.game} {task.fold} seed {task.seed}")
         return path
 
     def plan(self) -> list[str]:
-        """The planner's way (Fast Downward) from the current state, which it sees whole; [] when it finds none."""
+        """The planner's way (Fast Downward) from the current state, which it sees in full; [] when it finds none."""
         self._running()
         engine = self._env.unwrapped
-        # what the engine does itself, after every move, when its policy commands are asked for
+        # what the engine itself does after every move when its policy commands are requested
         return [str(command).strip() for command in engine._pddl_state.replan(engine._entity_infos)]
 
     def advice(self) -> str:
-        """The exploring expert's next action, for whoever has played so far; "" when it knows none."""
+        """The exploring expert's next action, whoever has played so far; "" when it has none."""
         task, _ = self._running()
         assert self._home is not None
         if self._expert is None:
@@ -65,7 +65,7 @@ class AlfworldGame(EngineGame):
         return self._expert.advice(self._seen)
 
     def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
-        """(the game listed the action, the game was won) for each, beside the live game."""
+        """For each action (the game listed it, the game was won), without touching the live game."""
         other = AlfworldGame(self.game, self.params)
         try:
             return self.rehearse_in(other, actions)
@@ -79,7 +79,7 @@ class AlfworldGame(EngineGame):
         domain, grammar = logic()
         self._env.load({"pddl_domain": domain, "grammar": grammar, "pddl_problem": home.problem})
         state = self._env.reset()
-        # The opening text is a banner, this description, and the task, which an observation holds by itself.
+        # The opening text is a banner, this description, and the task, which an observation holds separately.
         text = str(state["feedback"]).partition("\n\n")[2].partition("Your task is to:")[0]
         return self._shown("", state, text)
 
@@ -121,9 +121,9 @@ class AlfworldGame(EngineGame):
 
 @cache
 def _first_import() -> None:
-    """Import the library without the empty ~/.cache/alfworld that this makes: where data lie is asked of us alone."""
+    """Import the library without the empty ~/.cache/alfworld that this makes: only we decide where data is stored."""
     given = os.environ.get("ALFWORLD_DATA")
-    os.environ["ALFWORLD_DATA"] = tempfile.gettempdir()  # a folder that is there
+    os.environ["ALFWORLD_DATA"] = tempfile.gettempdir()  # a folder that exists
     try:
         import_module("alfworld.info")
     finally:

@@ -1,7 +1,7 @@
-"""The engine of ALFWorld's text games, which is TextWorld's for PDDL, without what it does over and over.
+"""The engine of ALFWorld's text games, which is TextWorld's for PDDL, without the work that it repeats.
 
-It writes its texts with a grammar whose expressions it parses at each use, and copies deeply what it only reads: that
-is nine tenths of a step. Here equal expressions are parsed once, and a copied context holds the same values.
+It writes its texts with a grammar whose expressions it parses at each use, and deep-copies what it only reads: together
+that is nine tenths of a step. Here equal expressions are parsed once, and a copied context holds the same values.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-# Engines that no game has now. Each has a copy of the planner's library to itself; where one has been unloaded, the
-# process crashes when the next is loaded, so none ever is.
+# Engines that no game is using. Each has its own copy of the planner's library. Once one has been unloaded, the process
+# crashes when the next is loaded, so none ever is.
 _idle: list[Any] = []
 
 
@@ -21,7 +21,7 @@ def borrow() -> Any:
 
 
 def give_back(engine: Any) -> None:
-    """The next game can have it."""
+    """Make an engine available to the next game."""
     _idle.append(engine)
 
 
@@ -47,14 +47,14 @@ def _made() -> Any:
 
 @cache
 def _quicken() -> None:
-    """Replace in the libraries, once, what repeats itself. The texts stay the same, letter by letter."""
+    """Patch the libraries, once, so that they do not repeat work. The texts stay the same, letter by letter."""
     import fast_downward
     from textworld import logic as facts
     from textworld.envs.pddl import textgen as texts
 
-    fast_downward.pddl2sas = lru_cache(maxsize=16)(fast_downward.pddl2sas)  # four times to start a problem
+    fast_downward.pddl2sas = lru_cache(maxsize=16)(fast_downward.pddl2sas)  # called four times to start a problem
     for parser in (facts._PARSER, texts._PARSER):
-        parser.parse = lru_cache(maxsize=4_000)(parser.parse)  # trees are read only: each use makes its own symbols
+        parser.parse = lru_cache(maxsize=4_000)(parser.parse)  # trees are only read: each use makes its own symbols
     texts.copy_context = _copied
 
 

@@ -6,7 +6,7 @@ it loses its way:
 * Since ALFWorld 0.4 things are "moved", while the agent still waits for "put" to know that its hand is empty. Without
   that it never fetches the second of two objects.
 * A list of furniture seen from the middle of the room is taken for a list of objects, unless it is the opening text.
-* It draws from Python's global dice: here it has dice of its own for each step, and the global ones are put back.
+* It draws from Python's global random generator: here each step has its own, and the global one is restored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from grue.games.alfworld_data import Household
 
-MOST_STEPS = 200  # after which the expert counts as lost, as upstream has it
+MOST_STEPS = 200  # after which the expert counts as lost, as in upstream
 _FROM_THE_MIDDLE = "You are in the middle of a room."
 
 
@@ -44,14 +44,14 @@ class Handcoded:
         self._agent = HandCodedTWAgent()
         params = home.targets | {"task_type": home.task_type}
         self._agent.task_params = params
-        # it is fed every step of the episode, also those of others, so the length of the episode is no failure of its
+        # it is fed every step of the episode, also those others chose, so a long episode is no failure of its
         self._agent.policy = self._agent.get_task_policy(params)(params, max_steps=10**6)
         self._fed = 0
         self._advice = ""
         self._intro = ""
 
     def advice(self, seen: Sequence[Seen]) -> str:
-        """What it would do after the last of `seen`, all steps of the episode; "" when it is at its wits' end."""
+        """What it would do after the last of `seen`, all steps of the episode; "" when it is stuck."""
         for number in range(self._fed, len(seen)):
             before = seen[number - 1].actions if number else ()
             self._advice = self._act(seen[number], before, number)
@@ -63,7 +63,7 @@ class Handcoded:
 
         self._intro = self._intro or seen.text
         text = self._intro if seen.text.startswith(_FROM_THE_MIDDLE) else seen.text
-        did = seen.action if seen.action in before else "look"  # what was no action did nothing
+        did = seen.action if seen.action in before else "look"  # an invalid action did nothing
         if did.startswith("move "):
             did = f"put {did.removeprefix('move ')}"
         facts = [

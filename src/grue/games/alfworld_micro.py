@@ -1,7 +1,7 @@
 """Small homes for ALFWorld that need no download: some furniture, some things, one of its six kinds of task.
 
-The goals are those that ALFWorld's own generator uses. A home has at most a dozen pieces of furniture, a real one
-twenty to forty: these games are for tests, examples and first steps, and say nothing about the benchmark.
+The goals are those that ALFWorld's own generator uses. A home has at most a dozen pieces of furniture, against
+twenty to forty in a real one: these games are for tests, examples and first steps, and say nothing about the benchmark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FITS = {  # type of task -> things that it can be about
     "pick_cool_then_place_in_recep": _COLD_OR_HOT,
     "pick_two_obj_and_place": _THINGS,
 }
-# The domain speaks of these types, so every problem has to have them.
+# The domain refers to these types, so every problem must have them.
 _NAMED = ("SinkBasin", "Microwave", "Fridge", "Knife", "ButterKnife")
 
 
@@ -50,7 +50,7 @@ def home(task: Task) -> Household:
     wanted, where = draw.choice(_FITS[task_type]), draw.choice(_PLACES)
     things = _things(draw, furniture, wanted, where, 2 if task_type == "pick_two_obj_and_place" else 1)
     names = {"obj": wanted, "recep": where, "toggle": "DeskLamp", "mrecep": ""}
-    goal = gdict[task_type]["pddl"].format(**names).replace("#", "-")  # closes the problem too
+    goal = gdict[task_type]["pddl"].format(**names).replace("#", "-")  # it also holds the problem's closing parenthesis
     said = draw.choice(gdict[task_type]["templates"])
     looks = task_type == "look_at_obj_in_light"
     targets = {"object_target": wanted, "parent_target": "" if looks else where}
@@ -66,7 +66,7 @@ def home(task: Task) -> Household:
 def _furniture(draw: random.Random) -> list[tuple[str, str]]:
     """(kind, identity) of each piece."""
     kinds = [*_FURNITURE, *["Cabinet"] * draw.randint(1, 3), *["Drawer"] * draw.randint(1, 2)]
-    # the engine takes the part before "_bar_" for the name, and looks for "basin" in the rest
+    # the engine takes the part before "_bar_" as the name, and looks for "basin" in the rest
     return [
         (kind, f"sink_bar_{i}_bar_sinkbasin" if kind == "SinkBasin" else f"{kind.lower()}_bar_{i}")
         for i, kind in enumerate(kinds, 1)
@@ -74,7 +74,7 @@ def _furniture(draw: random.Random) -> list[tuple[str, str]]:
 
 
 def _things(draw: random.Random, furniture: list[tuple[str, str]], wanted: str, where: str, count: int) -> list[_Thing]:
-    """A lamp, `count` of what is wanted and none of them where it belongs, and some other things anywhere."""
+    """A lamp, `count` of what is wanted (none where it belongs), and some other things anywhere."""
     elsewhere = [identity for kind, identity in furniture if kind not in (where, "Microwave")]
     anywhere = [identity for kind, identity in furniture if kind != "Microwave"]
     things = [_Thing("DeskLamp", "desklamp_bar_1", next(name for kind, name in furniture if kind == "SideTable"))]

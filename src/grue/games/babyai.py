@@ -31,7 +31,7 @@ LEVELS = (
     "BossLevel",
 )
 _ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")  # numbered as in minigrid
-_MAX_PLAN = 2000  # steps after which the bot's way counts as lost
+_MAX_PLAN = 2000  # steps after which the bot counts as lost
 _NEVER = 10**9  # the engine's own step limit, which is not used: steps are counted by EngineGame
 
 
@@ -55,7 +55,7 @@ class BabyAIGame(EngineGame):
         return self._solution(task, self._done)
 
     def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
-        """(the game listed the action, the game was won) for each, beside the live game."""
+        """For each action (the game listed it, the game was won), without touching the live game."""
         return self.rehearse_in(BabyAIGame(self.game, self.params), actions)
 
     def _begin(self, task: Task) -> State:
@@ -86,7 +86,7 @@ class BabyAIGame(EngineGame):
 
     def _solution(self, task: Task, done: Sequence[int]) -> list[str]:
         """The bot's actions after `done`, tried in a world beside the live one; [] when they do not win."""
-        # a bot that has seen all gives up where a box was opened; one that begins here may not
+        # a bot that has seen everything gives up where a box was opened; one that begins here may not
         return self._way(task, done, remembers=True) or (self._way(task, done, remembers=False) if done else [])
 
     def _way(self, task: Task, done: Sequence[int], *, remembers: bool) -> list[str]:
@@ -106,7 +106,7 @@ class BabyAIGame(EngineGame):
                 bot = BabyAIBot(env)
             while len(path) < _MAX_PLAN:
                 last = int(bot.replan(last))
-                if last >= len(_ACTIONS):  # "done": the bot takes the mission for accomplished
+                if last >= len(_ACTIONS):  # "done": the bot considers the mission accomplished
                     return []
                 path.append(_ACTIONS[last])
                 _, reward, terminated, _, _ = env.step(last)
@@ -133,7 +133,7 @@ def _start(level: str, seed: int) -> Any:
 
 @lru_cache(maxsize=1)  # a game is looked at several times in a row
 def world(task: Task) -> tuple[object, ...]:
-    """What the seed drew, turned so that the player looks one way: equal for games that look the same throughout."""
+    """What the seed drew, turned so that the player faces one way: equal for games that look the same throughout."""
     import numpy as np
 
     env = _start(LEVELS[values(task.game, task.params)["level"]], task.seed)

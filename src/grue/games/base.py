@@ -15,22 +15,22 @@ FOLDS: dict[str, range] = {
     "test": range(20_000, 21_000),
     "pretrain": range(1_000_000, 2_000_000),
 }
-# The folds with whose games the games of a fold must have nothing in common.
+# For each fold, the folds with which its games must have nothing in common.
 PROTECTED = {"train": ("dev", "test"), "pretrain": ("dev", "test"), "dev": ("test",), "test": ()}
 
 
 @runtime_checkable
 class Game(Protocol):
-    """One seat at a game engine. It plays one episode at a time and can be reset without end."""
+    """One seat at a game engine. It plays one episode at a time and can be reset any number of times."""
 
     def reset(self, task: Task) -> Observation:
         """Start the task and return what the player sees first. Equal tasks give equal texts."""
         ...
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
-        """Do one action: what is seen next, the change of the normalised score, and how it ended (None: go on).
+        """Do one action: what is seen next, the change of the normalised score, and how it ended (None: it goes on).
 
-        Every action costs a step, also one that the game does not understand. The step that reaches
+        Every action costs a step, even one that the game does not understand. The step that reaches
         `task.limit` ends the episode. A step after the end raises GameError.
         """
         ...
@@ -41,7 +41,7 @@ class Game(Protocol):
 
 
 def begin_step(game: Game, action: str) -> None:
-    """Let `game` start on the action that its next call will `step`, if it knows how to: the method is optional.
+    """Let `game` start on the action that its next call will `step`, if it can: the method is optional.
 
     With many games at once, each step then finds its answer ready. It changes nothing else.
     """
@@ -51,7 +51,7 @@ def begin_step(game: Game, action: str) -> None:
 
 
 def begin_reset(game: Game, task: Task) -> None:
-    """Let `game` start on the task that its next call will `reset`, if it knows how to, as `begin_step`."""
+    """Let `game` start on the task that its next call will `reset`, if it can, like `begin_step`."""
     start = getattr(game, "begin_reset", None)
     if start is not None:
         start(task)

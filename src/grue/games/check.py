@@ -34,7 +34,7 @@ def check_game(factory: Callable[[], Game], task: Task, *, steps: int = 8) -> No
         _require(_raises(lambda: first.step("look")), "a step after close raises GameError")
     finally:
         for game in made:
-            with suppress(Exception):  # what is wrong with closing has been said above, or something else has
+            with suppress(Exception):  # a fault in closing was reported above, or something else has
                 game.close()
 
 
@@ -116,7 +116,7 @@ def _check_gold(game: Game, task: Task) -> None:
 
 @contextmanager
 def _doing(what: str) -> Iterator[None]:
-    """Any error but our own is the game's, and says where it came from."""
+    """Any error that is not ours is the game's: report it with where it came from."""
     try:
         yield
     except GrueError:
@@ -143,7 +143,7 @@ def _raises(call: Callable[[], object]) -> bool:
         return True
     except Exception as error:
         raise GameError(
-            f"the game breaks its contract: what is refused raises GameError, not {type(error).__name__}: {error}",
+            f"the game breaks its contract: a refused call raises GameError, not {type(error).__name__}: {error}",
             hint="see grue.games.base.Game",
         ) from error
     return False

@@ -1,4 +1,4 @@
-"""Games of a fold that are the same as one which a later fold measures.
+"""Games of a fold that are identical to a game of a later fold, on which results are measured.
 
 Seeds of folds are disjoint, but where few games are possible, two seeds can make the same one: of the 1000 test games
 of coin with five rooms 43 were also train games. Here such games are recognised, so that `tasks` can leave them out.
@@ -18,9 +18,9 @@ from grue.types import Task
 # Levels of BabyAI in which games were found twice: GoToRedBallNoDists, GoToObj, UnlockLocal. In the 3000 games of each
 # of the other small levels there were none, and there is far more to draw in the large ones.
 _SMALL_LEVELS = (0, 2, 7)
-_MANY_ROOMS = 10  # of coin: with as many no game was found twice, with 8 five, with 5 more than a hundred
-_MANY_MAP_ROOMS = 4  # of mapreader: with as many no game was found twice, with 3 three, with 2 hundreds
-_MANY_TEXTWORLD_ROOMS = 4  # of textworld-coin: with as many no map was found twice, with 3 some, with 2 hundreds
+_MANY_ROOMS = 10  # of coin: with this many no game was found twice; with 8, five; with 5, over a hundred
+_MANY_MAP_ROOMS = 4  # of mapreader: with this many no game was found twice; with 3, three; with 2, hundreds
+_MANY_TEXTWORLD_ROOMS = 4  # of textworld-coin: with this many no map was found twice; with 3, some; with 2, hundreds
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def open_reader(game: str, params: str, settings: JvmSettings) -> Reader:
 
 
 class Fold:
-    """The games of one fold, read as far as the questions about them need."""
+    """The games of one fold, read only as far as the questions about them need."""
 
     def __init__(self, game: str, params: str, fold: str, reader: Reader) -> None:
         self._alike: dict[Hashable, list[Task]] = {}
@@ -73,7 +73,7 @@ class Fold:
             self._alike.setdefault(reader.glance(task), []).append(task)
 
     def looks(self, glance: Hashable, reader: Reader) -> set[Hashable]:
-        """Those of the games that have this glance."""
+        """Those games that have this glance."""
         if glance not in self._looks:
             self._looks[glance] = {reader.look(task) for task in self._alike.get(glance, ())}
         return self._looks[glance]

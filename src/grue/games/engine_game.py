@@ -29,7 +29,7 @@ class State:
 class EngineGame(ABC):
     """A game of another engine behind the contract, in this process. An adapter adds `_begin`, `_act` and `_end`."""
 
-    commas = False  # whether an action may hold a comma: orders to someone, in old adventures
+    commas = False  # whether an action may hold a comma: orders to a character, in old adventures
 
     def __init__(self, game: str, params: str = "") -> None:
         self.game, self.params = game, canonical_native(game, params)
@@ -49,7 +49,7 @@ class EngineGame(ABC):
 
     @abstractmethod
     def _end(self) -> None:
-        """Let go of the engine. Called once."""
+        """Release the engine. Called once."""
 
     def reset(self, task: Task) -> Observation:
         """Start `task`. ConfigError for one that cannot exist, GameError when the engine fails."""
@@ -65,10 +65,10 @@ class EngineGame(ABC):
         return _observation(self._state)
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
-        """Do one action. One that is no move (quit, restart, two commands in one) is answered here and costs a step."""
+        """Do one action. What is not a move (quit, restart, two commands in one) is answered here and costs a step."""
         task, before = self._running()
         refused = ""
-        if action not in (before.actions or ()):  # what the game lists is a move, however it looks
+        if action not in (before.actions or ()):  # whatever the game lists is a move, however it looks
             action = clean_action(action)
             refused = refusal(action, commas=self.commas)
         self._state = _with_text(before, refused) if refused else self._act(action)
@@ -77,7 +77,7 @@ class EngineGame(ABC):
         return _observation(self._state), self._state.score - before.score, self._outcome
 
     def close(self) -> None:
-        """Let go of the engine."""
+        """Release the engine."""
         if not self._closed:
             self._closed, self._task = True, None
             self._end()

@@ -1,4 +1,4 @@
-"""Games that run in this process and are not ours: what goes wrong in one fails its episode, and not the run."""
+"""Games that run in this process and are not ours: an error in one fails its episode, not the run."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from grue.types import Observation, Outcome, Task
 
 @contextmanager
 def engine_errors() -> Iterator[None]:
-    """An exception of the engine as a GameError. Nothing ends a call that hangs: that takes a process of its own."""
+    """An exception of the engine as a GameError. A call that hangs is not ended: that takes a separate process."""
     try:
         yield
     except GrueError:
         raise
-    except (Exception, SystemExit) as error:  # a game that leaves the program fails, and the run goes on
+    except (Exception, SystemExit) as error:  # a game that calls sys.exit fails, and the run goes on
         raise GameError(f"the game failed: {type(error).__name__}: {error}") from error
 
 
 class Guarded:
-    """`game` with its exceptions turned into GameErrors. It can do what else the game can: gold, rehearse, plan."""
+    """`game` with its exceptions turned into GameErrors. It can do whatever else the game can: gold, rehearse, plan."""
 
     def __init__(self, game: Game) -> None:
         self._game = game
         for name in dir(game):
             public = not name.startswith("_") and name not in ("reset", "step", "close")
-            if public and callable(getattr(type(game), name, None)):  # of the class: a property may raise
-                # what the instance holds is found by every isinstance with a protocol (since Python 3.12 none looks
-                # into __getattr__), and is copied with it: a copy asks its own game
+            if public and callable(getattr(type(game), name, None)):  # looked up on the class: a property may raise
+                # as attributes of the instance, which isinstance with a protocol sees (since Python 3.12 it does not
+                # look into __getattr__) and which are copied with it: a copy asks its own game
                 setattr(self, name, partial(_ask, game, name))
 
     def reset(self, task: Task) -> Observation:
@@ -53,12 +53,12 @@ class Guarded:
 
 
 def _sound(observation: Observation) -> Observation:
-    """The same; GameError where it could not be stored, which would end the run and not the game."""
+    """The observation itself; GameError where it could not be stored, which would end the run and not just the game."""
     for text in (observation.text, observation.goal, observation.inventory, *(observation.actions or ())):
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise GameError(f"the game shows what is no Unicode text, half a character: {text[:60]!r}") from error
+            raise GameError(f"the game's text is not valid Unicode, it has half a character: {text[:60]!r}") from error
     if not isfinite(observation.score):
         raise GameError(f"the game gave a score of {observation.score}")
     return observation

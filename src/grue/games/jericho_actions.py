@@ -1,8 +1,8 @@
-"""Valid actions for adventures that list none: candidates are tried, and kept where they change the world.
+"""Valid actions for adventures that list none: candidates are tried, and kept if they change the world.
 
-Candidates are templates filled with the nouns of the game's dictionary that stand in what is seen and carried, as in
-Jericho (Hausknecht et al. 2020, section 4), without its need of a language model and of knowing the game. Each one is
-done and taken back. A change counts when doing nothing for a turn does not bring it about as well.
+Candidates are templates filled with the nouns of the game's dictionary that occur in what is seen and carried, as in
+Jericho (Hausknecht et al. 2020, section 4), but without a language model or knowledge of the game. Each one is done
+and undone. A change counts only if doing nothing for a turn does not cause it too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOT_UNDERSTOOD = re.compile(
 
 
 class Trial(NamedTuple):
-    """What came of an action that was then taken back."""
+    """The result of an action that was then undone."""
 
     text: str
     world: bytes  # attributes and places of all things
@@ -42,7 +42,7 @@ class Trial(NamedTuple):
 
     @property
     def effect(self) -> tuple[bytes, int, bool]:
-        """What is compared: actions of one effect do the same."""
+        """What is compared: actions with the same effect do the same."""
         return self.world, self.points, self.over
 
 
@@ -53,13 +53,13 @@ class Words(NamedTuple):
     length: int
 
     def in_text(self, text: str) -> list[str]:
-        """The nouns in `text`, in the order in which they stand, each once."""
+        """The nouns in `text`, in order, each once."""
         found = (word for word in _WORD.findall(text.lower()) if word[: self.length] in self.nouns)
         return [word for word in dict.fromkeys(found) if word not in _NO_NOUNS]
 
 
 def words(dictionary: Iterable[tuple[str, bool]], version: int) -> Words:
-    """From (word, is it a noun). A dictionary that does not tell nouns apart counts whole."""
+    """From (word, is it a noun). Of a dictionary that does not mark its nouns, all words count."""
     entries = list(dictionary)
     marked = [word for word, is_noun in entries if is_noun]
     return Words(frozenset(marked or [word for word, _ in entries]), 6 if version <= 3 else 9)
@@ -68,8 +68,8 @@ def words(dictionary: Iterable[tuple[str, bool]], version: int) -> Words:
 def valid_actions(seen: str, carried: str, known: Words, attempt: Callable[[str], Trial]) -> tuple[str, ...]:
     """The actions that change something now, sorted, and those that only look.
 
-    `seen` and `carried` are what "look" (with the last reply) and "inventory" print; `attempt` does an action and takes
-    it back. A few hundred attempts.
+    `seen` and `carried` are what "look" (with the last reply) and "inventory" print; `attempt` does an action and
+    undoes it. A few hundred attempts.
     """
     idle = attempt("wait")
     before = attempt("inventory")

@@ -60,14 +60,14 @@ class Jvm:
             self.release(self._retired.pop())
         try:
             return self._gateway.jvm.textworldexpress.runtime.PythonInterface()
-        except TypeError as error:  # py4j takes a class that is not there for a package
+        except TypeError as error:  # py4j takes a missing class for a package
             jar = engine_folder() / _JAR
             raise GameError(
-                f"Java finds no game engine in {jar}", hint="install it where the path has ASCII letters alone"
+                f"Java finds no game engine in {jar}", hint="install it in a folder whose path has only ASCII letters"
             ) from error
 
     def retire(self, interface: Any) -> None:
-        """Have Java forget an interface when the next one is made. Does no input or output: a finalizer may call it."""
+        """Have Java forget an interface when the next one is made. Does no I/O, as a finalizer may call it."""
         self._retired.append(interface)
 
     def begin(self, interface: Any, method: str, *arguments: str | int) -> Pending:
@@ -81,7 +81,7 @@ class Jvm:
         return text.split("\n") if text else []
 
     def solve(self, interface: Any, solver: str, seed: int) -> list[str]:
-        """What the engine's class `solver` does on the interface's live game, which it moves; [] where it gets lost."""
+        """What the engine's class `solver` does on the interface's live game, which it plays; [] where it gets lost."""
         jvm = self._gateway.jvm
         held = [game := interface.game(), dice := jvm.scala.util.Random(seed)]
         try:
@@ -142,7 +142,7 @@ def _launch(settings: JvmSettings) -> tuple[subprocess.Popen[bytes], int, str]:
             return process, int(lines[0]), lines[1]
         _end(process)
         complaints.seek(0)
-        reason = complaints.read().decode("utf-8", "replace").strip().split("\n")[0] or "it said nothing"
+        reason = complaints.read().decode("utf-8", "replace").strip().split("\n")[0] or "it printed nothing"
     raise GameError(f"Java at {java} did not start the game engine: {reason}", hint=f"try: {' '.join(command[:5])}")
 
 
@@ -211,7 +211,7 @@ def engine_folder() -> Path:
 
 
 def _forget_in_child() -> None:
-    """A forked child must not hold the parent's pipe open, nor speak on the parent's sockets."""
+    """A forked child must not hold the parent's pipe open, nor talk on the parent's sockets."""
     global _lock
     _lock = threading.RLock()
     for jvm in _running.values():

@@ -57,7 +57,7 @@ _FILE_ENGINES = ("jericho", "textworld", "alfworld")
 
 
 def is_native(game: str) -> bool:
-    """True for a name that this module knows, with or without a file behind a colon."""
+    """True for a name that this module knows, with or without a file after a colon."""
     return game.partition(":")[0] in NATIVE
 
 
@@ -66,7 +66,7 @@ def canonical_native(game: str, params: Params = "") -> str:
     name, colon, path = game.partition(":")
     known = NATIVE[name]
     if colon and name not in _FILE_ENGINES:
-        raise ConfigError(f"{name} takes no file, so nothing stands behind it: {game!r}", hint=f"game.name={name}")
+        raise ConfigError(f"{name} takes no file, so nothing may follow its name: {game!r}", hint=f"game.name={name}")
     if colon and not path:
         raise ConfigError(f"game {game!r} names no file", hint="for example game.name=jericho:zork1.z3")
     if not colon and name == "jericho":
@@ -86,7 +86,7 @@ def canonical_native(game: str, params: Params = "") -> str:
 
 
 def _check_together(name: str, full: dict[str, int]) -> None:
-    """Raise ConfigError for values that are fine one by one and make no game together."""
+    """Raise ConfigError for values that are valid one by one but make no game together."""
     if name == "textworld-cooking" and full["take"] > full["recipe"]:
         raise ConfigError(f"{name}: take={full['take']} is more than recipe={full['recipe']}")
     if name == "textworld-cooking" and full["go"] not in (1, 6, 9, 12):
@@ -98,7 +98,7 @@ def _check_together(name: str, full: dict[str, int]) -> None:
 
 
 def coin_rooms(level: int) -> int:
-    """How many rooms a game of textworld-coin has: the way to the coin, from level 101 on one or two beside each."""
+    """How many rooms a textworld-coin game has: the way to the coin, from level 101 on with one or two beside each."""
     return ((level - 1) // 100 + 1) * ((level - 1) % 100 + 1)
 
 
@@ -117,7 +117,7 @@ def values(game: str, params: str) -> dict[str, int]:
 def native_seeds(game: str, params: str, fold: str) -> range:
     """The seeds of `fold` for which there is a game. Only ALFWorld's data has fewer games than a fold has seeds.
 
-    ConfigError when that data, or what reads it, is not there.
+    ConfigError when that data, or the package that reads it, is missing.
     """
     seeds = fold_range(fold)
     if game.partition(":")[0] != "alfworld":
@@ -129,7 +129,7 @@ def native_seeds(game: str, params: str, fold: str) -> range:
 
 
 def make_native(game: str, params: Params = "", *, read_timeout: float = 20.0) -> Game:
-    """A game by name. ConfigError for wrong parameters, a file that is not there, or an extra that is not installed."""
+    """A game by name. ConfigError for wrong parameters, a missing file, or an extra that is not installed."""
     spelled = canonical_native(game, params)
     name, _, path = game.partition(":")
     engine = name.partition("-")[0]
@@ -139,7 +139,7 @@ def make_native(game: str, params: Params = "", *, read_timeout: float = 20.0) -
     elif engine == "alfworld":
         _some_split(game, spelled)
     elif path and not Path(path).expanduser().is_file():
-        raise ConfigError(f"there is no file {path!r}", hint="the path of a story file stands behind the colon")
+        raise ConfigError(f"there is no file {path!r}", hint="the path of a story file goes after the colon")
     elif path and engine == "textworld":
         from grue.games.textworld import check_file
 
@@ -154,13 +154,13 @@ def make_native(game: str, params: Params = "", *, read_timeout: float = 20.0) -
         "alfworld": WorkerExpertsGame,
         "jericho": WorkerStoryGame,
     }
-    spread = 1 if engine == "scienceworld" else physical_cores()  # its Java takes up to 1 GB a process
+    spread = 1 if engine == "scienceworld" else physical_cores()  # its Java takes up to 1 GB per process
     settings = WorkerSettings(read_timeout=read_timeout, spread=spread)
     return kinds.get(engine, WorkerGoldGame)(game, spelled, settings=settings)
 
 
 def _some_split(game: str, params: str) -> None:
-    """ConfigError where a folder holds no split of ALFWorld at all."""
+    """ConfigError where a folder contains no split of ALFWorld at all."""
     missing: list[ConfigError] = []
     for fold in ("train", "dev", "test"):
         try:

@@ -1,6 +1,6 @@
 """Parameters of the eight TextWorldExpress families, checked before Java sees them.
 
-The engine itself accepts `numLocations=abc` in silence and then serves an error text as an observation.
+The engine itself accepts `numLocations=abc` silently and then serves an error text as an observation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAMILIES: dict[str, dict[str, tuple[int, int, int]]] = {
         "limitInventorySize": (1, 0, 1),
     },
     "mapreader": {
-        "numLocations": (15, 2, 48),  # the engine says 50, and has names for 48
+        "numLocations": (15, 2, 48),  # the engine says 50, but has names for only 48
         "maxDistanceApart": (4, 1, 8),
         "maxDistractorItemsPerLocation": (3, 0, 3),
         "includeDoors": (0, 0, 1),
@@ -49,8 +49,8 @@ FAMILIES: dict[str, dict[str, tuple[int, int, int]]] = {
     "peckingorder": {},
 }
 
-# mapreader: maxDistanceApart -> the fewest locations among which the engine finds that distance. With one less some
-# seeds of train, dev and test have no game; with these all have one, whatever the other parameters.
+# mapreader: maxDistanceApart -> the fewest locations among which the engine always finds that distance. With one fewer
+# some seeds of train, dev and test have no game; with these all have one, whatever the other parameters.
 _LOCATIONS_FOR = {1: 2, 2: 3, 3: 6, 4: 9, 5: 14, 6: 18, 7: 23, 8: 29}
 
 Params = Mapping[str, int] | str
@@ -62,16 +62,16 @@ def check_family(game: str) -> str:
         from grue.games import known_games  # which imports this module
 
         if game in known_games():
-            raise ConfigError(f"{game!r} is no game of TextWorldExpress", hint="use games.make(task.game)")
+            raise ConfigError(f"{game!r} is not a TextWorldExpress game", hint="use games.make(task.game)")
         hint = _nearest(str(game), known_games())
         if ":" in str(game):
-            hint += "; a class of yours gets a name by the entry point grue.games of its package"
+            hint += "; a class of your own gets a name from the entry point grue.games in its package"
         raise ConfigError(f"unknown game {game!r}", hint=hint)
     return game
 
 
 def canonical(game: str, params: Params = "") -> str:
-    """`params` as "key=value,key=value" in the engine's order, holding the keys that were given."""
+    """`params` as "key=value,key=value" in the engine's order, with only the keys that were given."""
     known = FAMILIES[check_family(game)]
     given = parse(params)
     for key, value in given.items():
@@ -86,7 +86,7 @@ def canonical(game: str, params: Params = "") -> str:
 
 
 def _check_together(game: str, full: dict[str, int]) -> None:
-    """Raise ConfigError for values that are fine one by one and make no game together, or not with every seed."""
+    """Raise ConfigError for values that are valid one by one but make no game together, or not with every seed."""
     if game == "mapreader":
         distance, locations = full["maxDistanceApart"], full["numLocations"]
         if locations < _LOCATIONS_FOR[distance]:

@@ -14,7 +14,7 @@ from grue.types import Episode, Observation, Outcome, Task, Turn
 
 
 class Player(Protocol):
-    """Someone who plays: told the task and the first observation once, then asked for action after action."""
+    """A player: told the task and the first observation once, then asked for one action after another."""
 
     @property
     def name(self) -> str: ...
@@ -25,7 +25,7 @@ class Player(Protocol):
 
 
 def play(game: Game, task: Task, player: Player, *, record_limit: int | None = None) -> Episode:
-    """One episode of `task`. A game that crashes gives Outcome.FAILED with what was played before.
+    """One episode of `task`. A game that crashes gives Outcome.FAILED with the turns played before.
 
     With `record_limit` play goes on to that many steps (for recording a gold path that is longer than the
     task allows); `Episode.task` keeps the task's own limit, so `steps > task.limit` shows a late end. An

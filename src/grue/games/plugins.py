@@ -4,7 +4,7 @@
     guess = "my_package.games:Guess"
 
 The value is a class that keeps the contract of `base.Game` and is called with the parameters of a task. If it has a
-static method `check_params(params) -> str`, that gives their one spelling and refuses wrong ones.
+static method `check_params(params) -> str`, that returns their canonical spelling and refuses wrong ones.
 
 Only what is installed counts: a configuration or run directory names games, never classes.
 """
@@ -41,12 +41,12 @@ def is_plugin(game: str) -> bool:
 
 
 def plugin_params(game: str, params: Params) -> str:
-    """The one spelling of `params` for a declared game: its own, or sorted by key."""
+    """The canonical spelling of `params` for a declared game: its own, or sorted by key."""
     return spelled_params(_load(_entry(game)), game, params)
 
 
 def spelled_params(game_class: Any, name: str, params: Params) -> str:
-    """`params` as the `check_params` of `game_class` spells them, or sorted by key. GameError where that breaks."""
+    """`params` as the `check_params` of `game_class` spells them, or sorted by key. GameError where that fails."""
     check: Callable[[str], object] | None = getattr(game_class, "check_params", None)
     if check is None:
         return _joined(parse(params))
@@ -54,7 +54,7 @@ def spelled_params(game_class: Any, name: str, params: Params) -> str:
         found = check(params if isinstance(params, str) else _joined(params))
     except GrueError:
         raise
-    except (Exception, SystemExit) as error:  # theirs: who gave the parameters has to know where it came from
+    except (Exception, SystemExit) as error:  # their code: whoever gave the parameters must know where it came from
         raise GameError(
             f"check_params of the game {name!r} raised {type(error).__name__}: {error}",
             hint='it gets one text, such as "doors=1,rooms=3", and raises grue.errors.ConfigError for a wrong one',
@@ -107,7 +107,7 @@ def _entry(game: str) -> EntryPoint:
 def _load(entry: EntryPoint) -> Any:
     try:
         module = import_module(entry.module)
-    except (Exception, SystemExit) as error:  # theirs: whatever their file does when it is read
+    except (Exception, SystemExit) as error:  # their code: importing it may do anything
         said = first_line(error)
         if isinstance(error, SyntaxError):
             said = f"{Path(error.filename or '?').name}, line {error.lineno}: {error.msg}"

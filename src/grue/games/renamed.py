@@ -1,9 +1,9 @@
-"""A game in which things have other names: data augmentation by a symmetry that makes remembering names useless.
+"""A game whose things have other names: data augmentation by a symmetry that makes remembering names useless.
 
 In CookingWorld foods exchange their names. A policy trained on a few hundred recipes learns them by heart; with the
 names exchanged at every play, reading the cookbook is the only thing that pays. A renaming that would make a recipe
 of a dev or test game is never used. In the other families whose folds differ in names, things get made-up words, and
-the numbers of sorting and arithmetic are drawn anew.
+the numbers of sorting and arithmetic are redrawn.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Renamed:
         rng = random.Random(f"{self._salt}/{task.seed}")
         chosen, cooking = rng.random() < self._share, task.game == "cookingworld"
         self._rename = rename if cooking else words.reword
-        # the recipe, or the problem, is asked for before the game begins: looking it up plays
+        # the recipe, or the problem, is asked for before the game begins, since looking it up makes moves
         self._there = self._foods(task, rng) if chosen and cooking else {}
         problem = None
         if chosen and task.game == "arithmetic" and isinstance(self._game, TwxGame):
@@ -69,14 +69,14 @@ class Renamed:
 
 
 def _problem(episode: Episode) -> sums.Problem | None:
-    """What an episode of arithmetic was asked, where it read that."""
+    """The problem that an episode of arithmetic posed, if the player read it."""
     if episode.task.game != "arithmetic":
         return None
     return next((found for turn in episode.turns if (found := sums.read_problem(turn.observation.text))), None)
 
 
 def _words(game: str, first: Observation, problem: sums.Problem | None, rng: random.Random) -> dict[str, str]:
-    """Made-up words for the things of a game, and other numbers where it asks a problem."""
+    """Made-up words for the things of a game, and other numbers where it poses a problem."""
     names = words.draw_words(game, first, rng)
     return names if problem is None else names | sums.draw_numbers(first.actions or (), problem, rng)
 

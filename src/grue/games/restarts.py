@@ -1,4 +1,4 @@
-"""Engines that die are started anew and replayed, so that nobody notices. It takes time, so it is counted and said."""
+"""Engines that die are restarted and replayed, unnoticed by callers. It takes time, so it is counted and logged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def note_restart(engine: str, reason: object) -> None:
     _restarts[engine] += 1
     number = _restarts[engine]
     if number & (number - 1) == 0:
-        _log.warning("%s died or hung %s, and is started anew: %s", engine, _times(number), reason)
+        _log.warning("%s died or hung %s, and is restarted: %s", engine, _times(number), reason)
 
 
 def _times(number: int) -> str:

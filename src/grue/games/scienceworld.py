@@ -1,7 +1,7 @@
 """ScienceWorld (Wang et al. 2022): thirty tasks of school science, with its own splits.
 
 Hosted by a worker process (`native.make_native`). The seats of a process share one Java process, whose heap is capped:
-left alone it grows to gigabytes. A game is won at a score of 100 only; the engine's "completed" also means lost.
+uncapped it grows to gigabytes. A game is won at a score of 100 only; the engine's "completed" also means lost.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from grue.games.native import values
 from grue.types import Task
 
 HEAP = "1g"
-# The engine goes through sets in the order of hashes that Java draws anew each time. With one hash for all objects a
-# game says the same whenever, and wherever, it is played
+# The engine iterates over sets in the order of hashes that Java draws anew each time. With one hash for all objects a
+# game prints the same texts whenever, and wherever, it is played
 SAME_ORDER = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
 _LISTS = {
     "train": "getVariationsTrain",
@@ -45,11 +45,11 @@ class ScienceWorldGame(EngineGame):
         server.load(name, variation, self._easy(), True)
         path = [str(action) for action in server.getGoldActionSequence()]
         if not path or path[0].startswith("ERROR"):
-            raise GameError(f"ScienceWorld has no solution of {name} {variation}: {path[:1]}")
+            raise GameError(f"ScienceWorld has no solution for {name} {variation}: {path[:1]}")
         return path
 
     def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
-        """(the game listed the action, the game was won) for each, beside the live game."""
+        """For each action (the game listed it, the game was won), without touching the live game."""
         other = ScienceWorldGame(self.game, self.params)
         try:
             return self.rehearse_in(other, actions)
@@ -75,7 +75,7 @@ class ScienceWorldGame(EngineGame):
         return "easy" if self._values["easy"] else ""
 
     def _variation(self, task: Task) -> tuple[str, int]:
-        """(the engine's task, its variation) that a seed means. Seeds past the end of a split begin it again."""
+        """(the engine's task, its variation) that a seed means. Seeds past the end of a split start over."""
         place = task.seed - fold_range(task.fold).start
         return _variations(_LISTS[task.fold], self._values["task"], place)
 

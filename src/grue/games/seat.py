@@ -21,7 +21,7 @@ from grue.types import Task
 if TYPE_CHECKING:
     from grue.games.gateway import Pending
 
-RESTARTS = 3  # of Java within one call; a call that survives none of them is given up
+RESTARTS = 3  # of Java within one call; a call that still fails after the last is given up
 ENGINE_FOLDS = {"train": "train", "dev": "dev", "test": "test", "pretrain": "train"}
 
 # The engine keeps one set of objects for each of its 100 sorting problems per fold, for the whole process:
@@ -43,7 +43,7 @@ class Seat:
         self._task: Task | None = None
         self._actions: list[str] = []
         self._begun: tuple[str | Task, Pending] | None = None  # a step or start whose answer has not been read
-        self._token = object()  # stands for this seat in Jvm.owners
+        self._token = object()  # represents this seat in Jvm.owners
 
     @property
     def actions(self) -> tuple[str, ...]:
@@ -51,9 +51,9 @@ class Seat:
         return tuple(self._actions)
 
     def begin_start(self, task: Task) -> None:
-        """Have the engine start on the task's game and return at once, for the next call to be `start` with that task.
+        """Have the engine start on the task's game and return at once; the next call must be `start` with that task.
 
-        Where that cannot be done nothing happens: `start` then does it all.
+        Where that is not possible nothing happens, and `start` does it all.
         """
         if self._loaded == (task.game, task.params) and task.game not in SHARED_PROBLEMS:
             self._begin(task, "generateNewGameJSON", *_generation(task))
@@ -67,9 +67,9 @@ class Seat:
         return answer
 
     def begin_step(self, action: str) -> None:
-        """Have the engine start on `action` and return at once, for the next call to be `step` with the same action.
+        """Have the engine start on `action` and return at once; the next call must be `step` with the same action.
 
-        Where that cannot be done nothing happens: `step` then does it all.
+        Where that is not possible nothing happens, and `step` does it all.
         """
         if self._task is not None and self._task.game not in SHARED_PROBLEMS:
             self._begin(action, "stepJSON", action)
@@ -82,7 +82,7 @@ class Seat:
 
     def _begin(self, what: str | Task, method: str, *arguments: str | int) -> None:
         self._forget_begun()
-        if self._jvm is None or self._jvm.abandoned:  # what speaks to a parent's Java would move the parent's game
+        if self._jvm is None or self._jvm.abandoned:  # talking to the parent's Java would change the parent's game
             return
         try:
             self._begun = what, self._jvm.begin(self._interface, method, *arguments)
@@ -100,7 +100,7 @@ class Seat:
         return begun
 
     def _do(self, begun: Pending | None, call: Callable[[Jvm, Any], str], task: Task | None = None) -> dict[str, Any]:
-        """The answer to `call`, which is made only where it has not been `begun` already."""
+        """The answer to `call`, which is only made if it was not `begun` before."""
         here = self._interface
 
         def do(jvm: Jvm, interface: Any) -> dict[str, Any]:
@@ -115,9 +115,9 @@ class Seat:
         return self.ask(do, task)
 
     def ask(self, question: Callable[[Jvm, Any], Answer], task: Task | None = None) -> Answer:
-        """`question` put to the engine in the current state, again after a restart and replay if Java fails.
+        """Ask the engine `question` in the current state; if Java fails, again after a restart and replay.
 
-        `task` is the one that the question is about, when that is not the current one.
+        `task` is the one that the question is about, if not the current one.
         """
         from py4j.protocol import Py4JJavaError
 
@@ -152,7 +152,7 @@ class Seat:
         self._drop_interface()
 
     def _forget_begun(self) -> None:
-        """A step that was begun and is not wanted any more: the state that it belongs to is lost."""
+        """Drop a step that was begun and is no longer wanted, and with it the interface, whose state is in doubt."""
         if self._begun is not None:
             self._begun[1].drop()
             self._begun = None
@@ -201,12 +201,12 @@ class Seat:
 
 
 def _generation(task: Task, *, gold: bool = False) -> tuple[int, str, bool]:
-    """What the engine makes a game from: seed, fold, whether with its gold path."""
+    """What determines the game that the engine makes: seed, fold, whether with its gold path."""
     return task.seed, ENGINE_FOLDS[task.fold], gold
 
 
 def _problem(task: Task) -> tuple[str, str, int]:
-    """Names the objects that a task of a family in SHARED_PROBLEMS uses; other tasks have names of their own."""
+    """Identifies the objects that a task of a family in SHARED_PROBLEMS uses; other tasks share none."""
     return (task.game, ENGINE_FOLDS[task.fold], task.seed % SHARED_PROBLEMS.get(task.game, 1 << 31))
 
 

@@ -1,4 +1,4 @@
-"""Which games stand for a fold when not all of them are played, and which of them pose the same problem."""
+"""Which games represent a fold when not all of them are played, and which of them pose the same problem."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from grue.games.native import coin_rooms, values
 from grue.games.params import FAMILIES, parse
 from grue.types import Observation, Task
 
-# Folds with fewer problems than seeds: seed k + 100 poses the problem of seed k, among other furniture.
+# Folds with fewer problems than seeds: seed k + 100 poses the problem of seed k, with other furniture.
 PROBLEMS = {"arithmetic": 100, "sorting": 100}
-_FEW_ROOMS = 4  # with as few, 200 games of coin are 171 different ones and 79 beginnings; with one more 198
+_FEW_ROOMS = 4  # with so few, 200 games of coin are 171 distinct ones with 79 beginnings; with one more, 198
 
 
 def problem(task: Task, first: Observation | None) -> Hashable:
-    """Equal for tasks that pose the same problem: whoever solves one has as good as solved the other.
+    """Equal for tasks that pose the same problem: whoever has solved one has as good as solved the other.
 
-    `first` is what the game showed first. Where a fold has far fewer games than seeds, those that begin alike count as
-    one problem: all that are the same game do, and a few others, which makes no interval too narrow.
+    `first` is what the game showed first. Where a fold has far fewer games than seeds, games that begin alike count as
+    one problem: these are all identical games and a few others, which makes no interval too narrow.
     """
     number = PROBLEMS.get(task.game)
     if number is not None:
         return (task.game, task.params, task.fold, task.seed % number)
-    if first is not None and first.text and has_few_games(task):  # older files have kept no text
+    if first is not None and first.text and has_few_games(task):  # older files kept no text
         return (task.game, task.params, task.fold, first.text, first.goal, first.inventory, first.actions)
     return task
 
 
 def has_few_games(task: Task) -> bool:
-    """Do seeds of a fold often make identical games? 200 of twc's are 73 distinct ones."""
+    """Do seeds of a fold often make identical games? Of 200 games of twc only 73 are distinct."""
     game, params = task.game, task.params
     if game == "coin":
         return parse(params).get("numLocations", FAMILIES[game]["numLocations"][0]) <= _FEW_ROOMS

@@ -12,7 +12,7 @@ from grue.errors import GameError
 from grue.games.jvm import Jvm
 
 DIRECTIONS = ("north", "east", "south", "west")
-# room -> direction -> (room behind, door: True open, False closed, None no door)
+# room -> direction -> (room beyond, door: True open, False closed, None no door)
 Map = dict[str, dict[str, tuple[str, bool | None]]]
 
 
@@ -22,7 +22,7 @@ def read_state(jvm: Jvm, interface: Any) -> dict[str, Any]:
 
 
 def read_rooms(jvm: Jvm, interface: Any) -> list[str]:
-    """What a player would read in each room of the interface's live game, whose player is left in the last of them."""
+    """What a player would read in each room of the interface's live game; the player is left in the last of them."""
     borrowed: list[Any] = [game := interface.game(), rooms := game.locations()]
     seen = []
     for room in rooms:
@@ -35,7 +35,7 @@ def read_rooms(jvm: Jvm, interface: Any) -> list[str]:
 
 
 def _read_tree(interface: Any) -> dict[str, Any]:
-    """Objects and recipe. By way of a file: answers beyond 8 kB wait 40 ms for the network's delayed ACK."""
+    """Objects and recipe. Passed through a file: answers over 8 kB wait 40 ms for the network's delayed ACK."""
     with TemporaryDirectory(prefix="grue-") as folder:
         path = Path(folder) / "tree.json"
         problem = interface.getObjectTree(str(path))

@@ -1,7 +1,7 @@
-"""Other numbers for a game of arithmetic, whose folds have 100 problems each: sooner learned by heart than worked out.
+"""Other numbers for a game of arithmetic, whose folds have 100 problems each: sooner memorised than worked out.
 
-The problem is drawn anew with the same operation, and every quantity in the room follows it: what was the answer is
-the answer, what was the result of another operation is that of the new numbers. No problem of dev or test is drawn.
+The problem is redrawn with the same operation, and every quantity in the room follows: the old answer becomes the new
+one, and the result of another operation becomes its result on the new numbers. No problem of dev or test is drawn.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def read_problem(text: str) -> Problem | None:
 
 
 def answer(problem: Problem) -> int:
-    """What the problem comes to."""
+    """The answer to the problem."""
     verb, first, second = problem
     by_verb = {"add": first + second, "subtract": second - first, "multiply": first * second}
     return by_verb[verb] if verb in by_verb else first // second
 
 
 def is_held_out(problem: Problem) -> bool:
-    """Does dev or test ask this? A sum and a product are the same the other way round."""
+    """Does dev or test ask this? Swapping the numbers of a sum or a product changes nothing."""
     verb, first, second = problem
     turned = verb in ("add", "multiply") and f"{second}/{first}" in _held_out(verb)
     return turned or f"{first}/{second}" in _held_out(verb)
@@ -60,7 +60,7 @@ def _held_out(verb: str) -> frozenset[str]:
 
 @cache
 def _problems(verb: str) -> tuple[Problem, ...]:
-    """All that the engine could have made for this operation, but for those of dev and test."""
+    """All that the engine could have made for this operation, except those of dev and test."""
     numbers = range(1, LARGEST + 1)
     every = ((verb, first, second) for first in numbers for second in numbers)
     return tuple(problem for problem in every if _is_posed(problem) and not is_held_out(problem))
@@ -76,7 +76,7 @@ def _is_posed(problem: Problem) -> bool:
 def draw_numbers(actions: Sequence[str], problem: Problem, rng: random.Random) -> dict[str, str]:
     """Old number -> new one, for the numbers of the problem and the quantities that `actions` can take; one-to-one.
 
-    Empty where none is found in a few tries that keeps what is equal equal.
+    Empty where a few tries find no numbers that keep equal quantities equal.
     """
     quantities = {int(found[1]) for action in actions if (found := _TAKEN.match(action))}
     for _ in range(_TRIES):
@@ -87,13 +87,13 @@ def draw_numbers(actions: Sequence[str], problem: Problem, rng: random.Random) -
 
 
 def _follow(old: Problem, new: Problem, quantities: Iterable[int], rng: random.Random) -> dict[int, int] | None:
-    """`quantities` and the numbers of `old` as they are with `new`; None where they would not stay apart."""
+    """What `quantities` and the numbers of `old` become with `new`; None where they would not stay distinct."""
     changed = {old[1]: new[1]}
     if changed.setdefault(old[2], new[2]) != new[2]:
         return None
-    results = dict(zip(reversed(_results(old)), reversed(_results(new)), strict=True))  # the answer has the last word
+    results = dict(zip(reversed(_results(old)), reversed(_results(new)), strict=True))  # the answer takes precedence
     for quantity in sorted(quantities):
-        # a thing that there is one of is said otherwise: one stays one
+        # a single thing is worded differently: one stays one
         number = results.get(quantity) or (1 if quantity == 1 else rng.randint(2, LARGEST))
         if changed.setdefault(quantity, number) != number or (number == 1) != (quantity == 1):
             return None

@@ -31,7 +31,7 @@ def tasks(
 ) -> list[Task]:
     """`count` tasks of `fold`, in the order of their seeds, from the `start`-th seed of the fold on.
 
-    count=None means all that are left. The rule that keeps the folds apart: layout seeds are disjoint by
+    count=None means all that remain. The rule that keeps the folds apart: layout seeds are disjoint by
     definition; recipes of cookingworld are not quite (about ten exist in more than one fold, all of them
     made of spices that need no preparation), so tasks of train and pretrain whose recipe could occur in dev
     or test are skipped, and tasks of dev whose recipe could occur in test. So are tasks of train and dev that
@@ -51,7 +51,7 @@ def tasks(
     every: Iterator[Task] = (Task(game, known, fold, seed, limit) for seed in seeds[start:])
     if PROTECTED[fold] and game == "cookingworld":
         every = _not_shared(every, fold, JvmSettings(java, read_timeout))
-    elif fold in ("train", "dev") and has_copies(game, known):  # pretrain: the base has read its games as they are
+    elif fold in ("train", "dev") and has_copies(game, known):  # not pretrain: the base has read its games as they are
         every = _not_copied(every, game, known, fold, JvmSettings(java, read_timeout))
     chosen = list(islice((task for task in every if not is_unwinnable(task)), count))
     if chosen:
@@ -60,7 +60,7 @@ def tasks(
         others = " or ".join(PROTECTED[fold])
         raise ConfigError(
             f"{game} with {known or 'these parameters'}: every game of {fold} is also one of {others}",
-            hint="choose parameters of which more games can be made",
+            hint="choose parameters that allow more games",
         )
     if count is not None and len(chosen) < count:
         raise ConfigError(
@@ -83,7 +83,7 @@ def canonical_params(game: str, params: Params) -> str:
     return canonical(game, params)
 
 
-# What has been read of the folds that others must not repeat, by game, parameters and fold.
+# What has been read of the folds whose games others must not repeat, by game, parameters and fold.
 _read: dict[tuple[str, str, str], Fold] = {}
 
 

@@ -1,4 +1,4 @@
-"""Microsoft TextWorld: generated games, or a game file of one's own, behind the contract of `base.Game`.
+"""Microsoft TextWorld: generated games, or a game file of your own, behind the contract of `base.Game`.
 
 Hosted by a worker process (`native.make_native`): the interpreter below it can hang. The engine lists the valid actions
 and replans its own solution after every move.
@@ -27,7 +27,7 @@ _STATUS_LINE = re.compile(
 )
 _PROMPT = re.compile(r"^>[ \t]*$", re.MULTILINE)
 _HEADER = 64  # bytes of a story
-# By version, the bytes for which a one stands in the length that the header of a story tells.
+# By version, the unit in bytes of the length in a story's header.
 _UNITS = {1: 2, 2: 2, 3: 2, 4: 4, 5: 4, 6: 8, 7: 8, 8: 8}
 _BLANK_LINES = re.compile(r"\n{3,}")
 
@@ -44,7 +44,7 @@ class TextWorldGame(EngineGame):
     def gold(self) -> list[str]:
         """The engine's solution from the start of the task. The live game is not touched.
 
-        Where its expert knows none (cooking games with drop=1), the walkthrough that the generator wrote down.
+        Where its expert knows none (cooking games with drop=1), this is the walkthrough that the generator wrote down.
         """
         self._running(over=True)
         path = self._solution([]) or walkthrough(self._file)
@@ -58,7 +58,7 @@ class TextWorldGame(EngineGame):
         return self._solution(self._actions)
 
     def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
-        """(the game listed the action, the game was won) for each, beside the live game."""
+        """For each action (the game listed it, the game was won), without touching the live game."""
         other = TextWorldGame(self.game, self.params)
         try:
             return self.rehearse_in(other, actions)
@@ -74,7 +74,7 @@ class TextWorldGame(EngineGame):
         self._actions = []
         self._env = _start(self._file)
         state = self._env.reset()
-        # The opening text is a banner, the goal, which an observation holds by itself, and this description.
+        # The opening text is a banner, the goal, which an observation holds separately, and this description.
         return _shown(state, state["description"])
 
     def _act(self, action: str) -> State:
@@ -142,12 +142,12 @@ def tidy(text: str) -> str:
 def check_file(file: Path) -> None:
     """ConfigError or GameError for a file that TextWorld did not make."""
     if not file.is_file():
-        raise ConfigError(f"there is no file {str(file)!r}", hint="the path stands behind the colon")
+        raise ConfigError(f"there is no file {str(file)!r}", hint="the path goes after the colon")
     if file.suffix == ".ulx":
         raise ConfigError(f"TextWorld 1.7 plays .z8 files, not {file.name}", hint="generate the game again as .z8")
     if not file.with_suffix(".json").is_file():
         raise GameError(
-            f"{file.name} has no {file.with_suffix('.json').name} beside it, so it is no game that TextWorld made",
+            f"{file.name} has no {file.with_suffix('.json').name} beside it, so TextWorld did not make it",
             hint=f"any other Z-machine file is played as game.name=jericho:{file}",
         )
     check_story(file)
@@ -160,13 +160,13 @@ def check_file(file: Path) -> None:
 
 
 def check_story(file: Path) -> None:
-    """ConfigError for a file that the interpreter would only die of: no Z-machine story, or not the whole of it."""
+    """ConfigError for a file that would only crash the interpreter: not a Z-machine story, or not the whole of one."""
     story = file.read_bytes()
     if len(story) < _HEADER or story[0] not in _UNITS:
-        raise ConfigError(f"{file.name} is no Z-machine story file", hint="such files end in .z3, .z5 or .z8")
+        raise ConfigError(f"{file.name} is not a Z-machine story file", hint="such files end in .z3, .z5 or .z8")
     length = int.from_bytes(story[26:28], "big") * _UNITS[story[0]]
     if length > len(story):
         raise ConfigError(
-            f"{file.name} is cut short, or no Z-machine story file: it has {len(story)} bytes, {length} by its header",
+            f"{file.name} is cut short, or not a Z-machine story: it has {len(story)} bytes, {length} by its header",
             hint="get the file again",
         )

@@ -1,4 +1,4 @@
-"""Generates TextWorld games (Côté et al. 2018) offline, into a cache folder, where they are found again.
+"""Generates TextWorld games (Côté et al. 2018) offline, into a cache folder from which they are reused.
 
 The Inform 7 compiler is inside the `textworld` wheel. A game takes seconds to make and is then two files: SEED.z8,
 which is played, and SEED.json, which the engine's own expert and action list need.
@@ -24,14 +24,14 @@ from grue.games.native import values
 from grue.types import Task
 
 ATTEMPTS = 10  # seeds tried for one game: for some the generator finds no quest
-_ABANDONED = 3600.0  # seconds after which a game that is being made is not any more
+_ABANDONED = 3600.0  # seconds after which a game in the making counts as abandoned
 _ANOTHER = 10_000_000  # added to the seed per attempt; no fold has seeds this large
 _CHALLENGES = {
     "textworld-coin": "tw-coin_collector",
     "textworld-treasure": "tw-treasure_hunter",
     "textworld-cooking": "tw-cooking",
 }
-# The cooking games have lists of foods and preparations for each split; the base model may know those of train only.
+# The cooking games have lists of foods and preparations for each split; the base model may know only those of train.
 _SPLITS = {"train": "train", "pretrain": "train", "dev": "valid", "test": "test"}
 
 
@@ -59,17 +59,17 @@ def game_file(task: Task) -> Path:
         _sweep(folder)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as made_in:
             made = _generate(task, Path(made_in))
-            # Two processes may make the same game at once: each moves whole files, the story last.
+            # Two processes may make the same game at once: each moves complete files into place, the story last.
             made.with_suffix(".json").replace(story.with_suffix(".json"))
             made.replace(story)
     return story
 
 
 def coin_map(task: Task) -> frozenset[tuple[str, ...]]:
-    """What the seed of a textworld-coin task draws: the rooms by name, their ways, where one begins, where the coin is.
+    """What the seed of a textworld-coin task draws: room names and connections, where the player and the coin are.
 
-    To write its goal the generator compiles the game and plays it through, and it reads its own rules anew each time.
-    That takes seconds and draws nothing. It is left out here, and some ten milliseconds remain.
+    To write its goal the generator compiles the game and plays it through, and it rereads its own rules each time.
+    That takes seconds and draws nothing, so it is left out here, and some ten milliseconds remain.
     """
     from textworld.generator import GameMaker
     from textworld.generator.data import KnowledgeBase
@@ -90,7 +90,7 @@ def _coin_rules() -> Any:
 
 
 def _options(seed: int) -> Any:
-    """What the generator is given: the seed, also for the draws that it makes outside its options."""
+    """What the generator is given: the seed, also for the draws that it makes without its options."""
     import textworld
 
     textworld.g_rng.set_seed(seed)
@@ -100,7 +100,7 @@ def _options(seed: int) -> Any:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what processes that were killed while they made a game have left."""
+    """Remove what killed processes left behind while making a game."""
     for left in folder.glob(".making-*"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _ABANDONED:
@@ -118,7 +118,7 @@ def _generate(task: Task, folder: Path) -> Path:
         options.force_recompile = True
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of its libraries, about each other
+                warnings.simplefilter("ignore")  # from its libraries, about each other
                 story = Path(compile_game(_make(task, options), options))
                 if _understands(story):
                     return story
@@ -140,7 +140,7 @@ def walkthrough(story: Path) -> list[str]:
 def _understands(story: Path) -> bool:
     """Whether a game can be won with the words that it lists.
 
-    Beside a "type 0 locker" a "locker" has no words of its own: "take key from locker" is only asked back.
+    Next to a "type 0 locker" a plain "locker" has no words of its own: "take key from locker" only gets a question.
     """
     import textworld
 

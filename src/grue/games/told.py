@@ -1,8 +1,8 @@
-"""A cookingworld game that also tells how many steps a win still takes.
+"""A cookingworld game that also reports how many steps a win still takes.
 
 For critics that may know more than the policy does (asymmetric actor-critic: Pinto et al. 2018): the policy never sees
-the number, and a game that is evaluated has no need of it. Asking the engine for its whole state takes several
-milliseconds, so that is done once for each task, and every action is then followed here.
+the number, and a game that is evaluated does not need it. Asking the engine for its whole state takes several
+milliseconds, so that is done once for each task, and every action is then tracked here.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _cost(house: House, progress: Progress) -> int | None:
     try:
         return len(shortest(house, progress))
     except GameError:
-        return None  # no way that the planner knows: the game itself goes on
+        return None  # the planner knows no way: the game itself goes on
 
 
 def followed(house: House, progress: Progress, action: str) -> tuple[House, Progress]:

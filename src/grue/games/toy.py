@@ -112,7 +112,7 @@ class ToyGame:
     def plan(self) -> list[str]:
         """A shortest way to win from here."""
         if self._task is None or self._outcome is not None:
-            raise GameError("plan() needs a game that goes on", hint="call reset(task) first")
+            raise GameError("plan() needs a game that is running", hint="call reset(task) first")
         house, state, path = self._house, self._state, []
         here = state.here
         if "key" not in state.done:
@@ -139,7 +139,7 @@ class ToyGame:
         return played
 
     def close(self) -> None:
-        """Nothing to give back, but a closed game stays closed."""
+        """There is nothing to release, but a closed game stays closed."""
         self._closed = True
 
     def _actions(self) -> tuple[str, ...]:

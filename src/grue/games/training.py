@@ -13,13 +13,13 @@ from grue.games.twx import TwxGame
 
 
 def check_training(name: str, rename: float, hidden_state: bool = False, *, stage: str = "ppo") -> None:
-    """ConfigError where the settings of a stage ask of a game what it cannot do."""
+    """ConfigError where the settings of a stage require something that a game cannot do."""
     if rename and name not in RENAMED:
         raise ConfigError(f"{stage}.rename is for {', '.join(RENAMED)}; this is {name}", hint=f"set {stage}.rename=0")
     if hidden_state and name != "cookingworld":
         raise ConfigError(
             f"ppo.hidden_state is for cookingworld; this is {name}",
-            hint="set ppo.hidden_state=false, or begin with a preset of the game's own",
+            hint="set ppo.hidden_state=false, or start from a preset for this game",
         )
 
 

@@ -1,7 +1,7 @@
 """TextWorldExpress: eight families of text games behind the contract of `base.Game`.
 
 One Java process serves all games of a Python process (`jvm.py`); each game has a seat of its own in it and
-makes one round trip a step (`seat.py`). Steps are counted here, because the engine's own limit lets one
+makes one round trip per step (`seat.py`). Steps are counted here, because the engine's own limit lets one
 more step pass.
 """
 
@@ -23,7 +23,7 @@ from grue.games.sums import Problem, read_problem
 from grue.games.unwinnable import is_unwinnable
 from grue.types import Observation, Outcome, Task
 
-# Families whose gold path the engine draws anew at each generation, from a generator without a seed; and its solvers.
+# Families whose gold path the engine draws anew at each generation, from an unseeded generator; and their solvers.
 _SOLVERS = {"coin": "CoinGoldAgent", "twc": "TWCGoldAgent"}
 _GOALS_DIFFER = {"mapreader"}  # families whose goal depends on the seed
 _SOLVER_ATTEMPTS = 50  # as in the engine: a solver that walks at random gives up now and then
@@ -71,14 +71,14 @@ class TwxGame:
         """Have the engine start on `task`, which the next call must `reset`: many games are then made at once."""
         if not self._closed:
             self._task = None
-            with suppress(GameError, ConfigError):  # what is wrong with the task, `reset` will say
+            with suppress(GameError, ConfigError):  # `reset` will report what is wrong with the task
                 check_seed(task)
                 self._seat.begin_start(task)
 
     def begin_step(self, action: str) -> None:
         """Have the engine start on `action`, which the next call must `step`: many games then think at once."""
         if self._task is not None and self._outcome is None and not self._closed:
-            with suppress(GameError):  # what is wrong with the action, `step` will say
+            with suppress(GameError):  # `step` will report what is wrong with the action
                 self._seat.begin_step(clean_action(action))
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
@@ -165,7 +165,7 @@ class TwxGame:
         """All of the live cookingworld game, hidden things too.
 
         {"tree": the engine's objects, recipe and inventory,
-         "map": room -> direction -> (room behind, door: True open, False closed, None no door)}
+         "map": room -> direction -> (room beyond, door: True open, False closed, None no door)}
         """
         task = self._running_task()
         if task.game != "cookingworld":

@@ -1,7 +1,7 @@
-"""Games that an engine makes and nobody can win: no tasks, as they would only blur what dev says of policies.
+"""Games that an engine makes and nobody can win: not used as tasks, as they would only blur results on dev.
 
-In `peckingorder` two things may have the same name. The instructions ask for one, its name takes the other, and the
-first mistake loses. None of the test games is of them. tests/games/test_tasks.py plays these and some others.
+In `peckingorder` two things may have the same name. The instructions ask for one, its name is taken for the other, and
+the first mistake loses. No test game is affected. tests/games/test_tasks.py plays these and some others.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Made-up words for the things of a game, where the folds of a family have different things.
 
 In simonsays, sorting, arithmetic, peckingorder and partly twc, dev and test games hold foods, materials, clothes or
-gestures that no train game has. What is said of a thing has to be copied from the game's text, whatever it is called:
-with made-up words in train games that is the only thing that pays. No list of the other folds' names is used.
+gestures that no train game has. What is said about a thing must be copied from the game's text, whatever its name:
+with made-up words in train games, only that pays off. No list of the other folds' names is used.
 
-In sorting the quantities are drawn anew as well, in the same order: the train fold has 100 sets of them, which are
+In sorting the quantities are redrawn as well, in the same order: the train fold has 100 sets of them, which are
 sooner learned by heart than compared.
 """
 
@@ -29,14 +29,14 @@ def _whole(pattern: str) -> re.Pattern[str]:
 
 
 _WORD, _QUANTITY, _TERM = _whole(_LETTERS), _whole(_AMOUNT), _whole(f"{_LETTERS}|{_AMOUNT}")
-# sizes of the units that can stand in one game, in the smallest of them
+# groups of units that can occur in one game, each unit as a multiple of the smallest
 _SCALES: tuple[dict[str, int], ...] = (
     {"": 1},
     {"mg": 1, "g": 1_000, "kg": 1_000_000},
     {"ml": 1, "l": 1_000},
     {"mm": 1, "cm": 10, "m": 1_000},
 )
-LARGEST = 50  # the game's own quantities go up to it
+LARGEST = 50  # the game's own quantities go up to this
 # what a game's rules name and its goal speaks of, and the small words between
 _KEPT = frozenset(("math", "problem", "instructions", "book", "box", "take", "of", "in", "on", "a", "an", "the"))
 
@@ -45,8 +45,8 @@ def _parts(text: str) -> tuple[str, ...]:
     return tuple(part.strip("-") for part in text.split())
 
 
-# All that English words are made of, since a model copies only what it has seen the like of copied. What is common,
-# single letters and nothing at all (-), stands more than once.
+# The building blocks of English words, since a model copies only what resembles what it has seen copied. Common ones,
+# single letters and nothing at all (-), are listed more than once.
 _ONSETS = _parts("""
     - - - b c d f g h j k l m n p q r s t v w x y z b c d f g h k l m n p r s t v w
     bl br ch cl cr dr fl fr gl gr kn ph pl pr qu sc sh sl sm sn sp squ st str sw th thr tr tw wh wr
@@ -59,15 +59,15 @@ _CODAS = _parts("""
 
 
 def things(game: str, actions: Sequence[str]) -> list[str]:
-    """The words of `actions` that may be called something else, sorted: what can be taken; in simonsays all."""
+    """The words of `actions` that may be renamed, sorted: what can be taken; in simonsays all."""
     named = actions if game == "simonsays" else [action for action in actions if action.startswith("take ")]
     return sorted({word for action in named for word in _WORD.findall(action)} - _KEPT)
 
 
 def draw_words(game: str, first: Observation, rng: random.Random) -> dict[str, str]:
-    """Made-up words for a part of the things in the first observation; how large a part is drawn too, mean 2/3.
+    """Made-up words for some of the things in the first observation; the share is drawn too, with mean 2/3.
 
-    In sorting other quantities too, for all of them.
+    In sorting also other quantities, for all of them.
     """
     share = rng.random() ** 0.5
     known = set(_WORD.findall(" ".join((first.text, *(first.actions or ())))))
@@ -95,7 +95,7 @@ def _draw_quantities(actions: Sequence[str], rng: random.Random) -> dict[str, st
     if scale is None or not found:
         return {}
     old = sorted(found, key=lambda quantity: (numbers[quantity] * scale[units[quantity]], quantity))
-    new: dict[int, str] = {}  # by size: as many as there are, no two of one size
+    new: dict[int, str] = {}  # by size: as many as there are, no two of the same size
     while len(new) < len(old):
         number, unit = rng.randint(1, LARGEST), rng.choice(list(scale))
         new[number * scale[unit]] = f"{number}{unit}"

@@ -1,9 +1,9 @@
-"""A game that runs in a process of its own and survives that process: killed, restarted and replayed at need.
+"""A game that runs in a process of its own and survives that process: killed, restarted and replayed as needed.
 
-Engines that can hang, crash or leak (interpreters in C, parsers, Java) are played through this. A call that takes too
-long or a process that ends is followed by a new process, in which the episode is replayed from its task and its
-actions; the game must therefore be deterministic, and the replay is checked. Where that does not help, GameError ends
-the episode as failed, and the next `reset` begins afresh.
+Engines that can hang, crash or leak (interpreters in C, parsers, Java) are played through this. After a call that takes
+too long or a process that ends, a new process replays the episode from its task and its actions; the game must
+therefore be deterministic, and the replay is checked. Where that does not help, GameError ends the episode as failed,
+and the next `reset` starts afresh.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _numbers = count()
 
 
 class Begun(NamedTuple):
-    """A call that has been sent before it is made."""
+    """A call that was sent ahead of time."""
 
     what: str | Task  # the action of a step, or the task of a reset
     worker: Worker
@@ -35,7 +35,7 @@ class Begun(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A point of an episode, by the way that led there."""
+    """A point of an episode, given by the actions that led there."""
 
     task: Task
     actions: tuple[str, ...]
@@ -74,10 +74,10 @@ class WorkerGame:
     def begin_reset(self, task: Task) -> None:
         """Have the game start on `task`, which the next call must `reset`: other processes make theirs meanwhile."""
         self._forget_begun()
-        with suppress(GrueError, WorkerDiedError):  # `reset` will say so, or begin anew
+        with suppress(GrueError, WorkerDiedError):  # `reset` will report it, or start again
             check_seed(task)
             if not self._closed:
-                self._task = None  # what comes now is the end of the episode before
+                self._task = None  # the episode before is over, whatever comes now
                 self._revive()
                 self._begin(task, {"call": "reset", "task": asdict(task)})
 
@@ -86,7 +86,7 @@ class WorkerGame:
         self._forget_begun()
         if self._task is None or self._outcome is not None or self.pid is None:
             return
-        with suppress(GameError, WorkerDiedError):  # `step` will say so, or begin anew
+        with suppress(GameError, WorkerDiedError):  # `step` will report it, or start again
             action = self._played(action)
             self._begin(action, {"call": "step", "action": action})
 
@@ -114,21 +114,21 @@ class WorkerGame:
         return Saved(task, tuple(self._actions), self._seen, self._outcome)
 
     def restore(self, saved: Saved) -> Observation:
-        """Go back to a saved point: what was done is done again, which takes as long as it took.
+        """Go back to a saved point: its actions are done again, which takes as long as before.
 
-        Returns what was seen there. GameError where it shows something else this time.
+        Returns what was seen there. GameError if the game shows something else this time.
         """
         if self._closed:
             raise GameError("this game is closed", hint="make a new one with games.make")
         if saved.task.game != self.game:
-            raise ConfigError(f"a game of {self.game!r} cannot go on with one of {saved.task.game!r}")
+            raise ConfigError(f"a game of {self.game!r} cannot continue one of {saved.task.game!r}")
         self._forget_begun()
         self._task, self._actions, self._seen, self._outcome = (saved.task, list(saved.actions), *saved[2:])
         self._with_restarts(lambda: self._revive() if self.pid is None else self._replay())
         return saved.seen
 
     def close(self) -> None:
-        """Give the seat back. The last seat that leaves a process ends it."""
+        """Give the seat back. The last seat to leave a process ends it."""
         self._closed, self._task = True, None
         self._drop()
 
@@ -157,7 +157,7 @@ class WorkerGame:
         return self._settings.read_timeout * (self._settings.slow if request["call"] in _SLOW else 1.0)
 
     def _ask(self, request: dict[str, Any], begun: Begun | None = None) -> Any:
-        """`request` put to the game in the state that the episode has reached. `begun`: it has been sent already."""
+        """Ask the game `request` in the state that the episode has reached. `begun`: it has been sent already."""
         if begun is None:
             self._forget_begun()
         self._begun = None
@@ -173,7 +173,7 @@ class WorkerGame:
         return self._with_restarts(answer)
 
     def _with_restarts(self, attempt: Callable[[], Any]) -> Any:
-        """What `attempt` gives, in a new process where the one that it was made in died or hung."""
+        """The result of `attempt`, made again in a new process if the process died or hung."""
         last: WorkerDiedError | None = None
         for _ in range(1 + RESTARTS):
             try:
@@ -193,7 +193,7 @@ class WorkerGame:
         ) from last
 
     def _revive(self) -> None:
-        """Have a seat in a live process, in the state that the episode has reached."""
+        """Take a seat in a live process, in the state that the episode has reached."""
         if self.pid is not None:
             return
         self._drop()
@@ -210,7 +210,7 @@ class WorkerGame:
             self._replay()
 
     def _replay(self) -> None:
-        """Play the episode's actions from its task, in a seat that is there."""
+        """Play the episode's actions from its task, in the seat that it now has."""
         assert self._task is not None
         seen = _observation(self._call({"call": "reset", "task": asdict(self._task)}))
         for action in self._actions:
@@ -258,16 +258,16 @@ class WorkerGoldGame(WorkerGame):
         return [str(action) for action in self._ask({"call": "gold"})]
 
     def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
-        """(the game listed the action, the game was won) for each, from the task's start, beside the live game."""
+        """For each action from the task's start (the game listed it, the game was won), beside the live game."""
         self._running()
         return [(listed, won) for listed, won in self._ask({"call": "rehearse", "actions": list(actions)})]
 
 
 class WorkerStoryGame(WorkerGoldGame):
-    """A hosted game whose solution says some actions in other words than its list."""
+    """A hosted game whose solution words some actions differently from its list."""
 
     def equivalent(self, action: str, then: Sequence[str] = ()) -> str:
-        """The listed action that does here what `action` does, with the same end after `then`; or `action`."""
+        """The listed action that does here what `action` does, with the same end after `then`; else `action`."""
         self._running()
         return str(self._ask({"call": "equivalent", "action": action, "then": list(then)}))
 
@@ -285,7 +285,7 @@ class WorkerExpertsGame(WorkerPlanGame):
     """A hosted game with a second expert, which knows only what has been seen."""
 
     def advice(self) -> str:
-        """That expert's next action, whoever has played so far; "" when it knows none."""
+        """That expert's next action, whoever has played so far; "" when it has none."""
         self._running()
         return str(self._ask({"call": "advice"}))
 

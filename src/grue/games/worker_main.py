@@ -41,7 +41,7 @@ def _die_with(lifeline: int) -> None:
             fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgid(0))
             fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     except OSError as error:
-        print(f"no signal at the end of the parent ({error}): a thread watches", file=sys.stderr)
+        print(f"cannot ask for a signal when the parent ends ({error}): a thread watches", file=sys.stderr)
 
     def watch() -> None:
         os.read(lifeline, 1)  # nothing is ever written: this returns when the other end is closed
@@ -51,7 +51,7 @@ def _die_with(lifeline: int) -> None:
 
 
 def _answer(games: dict[int, Any], request: dict[str, Any]) -> dict[str, Any]:
-    """Do one request; errors become answers. `broken` means that the seat is in doubt and was given up."""
+    """Do one request; errors become answers. `broken` means that the seat was in doubt and has been given up."""
     seat = request.get("seat", -1)
     try:
         for left in request.get("left", ()):

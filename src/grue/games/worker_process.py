@@ -2,14 +2,14 @@
 
 Requests and answers are JSON lines. Safety: a process is a session of its own, so that Ctrl-C does not reach it and
 killing its group also ends what it has started (a compiler, Java). It holds the reading end of a pipe, the lifeline,
-whose other end is here: when that closes, by whatever end this process comes to, the kernel kills the group.
+whose other end is here: when that closes, however this process ends, the kernel kills the group.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import select  # of which Windows has no poll, and is refused below
+import select  # Windows has no poll, and is refused below
 import signal
 import subprocess
 import sys
@@ -59,11 +59,11 @@ class Worker:
         self._tickets = count()
         # (ticket, seconds allowed) of requests whose answers have not been read, in order
         self._asked: deque[tuple[int, float]] = deque()
-        self._answers: dict[int, bytes] = {}  # read while looking for another one
+        self._answers: dict[int, bytes] = {}  # read while waiting for another one
         self._unwanted: set[int] = set()
         self._buffer = b""
         self._owner = os.getpid()
-        self._complaints = TemporaryFile()  # noqa: SIM115 - open as long as the process
+        self._complaints = TemporaryFile()  # noqa: SIM115 - open as long as the process runs
         lifeline, self._lifeline = os.pipe()
         command = [sys.executable, "-P", "-m", "grue.games.worker_main", str(lifeline)]
         try:
@@ -73,7 +73,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=self._complaints,
                 pass_fds=(lifeline,),
-                # no game may depend on the order of a set, nor on the language of the system
+                # no game may depend on the order of a set or on the system's language
                 env=java_environment() | {"PYTHONHASHSEED": "0"},
                 start_new_session=True,
             )
@@ -130,7 +130,7 @@ class Worker:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Whatever goes wrong on the way ends the process: an answer that comes late would be taken for another."""
+        """Any failure on the way ends the process: an answer that comes late would be taken for another."""
         with self.lock:
             if not self.alive:
                 raise WorkerDiedError("the process was ended")
@@ -167,7 +167,7 @@ class Worker:
             self._close()
 
     def reap(self) -> None:
-        """Take note if it has ended by itself, or was killed by the kernel."""
+        """Note if it has ended by itself, or was killed by the kernel."""
         if self.alive and self._process.poll() is not None:
             self._close()
 
@@ -214,7 +214,7 @@ class Worker:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-_SHARED = 2  # games that a process gets before another one is started, which takes memory and a second or two
+_SHARED = 2  # games that a process gets before another one is started, which costs memory and a second or two
 _pool: list[Worker] = []
 _lock = threading.RLock()
 
@@ -241,7 +241,7 @@ def shutdown() -> None:
 
 
 def _forget_in_child() -> None:
-    """A forked child must not hold the lifeline of its parent's processes, nor speak on their pipes."""
+    """A forked child must not hold the lifeline of its parent's processes, nor talk on their pipes."""
     global _lock
     _lock = threading.RLock()
     while _pool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def quiet_peft() -> Iterator[None]:
-    """Without what transformers says of a property that peft still asks for."""
+    """Silence transformers' warning about a deprecated property that peft still reads."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
         yield
@@ -57,7 +57,7 @@ def lora_config(model: nn.Module, config: ModelConfig) -> LoraConfig:
         target_modules=_targets(model, config.lora_targets),
         use_dora=config.lora_dora,
         use_rslora=config.lora_rslora,
-        # GPT-2 stores its matrices the other way round, and says so by the class of the layer
+        # GPT-2 stores its matrices transposed, which the class of the layer shows
         fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),
         task_type="CAUSAL_LM",
     )
@@ -83,7 +83,7 @@ def _head(model: nn.Module) -> object:
 
 
 def _weight(module: object) -> object:
-    """A module's weight; the module itself where it has none, which is then nobody else's."""
+    """A module's weight, to be compared by identity; the module itself if it has none."""
     weight = getattr(module, "weight", None)
     return module if weight is None else weight
 
@@ -96,7 +96,7 @@ def _known(model: nn.Module) -> list[str]:
 def adapted_matrices(model: nn.Module, targets: str) -> dict[str, tuple[int, int]]:
     """The part of `matrices` that `targets` names, and embeddings where it names them: (words, width).
 
-    `model` is one that is not quantised. ConfigError where a module that is named is of another kind.
+    `model` must not be quantised. ConfigError if a named module is of a kind that cannot have an adapter.
     """
     wanted = _targets(model, targets)
     every = matrices(model)
@@ -115,7 +115,7 @@ def adapted_matrices(model: nn.Module, targets: str) -> dict[str, tuple[int, int
                 f"model.lora_targets={targets}: {name} is a {type(module).__name__}, which cannot have an adapter",
                 hint=f"it may have {', '.join(_known(model))}, or all-linear",
             )
-    # whole names where they are ours, last parts where they are the user's
+    # whole names if we chose them, last parts if the user did
     return {name: shape for name, shape in every.items() if _is_named(name, wanted)}
 
 
@@ -138,7 +138,7 @@ def _targets(model: nn.Module, text: str) -> str | list[str]:
         )
     if deaf := [name for name in matrices(model) if _read_past(model, name) and _is_named(name, wanted)]:
         raise ConfigError(
-            f"model.lora_targets={text}: the weight of {deaf[0]} is read past any adapter",
+            f"model.lora_targets={text}: the weight of {deaf[0]} is read directly, bypassing any adapter",
             hint="say all-linear, which leaves such layers out",
         )
     # a quantised layer need not look like a linear one, so any module of that name will do
@@ -154,18 +154,18 @@ def _targets(model: nn.Module, text: str) -> str | list[str]:
 
 
 def _read_past(model: nn.Module, name: str) -> bool:
-    """Does a Mamba read this projection's weight itself, at least in its kernels?"""
+    """Does Mamba read this projection's weight directly, at least in its kernels?"""
     parent, _, last = name.rpartition(".")
     mixer = model.get_submodule(parent)
     return last in ("out_proj", "dt_proj", "x_proj") and hasattr(mixer, "A_log") and hasattr(mixer, "D")
 
 
 def _all_linear(model: nn.Module) -> str | list[str]:
-    """What peft calls so, where that is meant: not in what reads pictures, nor where it is not heard.
+    """What peft calls all-linear, without the parts that read images and layers where an adapter would have no effect.
 
-    The experts of a layer are one parameter, which peft adapts by making all of them anew in each pass, and takes the
-    names of dense layers for theirs; a router gives back more than a product. Mamba reads the weights of some of
-    its projections itself, past any adapter.
+    The experts of a layer are one parameter: peft adapts it by recomputing all of them in each pass, and mistakes the
+    names of dense layers for theirs. A router returns more than a product. Mamba reads the weights of some of its
+    projections directly, bypassing any adapter.
     """
     every = matrices(model)
     decoder: Any = getattr(model, "get_decoder", lambda: model)()
@@ -175,5 +175,5 @@ def _all_linear(model: nn.Module) -> str | list[str]:
     blocks = {name.rpartition(".")[2] for name in inside}
     if not any(block.isdigit() for block in blocks):  # else experts have no block of their own
         chosen = [name for name in chosen if not blocks & set(name.split("."))]
-    # peft's own "all-linear" would take experts and routers that are no layers, which `matrices` does not hold
+    # peft's own "all-linear" would take experts and routers that are not layers, which `matrices` omits
     return chosen if inside or len(chosen) < len(every) else "all-linear"

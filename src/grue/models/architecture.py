@@ -1,4 +1,4 @@
-"""What the ragged cache and tree masks ask of an architecture, and masks for each kind of its layers."""
+"""What the ragged cache and tree masks require of an architecture, and masks for each kind of layer."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ WAY_OUT = (
 ATTENDING = frozenset({"full_attention", "sliding_attention"})  # kinds of layers, as configurations name them
 RECURRENT = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding"})  # hybrid: both in one layer
 WITHOUT_MEMORY = frozenset({"mlp", "moe"})
-# with the first Mamba's scan: several tokens are read from a state of zeros, whatever went before (transformers 5.23)
+# with Mamba 1's scan: a pass of several tokens starts from a state of zeros, whatever came before (transformers 5.23)
 STEPWISE = frozenset({"mamba", "falcon_mamba", "jamba", "zamba"})
-# modules that carry a state from token to token; it may be somewhere else than in the cache
+# modules that carry a state from token to token, possibly outside the cache
 _RECURRENT = re.compile(r"mamba|rwkv|recurrent|deltanet|shortconv|xlstm|retention|linearattention", re.IGNORECASE)
 
 
@@ -30,7 +30,7 @@ class Window(NamedTuple):
     """Sliding layers of a model."""
 
     size: int | None  # tokens that a sliding layer sees; None without such layers
-    mixed: bool  # other layers see all
+    mixed: bool  # whether other layers see all tokens
 
 
 def check_architecture(model: PreTrainedModel) -> None:
@@ -55,17 +55,17 @@ def check_architecture(model: PreTrainedModel) -> None:
 
 
 def takes(decoder: torch.nn.Module) -> set[str]:
-    """The names of what a decoder may be given."""
+    """The names of the arguments that a decoder takes."""
     return set(inspect.signature(decoder.forward).parameters)
 
 
 def takes_places(decoder: torch.nn.Module) -> bool:
-    """Is a decoder given positions and masks? One without attention takes neither."""
+    """Does a decoder take positions and masks? One without attention takes neither."""
     return "position_ids" in takes(decoder)
 
 
 def cache_argument(decoder: torch.nn.Module) -> str:
-    """What a decoder calls its cache: transformers renames it, one architecture after the other (5.24)."""
+    """The name of a decoder's cache argument: transformers is renaming it, one architecture after another (5.24)."""
     known = takes(decoder)
     return next((name for name in ("past_key_values", "cache_params") if name in known), "cache")
 
@@ -80,13 +80,13 @@ def is_recurrent(config: PreTrainedConfig) -> bool:
 
 
 def attends(config: PreTrainedConfig) -> bool:
-    """Has any layer attention, and so a use for positions and masks?"""
+    """Does any layer have attention, and so a use for positions and masks?"""
     kinds = _layer_kinds(config)
     return not kinds or bool(kinds - {"linear_attention", "conv"} - WITHOUT_MEMORY)
 
 
 def check_reads_trees(config: PreTrainedConfig, what: str) -> None:
-    """ConfigError where `what` reads trees of actions, and a recurrent state would run through them as if one text."""
+    """ConfigError for a recurrent model: `what` reads trees of actions, which a state would read as if one text."""
     if is_recurrent(config):
         raise ConfigError(
             f"{what} reads trees of actions, which {config.model_type}, with its recurrent layers, cannot",
@@ -95,13 +95,13 @@ def check_reads_trees(config: PreTrainedConfig, what: str) -> None:
 
 
 def check_decoder(config: Any) -> None:
-    """ModelError where a configuration is of an encoder with a decoder."""
+    """ModelError if a configuration is that of an encoder with a decoder."""
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{config.model_type} is an encoder with a decoder, which grue cannot play with", hint=WAY_OUT)
 
 
 def freeze_towers(model: PreTrainedModel) -> None:
-    """What reads pictures or sound beside the text learns nothing here; no moments are kept for it."""
+    """Freeze the parts that read images or sound: they learn nothing here, and no moments are kept for them."""
     text = [*model.get_decoder().parameters(), *model.get_output_embeddings().parameters()]
     inside = set(map(id, text))
     for parameter in model.parameters():
@@ -110,7 +110,7 @@ def freeze_towers(model: PreTrainedModel) -> None:
 
 
 def sliding_window(config: Any) -> Window:
-    """The sliding layers that a configuration names. ModelError for layers of a kind that is not known here."""
+    """The sliding layers that a configuration names. ModelError for layers of an unknown kind."""
     kinds = _layer_kinds(config)
     if unknown := kinds - ATTENDING - RECURRENT - WITHOUT_MEMORY:
         raise ModelError(
@@ -119,7 +119,7 @@ def sliding_window(config: Any) -> Window:
         )
     if getattr(config, "attention_layers", None):  # GPT-Neo
         raise ModelError(
-            f"{config.model_type} says by places in the cache what its layers see, not by position",
+            f"{config.model_type} decides what its layers see by place in the cache, not by position",
             hint=WAY_OUT,
         )
     window = getattr(config, "sliding_window", None)
@@ -133,8 +133,8 @@ def layer_masks(
 ) -> torch.Tensor | dict[str, torch.Tensor]:
     """Masks (B, 1, n, length) from what may be seen (B, n, length): one, or one for each kind where layers differ.
 
-    `query_places` (B, n, 1) and `key_places` (B or 1, 1, length) are positions in the text, which a window is measured
-    in. `dtype` None gives bool masks; else what is not seen is -inf, which is added to the scores.
+    `query_places` (B, n, 1) and `key_places` (B or 1, 1, length) are positions in the text, the unit of a window's
+    size. `dtype` None gives bool masks; otherwise masks to add to the scores, with -inf where a token is not seen.
     """
 
     def mask(seen: torch.Tensor) -> torch.Tensor:
@@ -149,7 +149,7 @@ def layer_masks(
 
 
 def masks_by_kind(masks: torch.Tensor | dict[str, torch.Tensor]) -> Any:
-    """What a model with recurrent layers is given for its `layer_masks`: those layers have none."""
+    """`layer_masks` in the form that a model with recurrent layers takes: those layers have no mask."""
     if not isinstance(masks, dict):
-        return masks  # with four axes: the model itself gives it to the layers that attend
+        return masks  # a mask with four axes: the model itself passes it to the layers that attend
     return masks | dict.fromkeys(("linear_attention", "conv"))

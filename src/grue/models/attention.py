@@ -1,7 +1,7 @@
 """Attention where torch's own kernel is slow: grouped query heads over a long cache, and training on a CPU.
 
-`own_attention` puts it in place of "sdpa" for one forward pass; whatever it has no answer for goes to "sdpa".
-`packed_attention` does so for a pass whose tokens, of many sequences, stand behind one another as one text;
+`own_attention` puts it in place of "sdpa" for one forward pass; whatever it does not handle goes to "sdpa".
+`packed_attention` does so for a pass in which the tokens of many sequences are concatenated as one text;
 `rows_attention` for such a pass in training, where sequences are whole and there is no cache (`causal.py`).
 """
 
@@ -31,11 +31,11 @@ PART_BYTES = 2**20  # of copied keys and values at a time: half of a core's seco
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """B sequences of at most n tokens of a pass, of which R are no padding; `length` keys of each are read."""
+    """B sequences of at most n tokens of a pass, of which R are not padding; `length` keys of each are read."""
 
     rows_B: torch.Tensor | None  # of the cache; None: all, in its order
-    tokens_Bn: torch.Tensor  # which token of the pass each one is; padding is any of them
-    real_R: torch.Tensor  # which of the B*n are no padding; on the CPU, as few passes need it
+    tokens_Bn: torch.Tensor  # index in the pass of each token; padding repeats any of them
+    real_R: torch.Tensor  # which of the B*n are not padding; on the CPU, as few passes need it
     masks: torch.Tensor | dict[str, torch.Tensor]  # (B, 1, n, length), added to scores; one for each kind of layer
     length: int
 
@@ -58,23 +58,23 @@ _ROWS: ContextVar[Sequence[RowGroup]] = ContextVar("rows of the pass in training
 
 
 def takes_own_attention(model: PreTrainedModel) -> bool:
-    """Does a model ask for its attention by name? Others, such as Falcon, take any name but "sdpa" for "eager"."""
+    """Does a model ask for its attention by name? Others, such as Falcon, treat any name but "sdpa" as "eager"."""
     return model.config._attn_implementation in ("sdpa", NAME) and bool(model._supports_attention_backend)
 
 
 def attend_without_plans() -> None:
-    """Have torch use its own kernels on a GPU, not cuDNN's: those are planned anew for every shape, some 0.1 s each.
+    """Have torch use its own kernels on a GPU, not cuDNN's, which are planned again for every shape, some 0.1 s each.
 
-    Hardly any shape comes again when a pass holds what a batch happens to.
+    Hardly any shape repeats, since passes vary with what a batch holds.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 @contextmanager
 def own_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Within, a model that was loaded with "sdpa" calls `attention`; the model's own setting is left as it was.
+    """Inside, a model that was loaded with "sdpa" calls `attention`; the model's own setting is left as it was.
 
-    A layer that computes its activations again calls what is set then: the backward pass belongs within, too.
+    A layer that recomputes its activations calls what is set at that time: run the backward pass inside, too.
     """
     config = model.config
     stock = config._attn_implementation
@@ -90,9 +90,9 @@ def own_attention(model: PreTrainedModel) -> Iterator[None]:
 def packed_attention(
     model: PreTrainedModel, groups: Sequence[Group], order_N: torch.Tensor
 ) -> Iterator[torch.Tensor | dict[str, torch.Tensor]]:
-    """Within, `model` reads a pass (1, N) of the tokens of `groups`, in the order of `Packed`; yields the masks for it.
+    """Inside, `model` reads a pass (1, N) of the tokens of `groups`, in the order of `Packed`; yields the masks for it.
 
-    A mask reaches a layer through the model, which knows the layer's kind, so those of all groups go as one.
+    A mask reaches a layer through the model, which knows the layer's kind, so the masks of all groups are joined.
     """
     longest = max(group.length for group in groups)
 
@@ -117,8 +117,8 @@ def packed_attention(
 def takes_rows(model: PreTrainedModel, ids_BL: torch.Tensor) -> bool:
     """Can `model` read these rows without their padding, and is that faster?
 
-    Not where layers look at a window (no such masks here) or keep a state (which would go on into the next row), nor
-    where activations are computed again, which happens after the pass.
+    Not if layers use a sliding window (no such masks here) or keep a state (which would run on into the next row), nor
+    if activations are recomputed, which happens after the pass.
     """
     config = model.config
     return (
@@ -140,9 +140,9 @@ def _drops_attention(config: object) -> bool:
 
 @contextmanager
 def rows_attention(model: PreTrainedModel, rows: Sequence[RowGroup]) -> Iterator[torch.Tensor]:
-    """Within, `model` reads a pass (1, N) of rows that do not see each other; yields the mask to give it.
+    """Inside, `model` reads a pass (1, N) of rows that do not see each other; yields the mask to give it.
 
-    The mask says nothing; it keeps the model from making one of N times N.
+    The mask is a dummy; it keeps the model from making one of size N times N.
     """
     token = _ROWS.set(rows)
     try:
@@ -185,7 +185,7 @@ def attention(
 def _rows(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: Sequence[RowGroup], scale: float | None
 ) -> torch.Tensor:
-    """(batch, n, heads, dim) of whole rows: `rows` are of the tokens of the batch, one row behind another."""
+    """(batch, n, heads, dim) of whole rows: `rows` index the tokens of the batch, one row after another."""
     batch, heads, n, dim = query.shape
     dtype = _dtype_of(query)
     flat = (states.to(dtype).transpose(1, 2).reshape(batch * n, -1, states.shape[-1]) for states in (query, key, value))
@@ -235,14 +235,14 @@ def _of_rows(
 ) -> torch.Tensor:
     """(B, n, heads, dim) for query (B, heads, n, dim) and mask (B, 1, n, length); key and value are of all rows.
 
-    On a CPU some rows at a time: their copied keys and values are then still in its cache when attention reads them.
+    On a CPU, a few rows at a time: their copied keys and values are then still in the CPU's cache for attention.
     """
     if rows_B is None:
         return _grouped_heads(query, key, value, mask, scale)
     count, on_cpu = len(rows_B), key.device.type == "cpu"
     size = (key[0].numel() + value[0].numel()) * key.element_size()
     part = min(count, max(1, PART_BYTES // size)) if on_cpu else count
-    if part == 1 and on_cpu:  # nothing to gather: a row is read where it lies; a GPU would be waited for to name it
+    if part == 1 and on_cpu:  # nothing to gather: a row is read in place; on a GPU, reading its number would wait
         return torch.cat(
             [
                 _grouped_heads(query[i : i + 1], key[row : row + 1], value[row : row + 1], mask[i : i + 1], scale)
@@ -267,7 +267,7 @@ def _grouped_heads(
     """Grouped query heads without copies of keys and values.
 
     With a mask, transformers repeats keys and values for every query head before it calls SDPA, which with a long
-    cache takes longer than attention itself. Queries that share a key head may as well stand behind one another, as
+    cache takes longer than attention itself. Instead, queries that share a key head are concatenated, as
     if they were more positions.
     """
     batch, heads, n, dim = query.shape

@@ -1,6 +1,6 @@
-"""Causal attention of many texts in one pass on a CPU, forward and backward, without a product for padding.
+"""Causal attention of many texts in one pass on a CPU, forward and backward, without products for padding.
 
-The tokens of all texts stand behind one another; each text sees itself alone. torch's fused kernel takes up to twice as
+The tokens of all texts are concatenated; each text sees only itself. torch's fused kernel takes up to twice as
 long on short texts and wants them padded to one length (`benchmarks/attention.py`).
 """
 
@@ -26,24 +26,24 @@ class RowGroup:
     real_R: torch.Tensor  # which of the B * L are tokens
     places_R: torch.Tensor  # which tokens of the pass those are
     hidden_BLL: torch.Tensor | None = None  # -inf where a token does not look, else 0; None: it sees all before it
-    plain: int = 0  # with `hidden_BLL`: up to this column all see all before them
+    plain: int = 0  # with `hidden_BLL`: tokens up to this column see all before them
 
     def take(self, states_NHD: torch.Tensor, key_heads: int) -> torch.Tensor:
-        """(B * key heads, L * heads per key head, D): queries that share a key head behind one another."""
+        """(B * key heads, L * heads per key head, D): queries that share a key head are adjacent."""
         rows, length = self.tokens_BL.shape
         heads, dim = states_NHD.shape[1:]
         taken = states_NHD.index_select(0, self.tokens_BL.flatten()).view(rows, length, key_heads, -1, dim)
         return taken.transpose(1, 2).reshape(rows * key_heads, length * (heads // key_heads), dim)
 
     def put(self, out_NHD: torch.Tensor, states: torch.Tensor, key_heads: int) -> None:
-        """Inverse of `take`, for what is no padding."""
+        """Inverse of `take`, for tokens that are not padding."""
         rows, length = self.tokens_BL.shape
         heads, dim = out_NHD.shape[1:]
         back = states.view(rows, key_heads, length, -1, dim).transpose(1, 2).reshape(rows * length, heads, dim)
         out_NHD.index_copy_(0, self.places_R, back.index_select(0, self.real_R))
 
     def clear_padding(self, states: torch.Tensor, key_heads: int) -> torch.Tensor:
-        """What `take` gave, in place, with 0 where a row has ended: it stands for some token there."""
+        """Set the padding in a result of `take` to 0, in place: it holds some arbitrary token."""
         rows, length = self.tokens_BL.shape
         if len(self.real_R) < rows * length:
             padding = torch.ones(rows * length, dtype=torch.bool)
@@ -54,10 +54,10 @@ class RowGroup:
 
 
 def row_groups(sizes: Sequence[int], seen_BLL: torch.Tensor | None = None) -> tuple[RowGroup, ...]:
-    """Rows of `sizes` tokens, one behind another in a pass, in groups of similar length.
+    """Rows of `sizes` tokens, one after another in a pass, in groups of similar length.
 
-    `seen_BLL` (bool): which tokens of its row a token sees, where that is not all before it. Of these no token sees a
-    later one.
+    `seen_BLL` (bool): which tokens of its row a token sees, if that is not all before it. No token may see a later
+    one.
     """
     starts = [0]
     for size in sizes:
@@ -85,7 +85,7 @@ def row_groups(sizes: Sequence[int], seen_BLL: torch.Tensor | None = None) -> tu
 class CausalRows(torch.autograd.Function):
     """(N, heads, D) for queries (N, heads, D), keys and values (N, key heads, D) of the rows of `groups`.
 
-    Scores and softmax are float32. The backward pass computes the probabilities again (Dao et al. 2022), so that memory
+    Scores and softmax are float32. The backward pass recomputes the probabilities (Dao et al. 2022), so that memory
     grows with the length and not with its square.
     """
 
@@ -137,7 +137,7 @@ class CausalRows(torch.autograd.Function):
 def _probabilities(
     queries: torch.Tensor, keys: torch.Tensor, scale: float, group: RowGroup, heads: int
 ) -> Iterator[tuple[slice, int, torch.Tensor]]:
-    """Block by block: (its queries, where the keys that they may see end, what they look at)."""
+    """Block by block: (its queries, the end of the keys that they may see, attention probabilities)."""
     length = keys.shape[1]
     shared = queries.shape[1] // length
     scaled, keys_T = queries.to(torch.float32, copy=True).mul_(scale), keys.float().transpose(1, 2)

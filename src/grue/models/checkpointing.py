@@ -1,4 +1,4 @@
-"""Gradient checkpointing: activations are computed again in the backward pass (Chen et al. 2016)."""
+"""Gradient checkpointing: activations are recomputed in the backward pass (Chen et al. 2016)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 def check_recomputing(model: PreTrainedModel) -> None:
-    """ModelError where no layer of a model can compute again."""
+    """ModelError if no layer of a model can recompute its activations."""
     if not (decoder_layers(model) and model.supports_gradient_checkpointing):
         raise ModelError(
-            f"{model.config.model_type} cannot compute its activations again",
+            f"{model.config.model_type} cannot recompute its activations",
             hint="set model.gradient_checkpointing=false and a smaller micro_tokens",
         )
 
 
 def prepare_recomputing(model: PreTrainedModel) -> None:
-    """Make the layers able to compute again; they do so within `training`. ModelError where a model has none such."""
+    """Enable recomputing in the layers; they do so inside `training`. ModelError if the model has no such layers."""
     check_recomputing(model)
     with warnings.catch_warnings():  # the new name is not in all versions
         warnings.filterwarnings("ignore", message="`gradient_checkpointing_enable` is deprecated")
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     for layer in decoder_layers(model):
-        # see `training`: these layers would read their own dropout from the same switch
+        # see `training`: the same switch would turn on these layers' own dropout
         for name in [name for name in vars(layer) if "dropout" in name]:
             if isinstance(getattr(layer, name), float):
                 setattr(layer, name, 0.0)
@@ -46,10 +46,10 @@ def prepare_recomputing(model: PreTrainedModel) -> None:
 
 @contextmanager
 def training(model: PolicyModel, *, dropout: bool, recompute: bool, attention: str = "sdpa") -> Iterator[None]:
-    """The model as one optimiser step wants it; afterwards as play wants it, without dropout, and all else as before.
+    """Set up the model for one optimiser step; afterwards it is ready for play, without dropout, all else as before.
 
     transformers recomputes a layer only if its `training` switch is on, and PPO trains with it off, since dropout would
-    change log-probs. So the switch of the layers themselves is on, that of the modules within is as `dropout` says.
+    change log-probs. So the switch of the layers themselves is on, that of the modules inside is as `dropout` says.
     """
     model.train(dropout)
     layers = decoder_layers(model) if recompute else []

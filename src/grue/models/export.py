@@ -1,6 +1,6 @@
 """A trained model as files that others can load: an adapter beside its base, or one model with the adapter merged in.
 
-Weights in 4 or 8 bits are never merged into: they are turned into ordinary numbers first, those that the adapter was
+An adapter is never merged into weights in 4 or 8 bits: they are first dequantised to the numbers that the adapter was
 trained on, and the result is an ordinary model that says what the policy said.
 """
 
@@ -34,7 +34,7 @@ HEAD = "value_head."
 def save_adapter(lm: PreTrainedModel, config: ModelConfig, folder: Path) -> None:
     """adapter_model.safetensors and adapter_config.json, which names the base as `model.name` does."""
     if config.adapter != "lora":
-        raise ConfigError("all weights of this run have learnt, so there is no adapter", hint="--what merged")
+        raise ConfigError("all weights of this run were trained, so there is no adapter", hint="--what merged")
     adapters: Any = lm.peft_config
     for settings in adapters.values():
         settings.base_model_name_or_path, settings.revision = config.name, config.revision
@@ -58,7 +58,7 @@ def save_merged(config: ModelConfig, weights: Mapping[str, torch.Tensor], folder
 
 
 def save_value_head(weights: Mapping[str, torch.Tensor], folder: Path) -> None:
-    """The critic, which the model works without."""
+    """The critic; the model works without it."""
     head = {name.removeprefix(HEAD): value.contiguous() for name, value in weights.items() if name.startswith(HEAD)}
     save_file(head, folder / VALUE_HEAD)
 
@@ -66,7 +66,7 @@ def save_value_head(weights: Mapping[str, torch.Tensor], folder: Path) -> None:
 def load_artefact(
     folder: Path, what: str, config: ModelConfig
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, ValueHead]:
-    """(model, tokenizer, critic) of an exported folder, loaded as a stranger would: by transformers and peft."""
+    """(model, tokenizer, critic) of an exported folder, loaded as an outsider would, by transformers and peft."""
     merged = config.model_copy(update={"name": str(folder), "revision": None, "adapter": "none", "quantize": "none"})
     if what == "merged":
         lm, tokenizer = load_base(merged)
@@ -116,7 +116,7 @@ def _plain_base(config: ModelConfig) -> PreTrainedModel:
 
 @torch.no_grad()
 def _restore_layers(model: PreTrainedModel, config: ModelConfig) -> None:
-    """GPT-2's layers hold their weights the other way round; quantising makes ordinary ones of them."""
+    """Restore GPT-2's layers, which hold their weights transposed: quantising turned them into ordinary ones."""
     from transformers.pytorch_utils import Conv1D
 
     for name, layer in skeleton(config).named_modules():

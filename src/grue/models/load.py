@@ -42,7 +42,7 @@ __all__ = ["EMBEDDED", "compute_dtype", "default_device", "embedded_folder", "lo
 def compute_dtype(name: str, device: str) -> torch.dtype:
     """The number format of matrix products.
 
-    "auto" is bfloat16 where the hardware has it natively, else float32, on a GPU float16.
+    "auto" is bfloat16 if the hardware has it natively, else float32 on a CPU and float16 on a GPU.
     """
     if name != "auto":
         dtype: torch.dtype = getattr(torch, name)
@@ -121,9 +121,9 @@ def load_base(
 
 
 def _check_whole(name: str, info: Mapping[str, Any]) -> None:
-    """ModelError where transformers would begin with numbers drawn at random: tensors that are not there, or misshapen.
+    """ModelError if tensors are missing or of the wrong shape: transformers would fill them with random numbers.
 
-    `info` is what `from_pretrained` says of its loading.
+    `info` is what `from_pretrained` reports about loading.
     """
     odd = [f"{key} is {tuple(stored)}, not {tuple(asked)}" for key, stored, asked in sorted(info["mismatched_keys"])]
     missing = sorted(info["missing_keys"])
@@ -133,15 +133,15 @@ def _check_whole(name: str, info: Mapping[str, Any]) -> None:
     said = "of other shapes than config.json asks for" if odd else "missing, though config.json asks for them"
     raise ModelError(
         f"{len(found)} of the weights of {name!r} are {said}: {', '.join(found[:3])}{', ...' if found[3:] else ''}",
-        hint="fetch or save the model again; its files are not whole, or of different models",
+        hint="fetch or save the model again; its files are incomplete, or from different models",
     )
 
 
 def _warn_unread(name: str, model: PreTrainedModel, info: Mapping[str, Any]) -> None:
-    """Say which of a decoder's tensors are in the files and not asked for: another config.json may have been meant."""
+    """Warn of a decoder's tensors that are in the files but not used: config.json may be the wrong one."""
     parts = {
         ".".join(key.split(".")[:2]) for key, _ in model.named_parameters()
-    }  # towers that are left out are not there
+    }  # towers that were not loaded are not among them
     unread = sorted(key for key in info["unexpected_keys"] if ".".join(key.split(".")[:2]) in parts)
     if unread:
         listing = f"{', '.join(unread[:3])}{', ...' if unread[3:] else ''}"

@@ -1,9 +1,9 @@
-"""How much memory a run needs at most, said before anything is loaded.
+"""How much memory a run needs at most, reported before anything is loaded.
 
 Weights, adapters, copies, moments and the cache are counted on a model without data ("meta" device); activations
 follow what a transformer layer keeps for the backward pass (after Korthikanti et al. 2022, section 4.1), with segments
-as long as `model.context`. So it is an upper estimate: real segments are shorter. What is chosen from the whole
-vocabulary has its own part: with 150,000 tokens a few hundred such choices outweigh a small model.
+as long as `model.context`. So it is an upper estimate: real segments are shorter. Choices from the whole
+vocabulary are counted apart: with 150,000 tokens a few hundred such choices outweigh a small model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 GIB = 2**30
-# what torch and the others take themselves; in main memory also what the heap holds back (main job: 1.6 GiB in all)
+# what torch and the other libraries take; in main memory also what the heap retains (main job: 1.6 GiB in all)
 LIBRARIES = {"cuda": GIB // 2, "cpu": 7 * GIB // 8}
 FULL = 4  # bytes of a float32: what learns, its gradient, its moments
 # bytes per weight: 4 bits and a doubly quantised scale for each 64 weights (QLoRA, section 3); 8 bits
@@ -47,7 +47,7 @@ FREE_TEXT_IN_PLAY, TREE_STATE_IN_PLAY = 44, 12
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes by part. `always` are held together; beside them either `playing` or `learning`."""
+    """Bytes by part: `always` is held throughout, and beside it either `playing` or `learning`."""
 
     always: dict[str, int]
     playing: dict[str, int]
@@ -132,9 +132,9 @@ def weight_bytes(model: PreTrainedModel, config: ModelConfig) -> int:
 def remembered(model: PreTrainedModel) -> tuple[int, int]:
     """Numbers that the cache holds: (for each token, for each sequence). Counted after one token, without data.
 
-    `model` is on the "meta" device, where some mixtures of experts cannot choose: these go by their settings.
+    `model` is on the "meta" device, where some mixtures of experts cannot run: for these, settings are used.
     """
-    decoder = copy.deepcopy(model.get_decoder()).to(torch.bfloat16)  # experts are multiplied in 16 bits alone
+    decoder = copy.deepcopy(model.get_decoder()).to(torch.bfloat16)  # experts can be multiplied in 16 bits only
     token = torch.zeros(1, 1, dtype=torch.long, device="meta")
     cache = DynamicCache(config=decoder.config)
     seeing = {}
@@ -142,7 +142,7 @@ def remembered(model: PreTrainedModel) -> tuple[int, int]:
         seeing = {"position_ids": token, "attention_mask": torch.zeros(1, 1, 1, 1, dtype=torch.bfloat16, device="meta")}
     try:
         decoder(input_ids=token, use_cache=True, **seeing, **{cache_argument(decoder): cache})
-    except NotImplementedError:  # what is chosen hangs on the data
+    except NotImplementedError:  # the choice of experts depends on the data
         layers = _layers(decoder.config)
         return sum(2 * int(one.num_key_value_heads) * _head_size(one) for one in layers), 0
     places, states = [], []
@@ -171,7 +171,7 @@ def activation_bytes(model: PreTrainedModel, config: ModelConfig, tokens: int, d
         layer += b * pairs // 2
     kept = FULL * hidden * layers + layer if config.gradient_checkpointing else layer * layers
     cast = 0
-    # the copies that autocast makes of float32 weights; shards are put together in 16 bits, and parted again
+    # the copies that autocast makes of float32 weights; shards are gathered in 16 bits, and split again
     if config.adapter == "none" and dtype is not torch.float32 and config.sharding == "none":
         cast = b * sum(inputs * outputs for inputs, outputs in matrices(model).values())
     return tokens * (kept + 3 * FULL * hidden) + cast
@@ -191,7 +191,7 @@ def _attending_layer(model: PreTrainedModel, b: int) -> int:
 def _recurrent_layer(model: PreTrainedModel, b: int) -> int:
     """The same where some layers keep a state, on average; measured with the implementations of transformers itself.
 
-    What goes into and out of products, twice over, and states: in a scan several of every token, else one of some.
+    Inputs and outputs of products, twice, and states: in a scan several for every token, else one for some tokens.
     """
     text: Any = model.config.get_text_config()
     products = sum(inputs + outputs for inputs, outputs in matrices(model.get_decoder()).values())
@@ -201,10 +201,10 @@ def _recurrent_layer(model: PreTrainedModel, b: int) -> int:
 
 
 def vocabulary_bytes(config: Config, vocabulary: int, tokens: int, slots: int) -> tuple[int, int]:
-    """(in play of `slots` games, in learning of a micro-batch of `tokens`) what holds a number for every token."""
+    """Bytes over the vocabulary: (in play of `slots` games, in learning from a micro-batch of `tokens`)."""
     kind, policy = config.policy.kind, config.policy
     if kind in TREE_KINDS:
-        # a part of the states at a time, and in play those that the trees begin at
+        # some of the states at a time, and in play also those at which the trees begin
         return TREE_STATE_IN_PLAY * (CHUNK + slots) * vocabulary, TREE_STATE * CHUNK * vocabulary
     if kind == "choose":
         return 0, 0
@@ -231,7 +231,7 @@ def _value_head(model: PreTrainedModel) -> int:
 
 
 def _playing_copy(model: PreTrainedModel, config: ModelConfig, dtype: torch.dtype, *, whole: bool) -> int:
-    """Of a model that learns in float32 and plays in another format, or learns in shards and plays as a whole."""
+    """Bytes of the copy of a model that learns in float32 or in shards, and plays in another format or whole."""
     copied = whole or (config.adapter == "none" and dtype is not torch.float32)
     if not copied:
         return 0
@@ -241,7 +241,7 @@ def _playing_copy(model: PreTrainedModel, config: ModelConfig, dtype: torch.dtyp
 
 
 def _layers(config: Any) -> list[Any]:
-    """The configuration of each layer: in Gemma 4 heads differ in size from one to another."""
+    """The configuration of each layer: in Gemma 4 the size of heads differs between layers."""
     if getattr(config, "is_heterogeneous", False):
         return list(config.per_layer_config)
     return [config] * int(config.num_hidden_layers)

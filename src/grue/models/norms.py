@@ -1,4 +1,4 @@
-"""RMS norms in one kernel of a GPU. Transformers starts eight, and keeps float32 copies for the backward pass."""
+"""RMS norms in a single GPU kernel. Transformers starts eight, and keeps float32 copies for the backward pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 class _Fused(nn.Module):
-    """Mixed into an RMS norm. On a CPU, and where numbers of different formats meet, the norm stays what it was."""
+    """Mixed into an RMS norm. On a CPU, or if number formats differ, the norm computes as before."""
 
     weight: torch.Tensor
     grue_eps: float
@@ -23,15 +23,15 @@ class _Fused(nn.Module):
         states, weight = hidden_states, self.weight
         if self.grue_offset:  # 1 + weight in 16 bits would lose what the weight has learnt
             states, weight = states.float(), weight.float() + self.grue_offset
-        with torch.autocast("cuda", enabled=False):  # since torch 2.12 it would make float32 of 16 bits
+        with torch.autocast("cuda", enabled=False):  # since torch 2.12 autocast would turn 16 bits into float32
             found = nn.functional.rms_norm(states, weight.shape, weight, self.grue_eps)
         return found.to(hidden_states.dtype)
 
 
 def fuse_norms(model: nn.Module) -> None:
-    """Have torch's kernel compute the RMS norms of `model` for which it gives what their own code gives.
+    """Have torch's kernel compute those RMS norms of `model` for which it gives the same as their own code.
 
-    Their classes are made here, so such a model can be copied and saved, but not pickled whole.
+    Their classes are created here, so such a model can be copied and saved, but not pickled whole.
     """
     known: dict[type, float | None] = {}  # class of norm -> what is added to its weight; None: something else
     for module in model.modules():
@@ -47,7 +47,7 @@ def fuse_norms(model: nn.Module) -> None:
 
 
 def _eps(module: nn.Module) -> float | None:
-    """The norm's epsilon, if it is one of a single argument with a weight for each number of a state."""
+    """The norm's epsilon, if the norm takes a single argument and has a weight for each number of a state."""
     weight = getattr(module, "weight", None)
     plain = isinstance(weight, torch.Tensor) and weight.dim() == 1 and not weight.is_meta
     if not plain or len(inspect.signature(module.forward).parameters) != 1:
@@ -58,7 +58,7 @@ def _eps(module: nn.Module) -> float | None:
 
 @torch.no_grad()
 def _offset(module: Any) -> float | None:
-    """What a norm adds to its weight (1 in Gemma), found by trying; None where it is no RMS norm of this kind."""
+    """What a norm adds to its weight (1 in Gemma), found by trying; None if it is not such an RMS norm."""
     weight = module.weight
     states = torch.linspace(-3, 5, 4 * len(weight), dtype=weight.dtype, device=weight.device).view(4, -1)
     states[1] /= 1_000  # where epsilon counts

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from grue.config import Config
 from grue.errors import GrueError
 
-# of a GPU torch says first how much was asked for and is free; then this, and what every process on it has
+# for a GPU torch first says how much was requested and is free; then one of these, and what each process on it uses
 _MORE = re.compile(r"\.? (?=Process \d|Including |[\d.]+ .iB allowed|Of the allocated )")
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory")
 
@@ -42,9 +42,9 @@ def explained_memory(config: Config, stage: str) -> Iterator[None]:
 
 
 def hints(config: Config, stage: str) -> list[str]:
-    """What to change, first what changes no result. Settings that are at their end are left out."""
+    """What to change, starting with what changes no result. Settings that are at their limit are left out."""
     model, found = config.model, []
-    corrected = stage == "ppo" and config.dagger.rounds > 0  # whoever asks about PPO asks about all of a run
+    corrected = stage == "ppo" and config.dagger.rounds > 0  # hints for PPO cover the whole run
     draws = " but for dropout's draws" if model.lora_dropout else ""
     if stage in ("sft", "dagger", "ppo"):
         for section in (stage, *(["dagger"] if corrected else [])):
@@ -58,7 +58,7 @@ def hints(config: Config, stage: str) -> list[str]:
         also = stage == "ppo" and (section == "eval" or (section == "dagger" and corrected))
         if (stage == section or also) and slots > 1:
             found.append(f"{section}.slots={slots // 2} (is {slots}; same games, slower)")
-    if model.sharding == "none":  # what is in shards takes none of these
+    if model.sharding == "none":  # none of these works with shards
         if stage != "eval" and not model.optimizer.endswith("8bit"):
             found.append(f"model.optimizer=adamw-8bit (is {model.optimizer})")
         if model.adapter == "none":

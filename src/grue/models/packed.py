@@ -1,9 +1,8 @@
-"""Weights laid out once as the processor's kernels want them, instead of at every product.
+"""Weights laid out once as the processor's kernels need them, instead of at every product.
 
-For products in 16 bits on a CPU, torch's library (oneDNN) brings the weights into its own order each time, which for a
-few hundred tokens takes a third of the product. Torch has the operations for doing that once, for its compiler; they
-are no public interface, so where they are missing or refuse, layers stay as they are. The products are the same, bit by
-bit.
+For 16-bit products on a CPU, torch's library (oneDNN) reorders the weights each time, which for a few hundred tokens
+takes a third of the product's time. Torch has operations that do it once, made for its compiler; they are not a public
+interface, so if they are missing or fail, layers stay as they are. The products are the same, bit by bit.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class _Packed(nn.Linear):
 
 
 def pack(model: nn.Module) -> None:
-    """Give the linear layers of a model that only plays packed weights, where that helps. Again after each change."""
+    """Pack the weights of linear layers, if that helps, in a model that only plays. Call it again after each change."""
     for layer in model.modules():
         if type(layer) is nn.Linear and packs(layer.weight.device.type, layer.weight.dtype):
             layer.__class__ = _Packed

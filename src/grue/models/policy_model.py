@@ -26,7 +26,7 @@ def child_logits(head: nn.Module, hidden_NH: torch.Tensor, children_NC: torch.Te
     """Logits (N, C) of the token ids in children_NC (-1 pads, gives -inf), in float32; (N, V) where a row is WHOLE.
 
     Only the rows of the output matrix that some node needs are multiplied: a vocabulary of 150,000 costs no more
-    than one of 1,000. Nodes that choose among the whole vocabulary (free text) come from the output layer itself.
+    than one of 1,000. Logits of nodes that choose among the whole vocabulary (free text) come from the output layer.
     """
     whole_N = children_NC[:, 0] == WHOLE
     if bool(whole_N.any()):
@@ -77,7 +77,7 @@ class PolicyModel(nn.Module):
         self.value_shares_trunk = value_shares_trunk
         self.softcap = getattr(config, "final_logit_softcapping", None)
         self.logit_scale = _logit_scale(config)
-        # of a model in shards, the whole one that plays (`models.sharding`); in a tuple, as it is no module of this one
+        # for a sharded model, the whole copy that plays (`models.sharding`); in a tuple, so that it is not a submodule
         self.playing: tuple[PolicyModel, ...] = ()
 
     @property
@@ -112,12 +112,12 @@ class PolicyModel(nn.Module):
         return values
 
     def _scaled(self, logits: torch.Tensor) -> torch.Tensor:
-        """What the architecture makes of the products of its output layer."""
+        """Apply the architecture's scale and soft cap to the products of its output layer."""
         if self.logit_scale != 1:
             logits = logits * self.logit_scale
         if self.softcap is None:
             return logits
-        # what pads stays at -inf
+        # padding stays at -inf
         return torch.where(torch.isinf(logits), logits, self.softcap * torch.tanh(logits / self.softcap))
 
     def forward(
@@ -136,7 +136,7 @@ class PolicyModel(nn.Module):
 
         Right padding needs no attention mask: attention is causal, and padded positions are never read. `sizes` are the
         lengths of the rows: with them, padding is left out where this can be done.
-        `trees` says where rows hold the candidates of turns behind their text; children_NC then stands for whole
+        `trees` says where rows hold the candidates of turns after their text; children_NC then means whole
         actions, and the logits are their scores. `whole` gives log-probabilities over the whole vocabulary instead.
         """
         decoder = self.base_lm().get_decoder()

@@ -36,7 +36,7 @@ def stored_method(raw: Mapping[str, Any]) -> str | None:
 
 
 def check_stored(config: ModelConfig, raw: Mapping[str, Any]) -> None:
-    """An error where a checkpoint that comes quantised cannot be read here, or not with these settings."""
+    """Raise an error if a checkpoint that comes quantised cannot be read here, or not with these settings."""
     method = stored_method(raw)
     if method is None:
         return
@@ -63,7 +63,7 @@ def check_stored(config: ModelConfig, raw: Mapping[str, Any]) -> None:
 
 
 def check_quantisable(name: str, architecture: str, method: str | None) -> None:
-    """ModelError where an architecture multiplies with weights that this method would pack."""
+    """ModelError if an architecture multiplies directly with weights that this method would pack."""
     if method is not None and architecture in ("mamba", "falcon_mamba"):
         raise ModelError(
             f"{name!r} cannot be quantised: {architecture} multiplies with weights that {method} would pack",
@@ -79,11 +79,11 @@ def loading_options(config: ModelConfig, dtype: torch.dtype) -> dict[str, Any]:
     import bitsandbytes  # noqa: F401
     from transformers import BitsAndBytesConfig
 
-    # it says that it would load code from the hub for CPUs if the package for that were installed, which is not wanted
+    # it advises installing a package with which it would load code for CPUs from the hub, which is not wanted
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
     if config.quantize == "int8":
-        # said at every layer that is not in float16, which ours are not
+        # warned at every layer that is not in float16, as ours are not
         warnings.filterwarnings("ignore", message="MatMul8bitLt: inputs will be cast")
         return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
     return {
@@ -107,7 +107,7 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def read_flat(model: nn.Module) -> None:
-    """Have 8-bit layers take inputs of four dimensions, such as latent attention has: bitsandbytes cannot."""
+    """Let 8-bit layers take inputs of four dimensions, as in latent attention: bitsandbytes itself cannot."""
     for module in model.modules():
         if type(module).__name__ == "Linear8bitLt":
             module.forward = partial(_flattened, module.forward)
@@ -123,8 +123,8 @@ def _flattened(forward: Callable[[torch.Tensor], torch.Tensor], states: torch.Te
 def keep_unpacked(model: nn.Module) -> None:
     """Have bitsandbytes leave 4-bit weights as they are when it computes on a CPU.
 
-    Where a CPU has AVX512-BF16 it repacks them at the first pass without gradients, here that of the play. What
-    reads the weights afterwards (a merge, a move) then reads them wrongly and says nothing (bitsandbytes#2078).
+    On a CPU with AVX512-BF16 it repacks them at the first pass without gradients, here in play. Anything that reads
+    the weights afterwards (a merge, a move) then silently reads them wrongly (bitsandbytes#2078).
     """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
@@ -135,8 +135,8 @@ def keep_unpacked(model: nn.Module) -> None:
 def check_reading(name: str, model: nn.Module) -> None:
     """ModelError where bitsandbytes reads 4-bit weights of this model's shapes wrongly on this device.
 
-    On CPUs version 0.50 does so for most numbers of inputs that are no multiple of 64, and says nothing: the policy
-    would be consistent, and another model. So a matrix of each width goes there and back first.
+    On CPUs version 0.50 silently does so for most numbers of inputs that are not a multiple of 64: the policy would
+    be consistent, but another model. So first a matrix of each width is quantised and dequantised.
     """
     layers = [module for module in model.modules() if type(module).__name__ == "Linear4bit"]
     widths: dict[int, torch.device] = {layer.in_features: layer.weight.device for layer in layers}  # type: ignore[misc]

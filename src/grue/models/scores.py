@@ -1,6 +1,6 @@
-"""Scores of whole actions in training: the tokens of all candidates stand as trees beside the text they answer.
+"""Scores of whole actions in training: the tokens of all candidates are laid out as trees beside the text they answer.
 
-A token of a tree sees the text up to its state and what stands above it in its tree, at the positions that it would
+A token of a tree sees the text up to its state and its ancestors in the tree, at the position that it would
 have there, so one forward pass reads every candidate of every turn of a segment, with gradients and without copies.
 """
 
@@ -23,7 +23,7 @@ class Paths:
     token_P: torch.Tensor
     candidate_P: torch.Tensor
     divisor_K: torch.Tensor
-    node_K: torch.Tensor  # where a candidate's score stands in logits_NC
+    node_K: torch.Tensor  # where a candidate's score goes in logits_NC
     place_K: torch.Tensor
 
     def to(self, device: torch.device | str) -> Paths:
@@ -54,7 +54,7 @@ def token_log_probs(
 ) -> torch.Tensor:
     """log p(token) over the whole vocabulary, (P,), where token P is predicted by state path_read_P (ascending).
 
-    `logits_of` maps (n, H) to (n, V). Logits of CHUNK states exist at a time; the backward pass computes them again.
+    `logits_of` maps (n, H) to (n, V). Logits of CHUNK states exist at a time; the backward pass recomputes them.
     """
 
     def part(hidden_nH: torch.Tensor, read_p: torch.Tensor, token_p: torch.Tensor) -> torch.Tensor:
@@ -90,7 +90,7 @@ def log_normalisers(logits_of: Callable[[torch.Tensor], torch.Tensor], hidden_NH
 def candidate_scores(
     logits_of: Callable[[torch.Tensor], torch.Tensor], hidden_RH: torch.Tensor, paths: Paths, shape: tuple[int, ...]
 ) -> torch.Tensor:
-    """Scores (N, C) of the candidates of N turns, -inf where a turn has fewer: what a softmax over actions takes."""
+    """Scores (N, C) of the candidates of N turns, -inf where a turn has fewer: ready for a softmax over actions."""
     log_probs_P = token_log_probs(logits_of, hidden_RH, paths.read_P, paths.token_P)
     scores_K = log_probs_P.new_zeros(len(paths.divisor_K)).index_add(0, paths.candidate_P, log_probs_P)
     scores_NC = log_probs_P.new_full(shape, float("-inf"))

@@ -1,8 +1,8 @@
-"""Weights in shards: of every parameter, its gradient and its moments a process keeps one part (ZeRO-3, FSDP2).
+"""Weights in shards: each process keeps one part of every parameter, its gradient and its moments (ZeRO-3, FSDP2).
 
-torch puts a layer together when a pass comes to it (Rajbhandari et al. 2020, section 5.3). All processes have to do so
-at once, which is right for training, where they read in step, and wrong for play, where each goes as far as its games
-do. So beside the shards every process keeps a whole copy that plays, in the number format of products.
+torch gathers a layer when a pass reaches it (Rajbhandari et al. 2020, section 5.3). All processes must do so at once,
+which suits training, where they read in step, but not play, where each goes as far as its games do. So beside the
+shards every process keeps a whole copy that plays, in the number format of products.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def wants_shards(config: ModelConfig, processes: Processes) -> bool:
-    """Are the weights to be spread? One process alone, which may load or measure such a run, holds them whole."""
+    """Should the weights be sharded? A single process, which may load or measure such a run, holds them whole."""
     return config.sharding == "fsdp" and processes.count > 1
 
 
@@ -42,7 +42,7 @@ def shard(model: PolicyModel, processes: Processes, dtype: torch.dtype) -> None:
     """Spread the language model over all processes, layer by layer; `model.playing` then holds a whole copy in `dtype`.
 
     Call it in every process, on the same weights. Passes compute in `dtype`, gradients are summed in float32. The value
-    head stays whole: it is small, and fitted apart. ModelError where the model has no layers to part it at.
+    head stays whole: it is small, and fitted apart. ModelError if the model has no layers to split it at.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -62,12 +62,12 @@ def shard(model: PolicyModel, processes: Processes, dtype: torch.dtype) -> None:
     reduced = dtype is not torch.float32
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32) if reduced else MixedPrecisionPolicy()
     for module in (*layers, model):
-        # the outermost too is parted again after each pass: what reads its parameters then finds shards
+        # the outermost too is split again after each pass, so that its parameters are shards between passes
         fully_shard(module, mesh=mesh, reshard_after_forward=True, mp_policy=policy, ignored_params=head)
         assert isinstance(module, FSDPModule)
         module.set_gradient_divide_factor(1.0)  # losses are shares of one whole, so gradients add up
         module.set_force_sum_reduction_for_comms(True)
-    # about values changed in place, which nobody does
+    # about values changed in place, which we never do
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
 
 
@@ -82,14 +82,14 @@ def is_shard(tensor: torch.Tensor) -> bool:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This process's part, in the same memory; an ordinary tensor itself."""
+    """This process's part, in the same memory; an ordinary tensor is returned as it is."""
     part: torch.Tensor = tensor.to_local() if is_shard(tensor) else tensor  # type: ignore[attr-defined]
     return part
 
 
 @torch.no_grad()
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor put together from all processes, all of which must call this; an ordinary tensor itself."""
+    """The whole tensor, gathered from all processes, all of which must call this; an ordinary tensor as it is."""
     if not is_shard(tensor):
         return tensor
     with peers_explained():
@@ -98,7 +98,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def gathered(tensors: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch.Tensor]:
-    """Whole tensors by name; shards are put together one at a time, on the CPU. Nothing in processes without `keep`."""
+    """Whole tensors by name; shards are gathered one at a time, on the CPU. Empty in processes without `keep`."""
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         full = whole(tensor)
@@ -126,7 +126,7 @@ def assign(parameter: torch.Tensor, value: torch.Tensor) -> None:
 
 @torch.no_grad()
 def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> float:
-    """The norm of all gradients together, which are then scaled down to `limit`. The same number in every process."""
+    """Scale gradients down to a total norm of at most `limit`; returns the norm before, the same in every process."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return 0.0

@@ -1,4 +1,4 @@
-"""A model's shapes without its data: what can be said of it, and refused, before any weights are read."""
+"""A model's shapes without its data: what can be known of it, and refused, before any weights are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 TREE_KINDS = ("score", "aligned")  # policies that weigh whole actions
-# the package that has it, the GPUs that it runs on: Ampere, Hopper, and all newer ones
+# the package that has it, and the oldest generation of GPUs that it runs on: Ampere, Hopper
 FLASH = {"flash_attention_2": ("flash-attn", 8), "flash_attention_4": ("flash-attn-4", 9)}
 
 
@@ -50,7 +50,7 @@ def skeleton(config: ModelConfig) -> PreTrainedModel:
 
 
 def check_model(config: ModelConfig, prompt: PolicyConfig) -> None:
-    """Refuse before the first game what would come to light after the last demonstration. Reads no weights."""
+    """Refuse before the first game what would otherwise fail after the last demonstration. Reads no weights."""
     check_attention(config.attention, prompt.kind)
     model, tokenizer = skeleton(config), load_tokenizer(config)
     check_tokenizer(config.name, tokenizer, model)
@@ -92,13 +92,13 @@ def check_attention(name: str, kind: str = "") -> None:
 def plain_attention(model: PreTrainedModel, config: ModelConfig) -> str:
     """The attention that a model is loaded with: some architectures, such as Gemma 2 and GPT-OSS, have no SDPA.
 
-    Flash attention takes no masks such as the engine's; the learner switches it on for its own passes.
+    Flash attention cannot take masks like the engine's; the learner switches it on for its own passes.
     """
-    # up to 5.20 transformers gives Gemma 2 an SDPA that leaves out its caps, without a word
+    # up to 5.20 transformers gives Gemma 2 an SDPA that silently leaves out its caps
     capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
     return "eager" if config.attention == "eager" or capped or not model._supports_sdpa else "sdpa"
 
 
 def _is_no_advice(record: logging.LogRecord) -> bool:
-    """Anything but that a recurrent layer has no kernel, and which package has one: none has one for a CPU."""
+    """False for advice to install a package with kernels for recurrent layers: none has one for a CPU."""
     return "falling back to its reference" not in record.getMessage()

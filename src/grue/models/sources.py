@@ -1,4 +1,4 @@
-"""Where a model comes from, and what its config.json must not ask for before anything of it is loaded."""
+"""Where a model comes from, and what its config.json must not ask for, checked before anything is loaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grue.config import ModelConfig
 from grue.errors import ModelError, first_line
 
 EMBEDDED = "embedded"
-EMBEDDED_POSITIONS = 4096  # of its config.json, for who has not read that
+EMBEDDED_POSITIONS = 4096  # as in its config.json, for code that has not read that
 HINT = "model.name is 'embedded', a folder with config.json and *.safetensors, or a hub name"
 
 
@@ -42,9 +42,9 @@ def read_config(config: ModelConfig) -> dict[str, Any]:
     if not Path(config.name).is_dir() and (config.name.startswith((".", "/", "~")) or config.name.count("/") > 1):
         raise ModelError(
             f"there is no folder {config.name!r}, which model.name names",
-            hint=f"{HINT}. Was it moved? Its new place goes into model.name, of a run into its config.yaml",
+            hint=f"{HINT}. Was it moved? Put its new place into model.name, for a run in its config.yaml",
         )
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what it says of every attempt, we say once
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every attempt; we report the failure once
     try:
         found: dict[str, Any] = PreTrainedConfig.get_config_dict(source_of(config), revision=config.revision)[0]
     except (OSError, ValueError, KeyError) as error:
@@ -57,7 +57,7 @@ def read_config(config: ModelConfig) -> dict[str, Any]:
 
 
 def _check_no_adapter(config: ModelConfig) -> None:
-    """ModelError where an adapter lies beside the weights: transformers would put it in, and ours replace it."""
+    """ModelError where an adapter lies beside the weights: transformers would load it, and ours would replace it."""
     from transformers.utils.peft_utils import find_adapter_config_file
 
     if config.name == EMBEDDED:

@@ -17,7 +17,7 @@ PROBE = "You see a key.\n> take key\n"
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    """The tokenizer that belongs to `model.name`. A missing pad token is no lack: nothing here reads padding."""
+    """The tokenizer that belongs to `model.name`. A missing pad token does not matter: nothing here reads padding."""
     from transformers import AutoTokenizer
 
     try:
@@ -25,7 +25,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(
             f"cannot load the tokenizer of {config.name!r}: {first_line(error)}",
-            hint="its files (tokenizer.json, or what its kind has) must stand beside config.json, and whole",
+            hint="its files (tokenizer.json, or those of its kind) must be beside config.json, and complete",
         ) from error
     return tokenizer
 
@@ -51,20 +51,20 @@ def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase, model: PreTra
 
 
 def check_prompt(name: str, encoder: Encoder, model: PreTrainedModel) -> None:
-    """ModelError where the prompt itself has a token that the model has no row for: added ones may be such."""
+    """ModelError if the prompt itself has a token without an embedding in the model, as added ones may be."""
     rows = _rows(model)
     ids = (*encoder.task("key", 9), *encoder.observation("key", ("take key",)), *encoder.action("take key"))
     if max(ids) >= rows:
         token = encoder.tokenizer.convert_ids_to_tokens(max(ids))
         raise ModelError(
             f"the prompt for {name!r} has the token {token} ({max(ids)}), and the model has {rows} embeddings",
-            hint="the token was added to the tokenizer alone: save the model again with resize_token_embeddings, or "
+            hint="the token was added only to the tokenizer: save the model again with resize_token_embeddings, or "
             "set policy.template=plain if it comes from the template",
         )
 
 
 def check_context(name: str, model: PreTrainedModel, context: int) -> None:
-    """ModelError where a segment may grow longer than the positions that the model knows, or rotates in one way."""
+    """ModelError if a segment may outgrow the positions that the model knows, or those that it rotates alike."""
     config: Any = model.config.get_text_config()
     known = getattr(config, "max_position_embeddings", None)
     if known is not None and context > known:
@@ -74,16 +74,16 @@ def check_context(name: str, model: PreTrainedModel, context: int) -> None:
     alike = _positions_rotated_alike(config)
     if alike is not None and context > alike:
         raise ModelError(
-            f"{name!r} rotates its keys otherwise where a text is longer than {alike} tokens, so that those in a cache "
+            f"{name!r} rotates its keys differently once a text is longer than {alike} tokens, so that cached ones "
             f"would be wrong with model.context={context}",
             hint=f"set model.context={alike}",
         )
 
 
 def _positions_rotated_alike(config: Any) -> int | None:
-    """Positions up to which a model rotates keys in one way; None where that holds for all that it knows.
+    """Positions up to which a model rotates keys the same way; None if that holds for all that it knows.
 
-    With "longrope" (Phi 3 and 4) transformers takes other frequencies for a whole pass as soon as one of its rows is
+    With "longrope" (Phi 3 and 4) transformers uses other frequencies for a whole pass as soon as one of its rows is
     longer. With "dynamic" it does so beyond the positions that the model knows, where nothing is read.
     """
     rope = getattr(config, "rope_parameters", None) or {}

@@ -15,8 +15,8 @@ from grue.models.sharding import whole
 class Actor:
     """`model` is what plays. With an adapter or in float32 it is the trained model itself, which has nothing to `sync`.
 
-    Of a model in shards it is the whole copy beside them, and all processes have to make the actor and `sync` together.
-    A copy of its own has packed weights, unless `packed` is false.
+    For a sharded model it is the whole copy beside the shards, and all processes must make the actor and `sync`
+    together. A separate copy has packed weights, unless `packed` is false.
     """
 
     def __init__(self, trained: PolicyModel, dtype: str, *, packed: bool = True) -> None:
@@ -35,7 +35,7 @@ class Actor:
 
     @torch.no_grad()
     def sync(self) -> None:
-        """Take over the trained weights."""
+        """Copy the trained weights."""
         if self.model is not self._trained:
             for mine, theirs in zip(self.model.parameters(), self._trained.parameters(), strict=True):
                 mine.copy_(whole(theirs))
@@ -43,5 +43,5 @@ class Actor:
         self.model.eval()
 
     def _pack(self) -> None:
-        if self._packed and not self._trained.playing:  # who trains in shards has no memory to spare
-            pack(self.model.lm.get_decoder())  # of the output layer single rows are read
+        if self._packed and not self._trained.playing:  # sharded training has no memory to spare
+            pack(self.model.lm.get_decoder())  # without the output layer, of which only single rows are read

@@ -1,9 +1,9 @@
 """The `aligned` policy: what the model would write, given that it is a valid action.
 
 pi(a|s) is p(a|s) over the sum of p over the valid actions, with p the probability of a text over the whole vocabulary.
-Going down the trie token by token (`choose`) distorts that: a model that means "dice the carrot", which is not at
-hand, says "dice", and the potato in its hand is then the only way on (Park et al. 2024, "Grammar-Aligned Decoding").
-Here the trees of all likely actions are read ahead in one pass, and one of them is drawn whole. PPO reads the same
+Going down the trie token by token (`choose`) distorts that: a model that means "dice the carrot", but has no carrot,
+says "dice", and then the potato in its hand is the only way to go on (Park et al. 2024, "Grammar-Aligned Decoding").
+Here the trees of all likely actions are read ahead in one pass, and one action is drawn as a whole. PPO reads the same
 trees, so its gradient is exact; demonstrations are learned as plain text, the chosen action alone.
 """
 
@@ -42,7 +42,7 @@ class _Menu:
 
 
 class _Menus:
-    """Menus by what can be done, kept. They hold no model: a policy that nobody holds frees its weights at once."""
+    """A cache of menus by valid actions. It holds no model, so that a dropped policy frees its weights at once."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -50,9 +50,9 @@ class _Menus:
         self.menu = lru_cache(maxsize=2_000)(self._menu)
 
     def _spoken(self, actions: tuple[str, ...]) -> tuple[tuple[str, Candidate], ...]:
-        """The actions with the ids that tell them apart: forced ends are not read."""
+        """The actions with the ids that tell them apart: forced endings are left out."""
         every = [self._encoder.action(action) for action in actions]
-        ordered = sorted(every)  # what begins alike stands side by side
+        ordered = sorted(every)  # ids with the same beginning become neighbours
         place_of = {ids: place for place, ids in enumerate(ordered)}
         found = []
         for action, ids in zip(actions, every, strict=True):
@@ -63,7 +63,7 @@ class _Menus:
         return tuple(found)
 
     def _menu(self, actions: tuple[str, ...], firsts: frozenset[int]) -> _Menu:
-        """Of those among `actions` that begin with one of `firsts`."""
+        """The menu of those `actions` that begin with one of `firsts`."""
         pairs = [(action, candidate) for action, candidate in self.spoken(actions) if candidate.ids[0] in firsts]
         tree = candidate_tree([candidate for _, candidate in pairs])
         steps = sorted(
@@ -79,7 +79,7 @@ class _Menus:
 class AlignedPolicy:
     """Draws a whole action among those that are likely enough (min-p, Nguyen et al. 2024).
 
-    An action counts if its first token, and then it as a whole, has at least `policy.min_p` times the probability of
+    An action counts if its first token, and then the whole action, has at least `policy.min_p` times the probability of
     the likeliest one, which keeps the trees small.
     """
 
@@ -106,7 +106,7 @@ class AlignedPolicy:
         return decisions
 
     def _menus(self, log_probs_BV: torch.Tensor, actions: Sequence[tuple[str, ...]]) -> list[_Menu]:
-        """The menu of each row: the valid actions whose first token is likely enough beside the likeliest one's."""
+        """The menu of each row: the valid actions whose first token is likely enough compared with the likeliest."""
         roots = [self.tries(listed).tokens for listed in actions]
         widest = max(map(len, roots))
         tokens_BC = torch.tensor([[*root, *[-1] * (widest - len(root))] for root in roots], device=log_probs_BV.device)
@@ -122,7 +122,7 @@ class AlignedPolicy:
     ) -> NDArray[np.float64]:
         """log p over the whole vocabulary of every token of every menu, one after the other.
 
-        log_probs_BV are those of the tokens behind the states of `rows`.
+        log_probs_BV are those of the tokens that follow the states of `rows`.
         """
         token_P = torch.from_numpy(np.concatenate([menu.token_P for menu in menus])).to(log_probs_BV.device)
         row_P = np.repeat(np.arange(len(menus)), [len(menu.token_P) for menu in menus])
@@ -166,7 +166,7 @@ class AlignedPolicy:
             decision.taken = list(self.encoder.action(decision.action))
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
-        """Every token of a teacher's action but a forced end, behind the id at `state_position`."""
+        """Every token of a teacher's action except a forced ending, after the id at `state_position`."""
         chosen = dict(self._kept.spoken(actions))[action].ids
         branches = _branches(self.tries(actions), chosen, state_position)
         return Lesson(self.encoder.action(action), branches, whole=True)
@@ -196,7 +196,7 @@ def _nodes(root: Node, ids: Sequence[int]) -> list[Node]:
 
 
 def _branches(root: Node, ids: Sequence[int], state_position: int) -> tuple[Branch, ...]:
-    """A branch for each of `ids`, which follow the id at `state_position`, also where the trie does not branch."""
+    """A branch for each of `ids`, which follow the id at `state_position`, even where the trie does not branch."""
     return tuple(
         Branch(state_position + place, node.tokens, node.tokens.index(token))
         for place, (node, token) in enumerate(zip(_nodes(root, ids), ids, strict=True))

@@ -1,7 +1,7 @@
 """A chat model behind an endpoint, as a player without training: for evaluation only.
 
 It sees what a person would see: the task, the observation, the valid actions. Whatever it replies is one line of text;
-a line that is no valid action is played as it is and counted as invalid.
+a line that is not a valid action is played as it is and counted as invalid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SYSTEM = (
 
 
 class ApiPlayer:
-    """One game played through a client: the conversation so far, in which only new turns are added."""
+    """One game played through a client: the conversation so far, to which turns are only appended."""
 
     def __init__(self, client: ChatClient, name: str) -> None:
         self.name, self._client = name, client

@@ -1,7 +1,7 @@
 """What layers remember of many sequences of different lengths: keys and values by place, or a state.
 
-A layer that attends keeps keys and values of every token, `RaggedLayer`. A recurrent one (linear attention, Mamba,
-short convolutions) keeps a state of fixed size for each sequence, `StateLayer`, which moves on with every token and
+An attention layer keeps keys and values of every token, `RaggedLayer`. A recurrent one (linear attention, Mamba,
+short convolutions) keeps a state of fixed size for each sequence, `StateLayer`, which advances with every token and
 cannot go back. Some layers do both.
 """
 
@@ -32,8 +32,8 @@ class CachePlan:
     """Where the current forward pass reads and writes; shared by all layers."""
 
     rows: torch.Tensor | None = None  # whose keys are handed out; None: those of all slots
-    real: torch.Tensor | None = None  # which of the tokens that come are no padding; None: all
-    sizes: torch.Tensor | None = None  # (B,), how many tokens of each row are no padding, which stands behind them
+    real: torch.Tensor | None = None  # which of the tokens of the pass are not padding; None: all
+    sizes: torch.Tensor | None = None  # (B,), how many tokens of each row come before its padding
     write_rows: torch.Tensor  # (N,)
     write_columns: torch.Tensor  # (N,)
     length: int = 0  # columns to read
@@ -41,7 +41,7 @@ class CachePlan:
 
 
 class RaggedLayer(CacheLayerMixin):
-    """Keys and values of one layer, (slots, heads, columns, head_dim), made at the first use."""
+    """Keys and values of one layer, (slots, heads, columns, head_dim), allocated at first use."""
 
     is_sliding = False
 
@@ -61,7 +61,7 @@ class RaggedLayer(CacheLayerMixin):
         plan = self._plan
         if plan.reach > self.keys.shape[2]:
             self.keys, self.values = self._grown(self.keys), self._grown(self.values)
-        # row indexing: one (heads, dim) block a token; scatter_ with an expanded index is several times slower
+        # row indexing: one (heads, dim) block per token; scatter_ with an expanded index is several times slower
         for buffer, states in ((self.keys, key_states), (self.values, value_states)):
             flat = states.transpose(1, 2).reshape(-1, states.shape[1], states.shape[3])
             buffer[plan.write_rows, :, plan.write_columns] = flat if plan.real is None else flat[plan.real]
@@ -92,7 +92,7 @@ class RaggedLayer(CacheLayerMixin):
 def _zeros(like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """Like `like.new_zeros`. On a CPU it takes memory that the system clears when it is first written.
 
-    Torch would write the zeros itself, also where no game ever comes to: with a large model a third of a round.
+    Torch would write the zeros itself, even where no game ever gets: with a large model a third of a round's time.
     """
     if like.device.type != "cpu":
         return like.new_zeros(shape)
@@ -100,7 +100,7 @@ def _zeros(like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 class StateLayer(LinearAttentionLayer):
-    """States of one recurrent layer, (slots, ...): those of a pass's rows are taken before it and kept after it.
+    """States of one recurrent layer, (slots, ...): a pass takes those of its rows before it and stores them after it.
 
     A sequence without tokens has a state of zeros, as if it had read nothing.
     """
@@ -111,12 +111,12 @@ class StateLayer(LinearAttentionLayer):
         self._kept: dict[tuple[str, int], torch.Tensor] = {}  # (kind, number of the state) -> states of all slots
 
     def take(self, rows_B: torch.Tensor) -> None:
-        """Hand the states of some rows to the pass that comes. Before the first one there are none."""
+        """Hand the states of some rows to the next pass. Before the first pass there are none."""
         for (kind, number), states in self._kept.items():
             self._handed(kind)[number] = states.index_select(0, rows_B)
 
     def keep(self, rows_B: torch.Tensor) -> None:
-        """Remember what the pass has made of the states of its rows."""
+        """Store the states of the pass's rows as it left them."""
         for kind in ("conv", "recurrent"):
             for number, states in self._handed(kind).items():
                 if states is not None:
@@ -129,7 +129,7 @@ class StateLayer(LinearAttentionLayer):
         if self._plan.sizes is not None:
             kept = self.conv_states[state_idx]
             assert kept is not None
-            # the last inputs before the padding; a row that has begun with fewer has read zeros before them
+            # the last inputs before the padding; in a row with fewer inputs so far, zeros come before them
             width, before = kept.shape[-1], read_BCL.shape[-1] - conv_states.shape[-1]
             padded_BCL = torch.nn.functional.pad(read_BCL, (width, 0))
             last_BK = self._plan.sizes[:, None] + before + torch.arange(width, device=kept.device)
@@ -145,7 +145,7 @@ class StateLayer(LinearAttentionLayer):
         return self.conv_states if kind == "conv" else self.recurrent_states
 
 
-class RaggedStateLayer(StateLayer, RaggedLayer):  # type: ignore[override]  # as transformers' own such layers
+class RaggedStateLayer(StateLayer, RaggedLayer):  # type: ignore[override]  # like transformers' own
     """Attention and a recurrence in one layer."""
 
     def __init__(self, slots: int, columns: int, plan: CachePlan, number_of_states: int) -> None:
@@ -153,7 +153,7 @@ class RaggedStateLayer(StateLayer, RaggedLayer):  # type: ignore[override]  # as
         StateLayer.__init__(self, slots, plan, number_of_states)
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        # keys and values come by place, states by name
+        # keys and values are passed by position, states by name
         (RaggedLayer if args else LinearAttentionLayer).lazy_initialization(self, *args, **kwargs)
 
 

@@ -26,20 +26,20 @@ from grue.storage import jsonl
 
 _log = logging.getLogger(__name__)
 
-RETRIED = frozenset((408, 409, 425, 429, *range(500, 600))) - {501, 505}  # gateways have numbers of their own
+RETRIED = frozenset((408, 409, 425, 429, *range(500, 600))) - {501, 505}  # gateways use codes of their own
 OF_THE_REQUEST = frozenset((400, 413, 422))  # a filter, a conversation that is too long: the next game may be fine
 MAX_REPLY_BYTES = 4_000_000
 MAX_WAIT_S = 120.0
-CONNECT_S = 10.0  # to reach an endpoint, or know that it cannot be: meanwhile nothing can be broken off
+CONNECT_S = 10.0  # to reach an endpoint or give up; a connection attempt cannot be interrupted
 _THOUGHT = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
 
 
 class ApiError(GrueError, RuntimeError):
-    """The endpoint has refused, or could not be reached in spite of all attempts."""
+    """The endpoint refused, or could not be reached in any attempt."""
 
 
 class RefusedError(ApiError):
-    """The endpoint has refused this very request."""
+    """The endpoint refused this particular request."""
 
 
 COUNTS, TOKENS = ("requests", "retries", "empty", "cut"), ("prompt_tokens", "completion_tokens")
@@ -52,18 +52,18 @@ class Usage:
     requests: int = 0
     retries: int = 0
     empty: int = 0  # replies without text
-    cut: int = 0  # replies that came to max_tokens
+    cut: int = 0  # replies cut off at max_tokens
     prompt_tokens: int = 0
     completion_tokens: int = 0
     untold: int = 0  # answers that did not say how many tokens they took
-    seconds: float = 0.0  # waited for answers, added up over games that wait at the same time
+    seconds: float = 0.0  # spent waiting for answers, summed over games that wait at the same time
 
     def since(self, before: Usage) -> Usage:
         """What has been asked after `before`."""
         return Usage(**{one.name: getattr(self, one.name) - getattr(before, one.name) for one in fields(self)})
 
     def to_dict(self, prices: tuple[float, float] | None) -> dict[str, Any]:
-        """With the cost. None where no prices are known; tokens too where the endpoint does not say them."""
+        """With the cost, None if no prices are known. Tokens are None too if the endpoint does not report them."""
         tokens: dict[str, int | None] = dict.fromkeys(TOKENS)
         cost = None
         if not self.untold:
@@ -75,7 +75,7 @@ class Usage:
 
 
 class ChatClient:
-    """Asks one endpoint; many threads may do so at once. What each answer took is appended to the file `spent`."""
+    """Asks one endpoint; many threads may do so at once. The usage of each answer is appended to the file `spent`."""
 
     def __init__(self, endpoint: Endpoint, spent: Path | None = None) -> None:
         self.endpoint, self.usage = endpoint, Usage()
@@ -87,7 +87,7 @@ class ChatClient:
         self._limit = "max_tokens"
 
     def stop(self) -> None:
-        """Wake everybody who waits for an answer, or for another attempt: none is made."""
+        """Wake all threads that wait for an answer or for a retry; no further request is made."""
         self._stopped.set()
         with self._lock:
             for connection in self._open:
@@ -113,9 +113,7 @@ class ChatClient:
                     ) from problem
                 with self._lock:
                     if not self.usage.retries and not self.usage.requests:
-                        _log.warning(
-                            "%s does not answer: %s. It is asked again, for a while", self.endpoint.url, problem
-                        )
+                        _log.warning("%s does not answer: %s. Retrying for a while", self.endpoint.url, problem)
                     self.usage.retries += 1
                     self._write()
                     jitter = 0.5 + self._jitter.random()
@@ -124,7 +122,7 @@ class ChatClient:
 
     def _check_stopped(self) -> None:
         if self._stopped.is_set():
-            raise ApiError(f"{self.endpoint.url} is not asked any more")
+            raise ApiError(f"{self.endpoint.url} is no longer asked")
 
     def _post(self, messages: Sequence[dict[str, str]]) -> dict[str, Any]:
         end, limit = self.endpoint, self._limit
@@ -151,7 +149,7 @@ class ChatClient:
             connection.request("POST", path, json.dumps(body).encode(), headers)
             with connection.getresponse() as response:
                 data = b""
-                # a byte now and then keeps the socket's own time-out from ever coming
+                # a byte now and then would keep the socket's own time-out from ever firing
                 while len(data) < MAX_REPLY_BYTES and (part := response.read1(65536)):
                     data += part
                     if time.monotonic() > until or self._stopped.is_set():
@@ -169,12 +167,12 @@ class ChatClient:
                 self._open.discard(connection)
             connection.close()
         if response.status == 400 and limit == "max_tokens" and b"max_completion_tokens" in data:
-            self._limit = "max_completion_tokens"  # what newer models of OpenAI call it, and refuse the other
+            self._limit = "max_completion_tokens"  # newer models of OpenAI use this name and refuse the other
             return self._post(messages)
         if moved := response.getheader("Location") if 300 <= response.status < 400 else None:
             raise ApiError(
-                f"{end.url} sends its callers elsewhere: HTTP {response.status} to {_without_secrets(moved)}",
-                hint="give the address that it names, less /chat/completions",
+                f"{end.url} redirects its callers: HTTP {response.status} to {_without_secrets(moved)}",
+                hint="give the address that it names, without /chat/completions",
             )
         return _read(end, response.status, data, response.getheader("Retry-After"))
 
@@ -184,11 +182,11 @@ class ChatClient:
             text = _text(choice["message"].get("content"))
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise ApiError(
-                f"{self.endpoint.url} answers with something else than a chat completion",
+                f"{self.endpoint.url} answers with something other than a chat completion",
                 hint="the address ends in /v1",
             ) from error
         prompt, completion = (_told(answer.get("usage"), name) for name in TOKENS)
-        if self.endpoint.key:  # an endpoint that repeats it would have it stand in the run's files
+        if self.endpoint.key:  # an endpoint that echoes the key would put it into the run's files
             text = text.replace(self.endpoint.key, "***")
         with self._lock:
             self.usage.requests += 1
@@ -202,7 +200,7 @@ class ChatClient:
         return text
 
     def _write(self) -> None:
-        """Append what is new; at once, as who is killed has paid too. With the lock held."""
+        """Append new usage, at once, since a killed run has paid too. Call it with the lock held."""
         if self._spent is not None:
             jsonl.append(self._spent, [self.usage.since(self._written).to_dict(self.endpoint.prices)])
             self._written = replace(self.usage)
@@ -210,7 +208,7 @@ class ChatClient:
 
 def spoken(reply: str) -> str:
     """A reply without the thoughts that some models write before it."""
-    # where the prompt has opened the thought, a reply holds its end alone
+    # if the prompt has already opened the thought, a reply holds only its end
     return _THOUGHT.sub("", reply).rpartition("</think>")[2].strip()
 
 
@@ -230,7 +228,7 @@ def _text(content: Any) -> str:
 
 
 def _told(usage: Any, name: str) -> int | None:
-    """A number of tokens, None where it is none."""
+    """A reported number of tokens, None if it is not a valid number."""
     count = usage.get(name) if isinstance(usage, dict) else None
     if not isinstance(count, int | float) or isinstance(count, bool) or not 0 <= count < 2**53:
         return None
@@ -245,13 +243,13 @@ def _read(endpoint: Endpoint, status: int, data: bytes, retry_after: str | None)
     try:
         answer = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise _RetryError("an answer that is no JSON") from error
+        raise _RetryError("an answer that is not JSON") from error
     if not isinstance(answer, dict):
-        raise _RetryError("an answer that is no object")
+        raise _RetryError("an answer that is not an object")
     choices = answer.get("choices")
     if choices == []:
         raise _RetryError("an answer without choices")
-    # some gateways say with status 200 that there was an error: instead of an answer, or in the midst of one
+    # some gateways report an error with status 200: instead of an answer, or in the middle of one
     if "error" in answer and choices is None:
         said = answer["error"].get("code") if isinstance(answer["error"], dict) else None
         if str(said) in map(str, RETRIED):
@@ -279,7 +277,7 @@ def _refused(endpoint: Endpoint, status: int, data: bytes) -> ApiError:
     said = _said(endpoint, data)
     hint = "is the key in the environment the right one?" if status in (401, 403) else "check address and model"
     if status == 400 and "temperature" in said:
-        hint = "models that think may have one temperature only: --api-temperature 1"
+        hint = "models that think may accept only one temperature: --api-temperature 1"
     kind = RefusedError if status in OF_THE_REQUEST else ApiError
     return kind(f"{endpoint.url} refuses {endpoint.model!r}: HTTP {status} {said}", hint=hint)
 

@@ -21,7 +21,7 @@ class ChoosePolicy:
     """Batched decisions over a PolicyModel used for inference. `encoder` and the tries are shared by all episodes."""
 
     needs_actions = True  # the game must list its valid actions
-    looks_ahead = True  # where the engine does
+    looks_ahead = True  # if the engine does
 
     def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
         self.model, self.encoder = model, encoder
@@ -30,7 +30,7 @@ class ChoosePolicy:
     def room(self, actions: Sequence[str]) -> int:
         """Tokens of the longest valid action: kept free, so that a decision never has to stop half way.
 
-        AlikeError where two cannot be told apart, which is said here of one game and not amid all of them.
+        AlikeError if two cannot be told apart: raised here, it concerns one game and not the whole batch.
         """
         return self.tries.longest(tuple(actions))
 
@@ -42,7 +42,7 @@ class ChoosePolicy:
         else:
             hidden_BH = engine.feed([query.row for query in queries], ids)
             self._begin(decisions)
-            # a node that follows a forced token has to be fed it first; the others begin at the state
+            # a node after a forced token needs that token fed first; the others begin at the state
             at_state = [place for place, decision in enumerate(decisions) if len(decision.node.tokens) > 1]
             if at_state:
                 self.decide([decisions[place] for place in at_state], hidden_BH[at_state], decoding)
@@ -52,7 +52,7 @@ class ChoosePolicy:
         return decisions
 
     def act_behind(self, engine: Engine, decisions: Sequence[Decision], decoding: Decoding) -> None:
-        """Finish decisions of which something has been taken already, the last of it unread."""
+        """Finish decisions that have already taken some ids, the last of which are unread."""
         if engine.looks_ahead and self.looks_ahead:
             unread = [decision.unread() for decision in decisions]
             for decision in decisions:
@@ -67,7 +67,7 @@ class ChoosePolicy:
             decision.node = self.tries(decision.query.actions)
 
     def _walk(self, engine: Engine, decisions: Sequence[Decision], decoding: Decoding) -> None:
-        """Walk the tries down to an action each, one pass a depth at which they branch."""
+        """Walk each trie down to an action, with one pass for each depth at which they branch."""
         undecided = list(decisions)
         while undecided := [decision for decision in undecided if not decision.follow_forced()]:
             hidden_BH = engine.feed([d.query.row for d in undecided], [d.unread() for d in undecided])
@@ -79,10 +79,10 @@ class ChoosePolicy:
     def _decide_ahead(
         self, engine: Engine, decisions: Sequence[Decision], ids: Sequence[Sequence[int]], decoding: Decoding
     ) -> torch.Tensor:
-        """Feed ids[i] to the row of decisions[i], and decide as far as a look ahead tells.
+        """Feed ids[i] to the row of decisions[i], and decide as far as the look-ahead reaches.
 
-        One pass, one product with the output layer, and draws from what came of it. Returns the states (B, hidden)
-        behind `ids`.
+        One pass, one product with the output layer, then draws from the result. Returns the states (B, hidden) after
+        `ids`.
         """
         known = [self.tries.choices(decision.query.actions) for decision in decisions]
         rows, trees = [decision.query.row for decision in decisions], [found.tree for found in known]
@@ -125,7 +125,7 @@ class ChoosePolicy:
             decision.node = decision.node.child(pick)
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
-        """The branches on the way to a teacher's action behind the id at `state_position`."""
+        """The branches on the way to a teacher's action after the id at `state_position`."""
         ids = self.encoder.action(action)
         found = path_branches(self.tries(actions), ids)
         return Lesson(

@@ -11,21 +11,21 @@ from urllib.request import getproxies, proxy_bypass
 
 from grue.errors import ConfigError
 
-LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))  # what a proxy would take for itself
+LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))  # which a proxy would take to mean itself
 
 
 def proxy_of(url: str) -> SplitResult | None:
-    """The proxy for this address, None where it is reached directly. ConfigError for one that is not spoken."""
+    """The proxy for this address, None where it is reached directly. ConfigError for an unsupported kind."""
     parts, proxies = urlsplit(url), getproxies()
     named = proxies.get(parts.scheme) or proxies.get("all", "")
     if not named or parts.hostname in LOCAL or proxy_bypass(parts.netloc):
         return None
-    with suppress(ValueError):  # of a port that cannot be
+    with suppress(ValueError):  # for an impossible port
         proxy = urlsplit(named if "://" in named else f"http://{named}")
         if proxy.scheme == "http" and proxy.hostname and proxy.port != 0:
             return proxy
-    raise ConfigError(  # which may hold a password, so it is not repeated
-        f"the proxy that the environment names for {parts.scheme}:// is none that is spoken here",
+    raise ConfigError(  # the proxy's address may hold a password, so it is not repeated
+        f"the proxy that the environment names for {parts.scheme}:// is of a kind that is not supported",
         hint=f"export {parts.scheme.upper()}_PROXY=http://HOST:PORT, or NO_PROXY={parts.hostname}",
     )
 

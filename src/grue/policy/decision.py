@@ -22,12 +22,12 @@ class Decoding:
 
     greedy: bool = False
     temperature: float = 1.0
-    top_p: float = 1.0  # of text that is written; a choice among valid actions is always among all of them
+    top_p: float = 1.0  # for text that is written; a choice among valid actions is always among all of them
 
     def __post_init__(self) -> None:
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise ConfigError(
-                f"a temperature of {self.temperature} cannot be drawn with",
+                f"a temperature of {self.temperature} cannot be used for drawing",
                 hint="it is above 0; Decoding(greedy=True) takes the likeliest action",
             )
         if not 0 < self.top_p <= 1:
@@ -50,7 +50,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What a policy would have to decide to do what a teacher did. `ids` are appended to the segment."""
+    """The decisions by which a policy would do what a teacher did. `ids` are appended to the segment."""
 
     ids: tuple[int, ...]
     branches: tuple[Branch, ...] = ()
@@ -61,12 +61,12 @@ class Lesson:
 
 @dataclass(slots=True)
 class Decision:
-    """The answer to a query, while it is found and after."""
+    """The answer to a query, while it is being made and afterwards."""
 
     query: Query
-    value: float = 0.0  # what the critic makes of the state
+    value: float = 0.0  # the critic's estimate at the state
     action: str = ""  # what was decided on
-    taken: list[int] = field(default_factory=list)  # ids behind those of the query
+    taken: list[int] = field(default_factory=list)  # ids after those of the query
     fed: int = 0  # how many of `taken` the engine has seen
     log_prob: float = 0.0
     entropy: float = 0.0
@@ -75,7 +75,7 @@ class Decision:
     valid: bool = True
     thought: str = ""
     thought_ids: int = 0
-    node: Node = field(default_factory=Node)  # where it stands in a trie, for policies that walk one
+    node: Node = field(default_factory=Node)  # its current place in a trie, for policies that walk one
 
     @property
     def position(self) -> int:
@@ -94,7 +94,7 @@ class Decision:
             return False
         rest, self.action = self.node.only
         self.taken += rest
-        self.node = Node([((), self.action)])  # there is no further to go
+        self.node = Node([((), self.action)])  # the end of the walk
         return True
 
 
@@ -117,6 +117,6 @@ def draw(
 
 
 def read(model: PolicyModel, engine: Engine, queries: Sequence[Query]) -> tuple[torch.Tensor, list[Decision]]:
-    """Feed what is unread: the states (B, hidden), and decisions that have yet to be found."""
+    """Feed what is unread; returns the states (B, hidden) and decisions that have yet to be made."""
     hidden_BH = engine.feed([query.row for query in queries], [query.unread for query in queries])
     return hidden_BH, [Decision(query, value) for query, value in zip(queries, model.values(hidden_BH), strict=True)]

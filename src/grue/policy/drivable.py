@@ -1,4 +1,4 @@
-"""Does the engine drive a model? Tried on a few tokens: there are more architectures than rules for them."""
+"""Can the engine drive a model? Tested on a few tokens: there are more architectures than rules could cover."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COARSE = 0.3  # the same in 16 bits or less, where rounding may send a token to 
 
 @torch.inference_mode()
 def check_drivable(model: PolicyModel) -> None:
-    """ModelError, by name, where texts read in two parts give other logits than the model gives for the whole."""
+    """ModelError, naming the model type, if texts read in two parts give other logits than when read whole."""
     lm = model.lm
     name = lm.config.get_text_config().model_type
     texts = [[(7 * place + 3) % model.vocabulary for place in range(sum(parts))] for parts in PARTS]
@@ -40,8 +40,8 @@ def check_drivable(model: PolicyModel) -> None:
 
 @torch.inference_mode()
 def gap_in_parts(model: PolicyModel, texts: Sequence[Sequence[int]], firsts: Sequence[int]) -> float:
-    """How far the last logits of texts read together in two parts, firsts[i] tokens first, are from those that the
-    model gives for each alone and at once: the largest distance, in lengths of the latter.
+    """The largest distance between the last logits of texts read together in two parts (firsts[i] tokens first) and
+    those of each text read alone and whole, relative to the norm of the latter.
     """
     rows, engine = range(len(texts)), Engine(model.lm, len(texts), max(map(len, texts)))
     engine.feed(rows, [ids[:first] for ids, first in zip(texts, firsts, strict=True)])

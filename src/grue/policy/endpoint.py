@@ -30,16 +30,16 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         parts = _address(self.url)
-        object.__setattr__(self, "key", self.key.strip())  # files of settings leave line ends behind
+        object.__setattr__(self, "key", self.key.strip())  # keys read from files may end in a line break
         if not (self.key.isascii() and self.key.isprintable()):
             raise ConfigError(
-                "the key in the environment holds characters that no key has", hint="is it all of one line?"
+                "the key in the environment holds characters that no key has", hint="is it all on one line?"
             )
         if self.key and parts.scheme == "http" and parts.hostname not in LOCAL:
             raise ConfigError(f"{self.url} would send the key unencrypted", hint="use https://, or unset the key")
         if not self.model.isprintable():
             raise ConfigError(
-                f"{self.model!r} is not the name of a model", hint="it holds signs that cannot be printed"
+                f"{self.model!r} is not the name of a model", hint="it holds characters that cannot be printed"
             )
         proxy_of(self.url)
 
@@ -47,15 +47,15 @@ class Endpoint:
 def _address(url: str) -> SplitResult:
     """The parts of an endpoint's address. Messages show it, so ConfigError, without it, where it may hold a secret."""
     parts = None
-    with suppress(ValueError):  # of brackets, signs or a port that cannot be
+    with suppress(ValueError):  # for impossible brackets, characters or ports
         split = urlsplit(url)
         if split.scheme in ("http", "https") and split.hostname and split.port != 0:
             parts = split
-    # of what is no address it is not known where a secret would stand
+    # if it is not an address, there is no telling where in it a secret would be
     plain = parts is not None and "@" not in parts.netloc and _QUERY.fullmatch(parts.query) and not parts.fragment
     if not plain and any(sign in normalize("NFKC", url) for sign in "@?#"):
         raise ConfigError(
-            "the address of an endpoint holds no key and no password: behind its path may stand ?api-version= alone",
+            "the address of an endpoint holds no key and no password: its path may be followed only by ?api-version=",
             hint="https://HOST/v1, and the key in the environment: export GRUE_API_KEY=... (or OPENAI_API_KEY)",
         )
     if parts is None or not _can_be_sent(parts):
@@ -64,7 +64,7 @@ def _address(url: str) -> SplitResult:
 
 
 def _can_be_sent(parts: SplitResult) -> bool:
-    """Has the host a form that names can be looked up in, and the path signs that a request may hold?"""
+    """Can the host be looked up as a name, and does the path hold only characters that a request may hold?"""
     try:
         (parts.hostname or "").encode("idna")
     except UnicodeError:

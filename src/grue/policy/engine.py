@@ -1,11 +1,11 @@
 """The ragged KV cache: many sequences of different lengths grow together, and only new tokens are ever fed.
 
-One buffer a layer holds keys and values for all slots. A forward pass takes some rows with the new ids of each; keys
+One buffer per layer holds keys and values for all slots. A forward pass takes some rows with the new ids of each; keys
 are written at each row's own length, and the mask lets a token see the tokens of its own row up to itself. All new
-tokens stand behind one another as if they were one text, so that weights multiply no padding; only attention takes
-them row by row; on a GPU small passes are recorded (`recorded.py`). An architecture whose attention cannot be replaced
-is fed padded rows, a group after the other; so is one with recurrent layers, whose states are kept from moving on with
-padding (`recurrence.py`), or, where that is not known to be possible, rows with equally many new tokens at a time.
+tokens are concatenated as if they were one text, so that weights multiply no padding; only attention takes them row by
+row; on a GPU small passes are recorded (`recorded.py`). An architecture whose attention cannot be replaced is fed
+padded rows, one group after another. So is one with recurrent layers, whose states must not advance on padding
+(`recurrence.py`); where that cannot be prevented, rows with equally many new tokens are read at a time.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ class Engine:
 
     def _grouped(self) -> Grouping:
         on = ON_CPU if self.device.type == "cpu" else ON_GPU
-        # a state would move on with padding
+        # a state would advance on padding
         widths = None if self._recurrent and not self._recurrence.pads else on.widths
         slots = self.slots if self._packs and on is ON_GPU else None
         return replace(on, widths=widths, slots=slots, columns=on.keys(self.columns))
 
     @torch.inference_mode()
     def reset(self, row: int, length: int = 0) -> None:
-        """Forget the sequence in `row`, but for its first `length` tokens; a recurrent state can only begin anew."""
+        """Forget the sequence in `row`, but for its first `length` tokens; a recurrent state can only start over."""
         if length and self._recurrent:
             raise ModelError(f"{self.decoder.config.model_type} keeps a recurrent state, which cannot go back")
         for layer in self._states:
@@ -105,7 +105,7 @@ class Engine:
         return hidden_NH[torch.tensor([len(new) for new in ids], device=self.device).cumsum(0) - 1]
 
     def _feed_stepwise(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
-        """The same for states that go on by one token at a time; a text that begins is read at once."""
+        """The same for states that advance one token at a time; the beginning of a text is read at once."""
         last: dict[int, torch.Tensor] = {}
         left = dict(zip(rows, ids, strict=True))
         while left:
@@ -142,7 +142,7 @@ class Engine:
     def _read(
         self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree] | None
     ) -> torch.Tensor:
-        """Hidden states (N, hidden) of all `ids` and `trees`, whose keys are written behind their rows."""
+        """Hidden states (N, hidden) of all `ids` and `trees`, whose keys are written at the ends of their rows."""
         whole = self._planned(rows, ids, trees)
         if self._packs:
             return self._packed(whole) if self.recorder is None else self._recorded(self.recorder, whole)
@@ -160,7 +160,7 @@ class Engine:
         before, grouping = [self.lengths[row] for row in rows], self._grouping
         if self.recorder is not None:
             sizes = [len(new) + (0 if trees is None else len(trees[i].tokens)) for i, new in enumerate(ids)]
-            autocast = torch.is_autocast_enabled(self.device.type)  # copies of weights would be kept
+            autocast = torch.is_autocast_enabled(self.device.type)  # graphs would keep its copies of weights
             grouping = replace(grouping, coarse=not autocast and self.recorder.takes(sizes))
         whole = plan_pass(rows, ids, before, trees, self._window, self.dtype, self.device, grouping)
         self._plan.reach = max(group.length for group in whole.groups)
@@ -204,7 +204,7 @@ class Engine:
         return hidden_BnH.flatten(0, 1)[real_R]
 
     def _real(self, group: Group, real_R: torch.Tensor) -> torch.Tensor | None:
-        """Which tokens (B, n) of a group are no padding, where a state asks for it; None: all."""
+        """Which tokens (B, n) of a group are not padding, if states need to know; None: all."""
         if not self._recurrent or len(real_R) == group.tokens_Bn.numel():
             return None
         real = torch.zeros(group.tokens_Bn.numel(), dtype=torch.bool, device=self.device)

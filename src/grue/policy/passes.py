@@ -1,7 +1,7 @@
-"""What a forward pass over a ragged batch reads: rows with similar numbers of new tokens stand in groups.
+"""What a forward pass over a ragged batch reads: rows with similar numbers of new tokens form groups.
 
-Within a group rows are padded to the longest by their last token once more, which is computed and thrown away, as is
-what other rows of the cache give where they stand in a group to fill it up.
+Within a group rows are padded to the longest by repeating their last token; what is computed for padding is thrown
+away, as it is for other rows of the cache that only fill up a group.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Tokens = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How rows are put together.
+    """How rows are grouped.
 
-    Rows whose numbers of new tokens are at most the same one of `widths` are in one group, and those above the last;
-    with `widths` None all rows of a group have equally many. How many keys a group reads is rounded up to `round_to`.
-    With `slots` a group with at least half of so many rows takes in the others of the cache, as padding: then keys and
-    values are read where they lie. Beyond the last of `widths` padding is dear, and only all rows are read so.
-    With `ahead` what may be chosen is read along with the state, not in passes of their own.
-    With `coarse` all numbers of a pass are rounded up to a few, so that its shapes come again (`recorded.py`), that of
-    keys to no more than `columns`, if it need not be.
+    `widths` are upper bounds of the numbers of new tokens in each group; rows beyond the last form one more group. With
+    `widths` None all rows of a group have equally many. A group's number of keys is rounded up to `round_to`.
+    With `slots`, a group with at least half that many rows takes in the other rows of the cache as padding, so that
+    keys and values are read in place. Padding is expensive beyond the last of `widths`: there a group must be full.
+    With `ahead`, possible choices are read along with the state, not in passes of their own.
+    With `coarse`, all sizes of a pass are rounded up to a few values, so that its shapes repeat (`recorded.py`); the
+    number of keys to no more than `columns`, unless more are needed.
     """
 
     widths: tuple[int, ...] | None
@@ -41,7 +41,7 @@ class Grouping:
     columns: int = 0
 
     def keys(self, length: int) -> int:
-        """How many keys a group reads whose longest row has `length`; the next three round up other numbers."""
+        """How many keys a group reads if its longest row has `length`; the next three methods round up other sizes."""
         exact = -(-length // self.round_to) * self.round_to
         return max(exact, min(self.columns, round_up(length, self.round_to, 4))) if self.coarse else exact
 
@@ -58,7 +58,7 @@ class Grouping:
         return round_up(count, 1, 1) if self.coarse else count
 
     def filled_up(self, rows: int, longest: int) -> int | None:
-        """All rows of the cache, where a group of `rows` with at most `longest` new tokens is filled up to them."""
+        """Number of cache rows if a group of `rows` with at most `longest` new tokens is filled up to them, or None."""
         if self.slots is None or self.widths is None:
             return None
         least = self.slots if longest > self.widths[-1] else self.slots / 2
@@ -66,35 +66,35 @@ class Grouping:
 
 
 def round_up(number: int, least: int, steps: int) -> int:
-    """`number` rounded up so that there are at most `steps` between powers of two, each a multiple of `least`.
+    """`number` rounded up to one of at most `steps` values between powers of two, each a multiple of `least`.
 
-    Both are powers of two.
+    `least` and `steps` are powers of two.
     """
     step = max(least, (1 << (number - 1).bit_length()) // (2 * steps))
     return -(-number // step) * step
 
 
-SHORT = 48  # new tokens of a row beyond which it stands apart on a GPU
+SHORT = 48  # rows with more new tokens than this form a group of their own on a GPU
 
 # On a CPU arithmetic takes time, so there is little padding. On a GPU each call does, whatever its size, and so does a
-# copy of keys, so what may have to be read soon is read at once. Torch's kernel wants masks whose length is a multiple
-# of 8, or copies them in every layer.
+# copy of keys, so what may be needed soon is read at once. Torch's kernel wants masks whose length is a multiple of 8,
+# and otherwise copies them in every layer.
 ON_CPU = Grouping((6, 12, 18, 24, 40))
 ON_GPU = Grouping((SHORT,), round_to=64, ahead=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """N new tokens: those of one row after those of another, a row's tree behind its text."""
+    """N new tokens, row after row, each row's tree after its text."""
 
     tokens_5N: torch.Tensor  # the five below, which are its rows
     ids_N: torch.Tensor
     rows_N: torch.Tensor
     columns_N: torch.Tensor  # of the cache, where they are written
     places_N: torch.Tensor  # in their text
-    order_N: torch.Tensor  # which of all that the groups hold, padding included, each one is
+    order_N: torch.Tensor  # each token's index among all that the groups hold, padding included
     groups: tuple[Group, ...]
-    count: int  # of the N; the others repeat the first one, to fill the pass up
+    count: int  # how many of the N are real; the others repeat the first one to fill up the pass
     coarse: bool  # may another pass have the same shapes?
 
     def tensors(self) -> list[torch.Tensor]:
@@ -112,9 +112,9 @@ def plan_pass(
     device: torch.device,
     grouping: Grouping = ON_CPU,
 ) -> Pass:
-    """The pass that reads ids[i] behind the before[i] tokens of rows[i], and trees[i] behind these.
+    """The pass that reads ids[i] after the before[i] tokens of rows[i], and trees[i] after these.
 
-    Of a text each token sees all before it, of a tree the text and what stands above it. A row has at least one token.
+    A token of a text sees all before it, one of a tree sees the text and its ancestors. A row has at least one token.
     """
     texts, starts, cache_rows = (np.array(numbers) for numbers in ([len(new) for new in ids], before, rows))
     sizes = texts
@@ -135,7 +135,7 @@ def plan_pass(
     kinds = sizes if grouping.widths is None else np.searchsorted(grouping.widths, sizes)
     for kind in np.unique(kinds):
         part_B = np.flatnonzero(kinds == kind)
-        # what stands in each row of the group; -1 only fills it up: the first token of the pass, beside any keys
+        # what each row of the group holds; -1 only fills up: the first token of the pass, with any keys
         given_B, rows_B = part_B, cache_rows[part_B]
         every = grouping.filled_up(len(part_B), int(sizes[part_B].max()))
         if every is not None:
@@ -172,7 +172,7 @@ def plan_pass(
     given_N = np.array([token for new in ids for token in new])
     of_tokens = np.stack([given_N, np.repeat(cache_rows, sizes), columns_N, places_N, counted_N])
     count = len(given_N)
-    # what fills up writes the first token's key once more: the same numbers to the same place
+    # tokens that fill up write the first token's key again: the same numbers to the same place
     filled = np.append(np.arange(count), np.zeros(grouping.tokens(count, int(sizes.max())) - count, np.int64))
     tokens_5N = torch.from_numpy(of_tokens[:, filled]).to(device)  # one copy to a GPU, not five
     ids_N, rows_N, columns_N, places_N, order_N = tokens_5N.unbind()
@@ -193,8 +193,8 @@ def _seen_of_trees(
     trees: Sequence[TokenTree | None],
     device: torch.device,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same, the places (B, 1, length), where trees begin at the columns `ends_B`."""
-    # as if tokens of a tree saw its text alone; what else they see are few pairs, which travel faster than a mask
+    """The same with trees that begin at the columns `ends_B`; here the places are (B, 1, length)."""
+    # first as if tokens of a tree saw only the text; the few other pairs travel to a GPU faster than a mask
     seen_BnL, key_places = _seen(np.minimum(starts_B[:, None] + step_Bn, ends_B[:, None] - 1), length, device)
     n, no = step_Bn.shape[1], TokenTree((), (), ())
     some = [tree or no for tree in trees]

@@ -18,23 +18,23 @@ from grue.types import Turn
 
 
 class Policy(Protocol):
-    """A language model that acts. Training finds the same log-probs again from the branches of its decisions."""
+    """A language model that acts. Training recomputes the same log-probs from the branches of its decisions."""
 
     model: PolicyModel
     encoder: Encoder
     needs_actions: bool  # the game must list its valid actions
 
     def room(self, actions: Sequence[str]) -> int:
-        """Tokens that a decision may need behind the observation."""
+        """Tokens that a decision may need after the observation."""
 
     def act(self, engine: Engine, queries: Sequence[Query], decoding: Decoding) -> list[Decision]:
-        """A finished decision for each query, once what it has unread is fed.
+        """A finished decision for each query, after its unread ids have been fed.
 
         Greedy decoding, too, reports log-probabilities at the temperature of `decoding`.
         """
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
-        """What would have to be decided to do what a teacher did."""
+        """The decisions by which the policy would do what a teacher did."""
 
     def weigh(self, turn: Turn, ids: Sequence[int], temperature: float) -> list[tuple[str, float]]:
         """The probability of each valid action at a turn of the segment `ids`, likeliest first."""

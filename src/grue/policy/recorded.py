@@ -1,9 +1,9 @@
-"""Small forward passes of a GPU that come again are captured as CUDA graphs, and then started by one call.
+"""Small forward passes that repeat on a GPU are captured as CUDA graphs, and then started by a single call.
 
-Python takes some 15 ms to start the hundreds of kernels of a pass, whatever they have to do. For a few games at once,
+Python takes some 15 ms to start the hundreds of kernels of a pass, however little they do. For a few games at once,
 or for a single token of each in `write` and `think`, the GPU waits for that most of the time. A graph reads and writes
-the memory that it was captured with. So what a new pass reads is copied there first, and a graph is of no use once the
-cache has moved.
+the memory that it was captured with. So the inputs of a new pass are copied there first, and a graph is useless once
+the cache has moved.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from torch import nn
 from grue.policy.passes import SHORT, Pass
 
 MOST_TOKENS = 2_048  # of a pass: with more, a GPU computes for longer than Python takes to start it
-WORTH = 6  # times that a pass is met before it is captured, which takes longer than starting it
+WORTH = 6  # times that a pass must occur before it is captured, which takes longer than starting it
 MOST_BYTES = 2**29  # of what all graphs read and write beside the cache
 
 Read = Callable[[Pass], torch.Tensor]  # hidden states (N, hidden)
-# runs a function; gives how to do the same again, and where the result is written
+# runs a function; returns a function that replays it, and where the result is written
 Capture = Callable[[Callable[[], torch.Tensor]], tuple[Callable[[], object], torch.Tensor]]
 
 
@@ -43,7 +43,7 @@ class _Graph:
 
 
 class Recorder:
-    """Reads passes of `decoder` as it is told, and by graphs where shapes repeat. Where capturing fails it gives up."""
+    """Runs passes of `decoder` with a given function, or by graphs if shapes repeat. Gives up if capturing fails."""
 
     def __init__(self, decoder: nn.Module, capture: Capture) -> None:
         self._decoder, self._capture = decoder, capture
@@ -55,16 +55,16 @@ class Recorder:
         self.replays = 0  # passes so far that a graph has read
 
     def clear(self) -> None:
-        """The memory that graphs use is no longer what it was."""
+        """Drop all graphs: the memory that they use has changed."""
         self._graphs.clear()
         self._met.clear()
 
     def takes(self, sizes: Sequence[int]) -> bool:
-        """Might a pass of rows with so many new tokens be captured? Where games begin, hardly two are alike."""
+        """Might a pass with these numbers of new tokens be captured? When games begin, hardly two passes are alike."""
         return not self._failed and max(sizes) <= SHORT and sum(sizes) <= MOST_TOKENS
 
     def __call__(self, whole: Pass, read: Read) -> torch.Tensor:
-        """What `read` would give, hidden states (N, hidden), to be used before the next pass."""
+        """What `read` would return, hidden states (N, hidden); valid until the next pass."""
         key = (self._setting(), *(tensor.shape for tensor in whole.tensors()))
         if key not in self._graphs and not (self._is_worth(key, whole) and self._make(key, whole, read)):
             return read(whole)
@@ -77,13 +77,13 @@ class Recorder:
         return graph.hidden_NH
 
     def _setting(self) -> Hashable:
-        """Where the weights are, and what is done beside them: a graph knows no other."""
+        """The addresses of the weights and the state of the adapter: a graph is valid only for these."""
         adapter = self._adapter
         beside = None if adapter is None else (adapter.disable_adapters, adapter.merged, tuple(adapter.active_adapters))
         return tuple(weight.data_ptr() for weight in self._weights), self._decoder.training, beside
 
     def _is_worth(self, key: Hashable, whole: Pass) -> bool:
-        """Will it come again? One in which each row has a single token will: something is being written."""
+        """Will it repeat? A pass with a single token in each row will: something is being written."""
         self._met[key] += 1
         single = all(group.tokens_Bn.shape[1] == 1 for group in whole.groups)
         return not self._failed and (single or self._met[key] >= WORTH)
@@ -91,7 +91,7 @@ class Recorder:
     def _make(self, key: Hashable, whole: Pass, read: Read) -> bool:
         try:
             replay, hidden_NH = self._capture(lambda: read(whole))
-        except RuntimeError:  # whatever it was, the pass itself will tell if it matters
+        except RuntimeError:  # whatever it was: if it matters, running the pass itself will raise it
             self._failed = True
             return False
         self._graphs[key] = _Graph(whole.tensors(), replay, hidden_NH)
@@ -114,7 +114,7 @@ def cuda_graphs(decoder: nn.Module, device: torch.device) -> Capture:
         with _one_at_a_time, torch.cuda.device(device):
             if _asks_the_gpu(decoder, run):
                 raise RuntimeError("passes that ask the GPU for numbers cannot be captured")
-            if not alive:  # torch takes no pool again that no graph uses any more
+            if not alive:  # torch does not reuse a pool that no graph uses any more
                 pool = torch.cuda.graph_pool_handle()
             graph, stream, current = torch.cuda.CUDAGraph(), _stream(device), torch.cuda.current_stream()
             stream.wait_stream(current)
@@ -135,7 +135,7 @@ def cuda_graphs(decoder: nn.Module, device: torch.device) -> Capture:
 def _asks_the_gpu(decoder: nn.Module, run: Callable[[], torch.Tensor]) -> bool:
     """Do its kernels depend on numbers that only the GPU knows, as with mixtures of experts or 8-bit outliers?
 
-    That is tried out, once: a capture that fails leaves torch 2.11's allocator unable to free memory.
+    Tested once by running it, since a failed capture leaves torch 2.11's allocator unable to free memory.
     """
     if decoder not in _asking:
         before = torch.cuda.get_sync_debug_mode()

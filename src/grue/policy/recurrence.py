@@ -1,8 +1,8 @@
-"""Recurrent layers in a ragged pass: padding that no state notices, and chunks no longer than what is read.
+"""Recurrent layers in a ragged pass: padding that leaves states unchanged, and chunks no longer than what is read.
 
 What a layer forgets and writes at a token is decided by gates that a projection gives: sigmoid and softplus of them in
 a gated delta rule (Yang et al. 2024, arXiv:2412.06464), the softplus of a step size in Mamba-2 (Dao and Gu 2024,
-arXiv:2405.21060). At minus infinity nothing is forgotten and nothing written: behind padding a state is what it was.
+arXiv:2405.21060). At minus infinity nothing is forgotten and nothing written: padding leaves a state unchanged.
 Short convolutions have no gates; for them `StateLayer` keeps what came last before the padding.
 """
 
@@ -17,7 +17,7 @@ import torch
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# projections that give nothing but gates, by the model_type of a decoder; () for layers that only have convolutions
+# projections whose outputs are all gates, by the model_type of a decoder; () for layers that only have convolutions
 _GATES: dict[str, tuple[str, ...]] = {
     "lfm2": (),
     "lfm2_moe": (),
@@ -28,7 +28,7 @@ _GATES: dict[str, tuple[str, ...]] = {
 }
 # Mamba-2: the last columns of `in_proj` are step sizes, one for each head
 _STEPS = frozenset({"bamba", "falcon_h1", "granitemoehybrid", "mamba2", "nemotron_h", "zamba2"})
-_DELTA_CHUNK = 64  # tokens that transformers' own form of the delta rule takes together, however few there are
+_DELTA_CHUNK = 64  # tokens that transformers' own version of the delta rule processes together, however few there are
 
 
 class Recurrence:
@@ -44,7 +44,7 @@ class Recurrence:
         if kind in _STEPS:
             self._gates = {layer.in_proj: layer.num_heads for layer in layers}
             self._stepping = layers
-            # a least step size would move a state at padding
+            # a minimum step size above 0 would change a state at padding
             self.pads = all(layer.time_step_limit[0] == 0 for layer in layers)
         elif kind in _GATES:
             self._gates = {getattr(layer, name): None for layer in layers for name in _GATES[kind]}
@@ -53,10 +53,10 @@ class Recurrence:
 
     @contextmanager
     def reading(self, tokens: int, real_BL: torch.Tensor | None, *, on_cpu: bool) -> Iterator[dict[str, Any]]:
-        """Within, a pass over `tokens` of each row moves states by those that are real (None: all) alone.
+        """Inside, a pass over `tokens` of each row advances states by the real ones only (None: all are real).
 
-        Yields what the decoder is to be given for it. On a CPU chunks are no longer than the pass: a short one would
-        cost as much as one of a whole chunk.
+        Yields extra arguments for the decoder. On a CPU chunks are no longer than the pass: otherwise a short pass
+        would cost as much as a whole chunk.
         """
         given: dict[str, Any] = {}
         with ExitStack() as undo:

@@ -1,8 +1,8 @@
-"""The `score` policy: a softmax over whole valid actions of what the model thinks of each (GLAM, TWOSOME).
+"""The `score` policy: a softmax over the model's scores of whole valid actions (GLAM, TWOSOME).
 
 The score of an action is the log-probability of its text over the whole vocabulary: summed (Carta et al. 2023, GLAM),
 or the mean per token or per word (Tan et al. 2024, TWOSOME), since sums favour short actions. All actions of a state
-are one tree that shares the cache of the prefix, read in one pass.
+form one tree that shares the cache of the prefix and is read in one pass.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ScorePolicy:
         return hidden_NH[torch.tensor(state_places(trees), device=hidden_NH.device)], scores_BC
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
-        """The one branch, among all valid actions, that a teacher took behind the id at `state_position`."""
+        """The one branch, among all valid actions, that a teacher took after the id at `state_position`."""
         if len(actions) == 1:
             return Lesson(self.encoder.action(action))
         branch = Branch(state_position, tuple(range(len(actions))), actions.index(action))
@@ -92,7 +92,7 @@ class ScorePolicy:
 
 
 def _parts(decisions: Sequence[Decision]) -> list[list[Decision]]:
-    """Those that read similarly much, few enough of them for one pass."""
+    """The decisions in parts that read similar numbers of tokens, each small enough for one pass."""
     sizes = [len(d.query.unread) + len(candidate_tree(d.candidates).tokens) for d in decisions]
     parts: list[list[Decision]] = []
     widest = 0

@@ -40,7 +40,7 @@ class ThinkPolicy:
         return decisions
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
-        """A teacher says no thoughts: an empty one is context, and only the action is learnt."""
+        """A teacher gives no thoughts: an empty one is context, and only the action is learnt."""
         silence = self.encoder.after_thought(())
         found = self._choose.lesson(actions, action, state_position + len(silence))
         return Lesson(silence + found.ids, found.branches, thought_ids=len(silence))

@@ -1,4 +1,4 @@
-"""Whole actions as one tree of tokens, so that all of them can be read in one pass behind a shared prefix."""
+"""Whole actions as one tree of tokens, so that all of them can be read in one pass after a shared prefix."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Row = tuple[Sequence[int], Sequence[tuple[int, tuple[Candidate, ...]]]]
 
 @dataclass(frozen=True, slots=True)
 class TokenTree:
-    """Tokens in an order in which parents come first. Index -1 stands for the state, the last token of the prefix."""
+    """Tokens ordered so that parents come first. Index -1 means the state, the last token of the prefix."""
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     depths: tuple[int, ...]  # 0 for tokens that follow the state
 
     def seen(self) -> NDArray[np.bool_]:
-        """(n, n): a token sees itself and what stands above it. Not to be written to."""
+        """(n, n): a token sees itself and its ancestors. Do not write to it."""
         return _seen(self.parents)
 
     def sights(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -36,7 +36,7 @@ class TokenTree:
 
 @dataclass(frozen=True, slots=True)
 class CandidateTree(TokenTree):
-    """The last token of a candidate is not part of the tree: nothing is read behind it."""
+    """The last token of a candidate is not part of the tree: nothing is read after it."""
 
     paths: tuple[tuple[int, ...], ...]  # for each candidate, where each of its tokens is predicted: -1 or an index
 
@@ -58,7 +58,7 @@ def _sights(parents: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def state_places(trees: Sequence[TokenTree]) -> list[int]:
-    """Where a look ahead gives the state before each of `trees`, whose tokens follow it."""
+    """Where a look-ahead's output holds the state before each of `trees`, whose tokens follow it."""
     return list(accumulate((1 + len(tree.tokens) for tree in trees[:-1]), initial=0))
 
 
@@ -89,7 +89,7 @@ def _tree(candidates: tuple[tuple[int, ...], ...]) -> CandidateTree:
 
 
 def flat_paths(turns: Sequence[Sequence[Candidate]]) -> Paths:
-    """The paths of the candidates of several turns, whose states are counted through: a turn's own, then its tree's."""
+    """The paths of the candidates of several turns, with states numbered through: a turn's own, then its tree's."""
     paths: list[tuple[int, int, int]] = []
     places: list[tuple[int, int, float]] = []
     first = 0
@@ -112,7 +112,7 @@ def flat_paths(turns: Sequence[Sequence[Candidate]]) -> Paths:
 
 
 def lay_out(rows: Sequence[Row]) -> tuple[NDArray[np.int64], Trees]:
-    """(ids (B, L), what a forward pass needs to know of them) of rows (text, [(state, candidates)] of its turns)."""
+    """(ids (B, L), what a forward pass must know about them) for rows of (text, [(state, candidates) per turn])."""
     turns = [(row, *turn) for row, (_, answered) in enumerate(rows) for turn in answered]
     trees = [candidate_tree(candidates) for _, _, candidates in turns]
     sizes = [len(text) for text, _ in rows]
@@ -121,7 +121,7 @@ def lay_out(rows: Sequence[Row]) -> tuple[NDArray[np.int64], Trees]:
     length = max(sizes)
     ids = np.zeros((len(rows), length), dtype=np.int64)
     places = np.zeros((len(rows), length), dtype=np.int64)
-    seen = np.tile(np.tri(length, dtype=np.bool_), (len(rows), 1, 1))  # padding sees what it likes: nobody reads it
+    seen = np.tile(np.tri(length, dtype=np.bool_), (len(rows), 1, 1))  # whatever padding sees is never read
     ends = [len(text) for text, _ in rows]
     for row, (text, _) in enumerate(rows):
         ids[row, : len(text)] = text

@@ -25,20 +25,20 @@ LOOK = 32  # tokens of a trie that are read ahead; what lies beyond takes anothe
 
 
 class AlikeError(ModelError):
-    """A game lists actions that are the same, or one the beginning of another, once they are encoded."""
+    """A game lists actions that, once encoded, are equal or of which one is the beginning of another."""
 
 
 class Node:
     """A trie node. `action` is set where an action ends (always a leaf: actions end with a newline).
 
-    `only` is set where one action alone lies under it: (the rest of its ids, the action).
+    `only` is set if exactly one action lies under it: (the rest of its ids, the action).
     Children are made when they are first asked for: most of a trie is never walked.
     """
 
     __slots__ = ("_depth", "_groups", "_nodes", "action", "only", "tokens")
 
     def __init__(self, paths: Sequence[Path] = (), depth: int = 0) -> None:
-        """The node under which all of `paths` lie, which have their first `depth` ids in common."""
+        """The node above all of `paths`, which have their first `depth` ids in common."""
         groups: dict[int, list[Path]] = {}
         self.action: str | None = None
         for path in paths:
@@ -52,19 +52,19 @@ class Node:
         self._nodes: dict[int, Node] = {}
 
     def child(self, index: int) -> Node:
-        """The child behind tokens[index]."""
+        """The child that tokens[index] leads to."""
         found = self._nodes.get(index)
         if found is None:
             found = self._nodes[index] = Node(self._groups[self.tokens[index]], self._depth + 1)
         return found
 
     def longest(self) -> int:
-        """Ids of the longest way down from here."""
+        """Number of ids on the longest path down from here."""
         ends = (len(ids) for group in self._groups.values() for ids, _ in group)
         return max(ends, default=self._depth) - self._depth
 
     def shared(self) -> list[int]:
-        """Places of the children under which several actions lie, and so a choice."""
+        """Indices of the children that lead to several actions, and so to a choice."""
         return [index for index, token in enumerate(self.tokens) if len(self._groups[token]) > 1]
 
     @property
@@ -77,7 +77,7 @@ def build_trie(actions: Sequence[str], encode: Callable[[str], Sequence[int]]) -
     """The trie of `actions`, each encoded by `encode`. Raises AlikeError where two actions cannot be told apart."""
     paths = [(tuple(encode(action)), action) for action in actions]
     ordered = sorted(ids for ids, _ in paths)
-    for ids, following in pairwise(ordered):  # after sorting, a sequence stands directly before those that it begins
+    for ids, following in pairwise(ordered):  # after sorting, a sequence comes directly before those that begin with it
         if following[: len(ids)] == ids:
             one, other = [action for found, action in paths if found in (ids, following)][:2]
             raise AlikeError(
@@ -89,10 +89,10 @@ def build_trie(actions: Sequence[str], encode: Callable[[str], Sequence[int]]) -
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What to read of the trie under `root` so that each choice in it is known: K nodes at which something is chosen.
+    """What to read of the trie under `root` to know each choice in it: K nodes at which something is chosen.
 
-    `nodes`: the place of each among the K. It is predicted at read_K, 0 for the state and 1 + i for token i of `tree`;
-    its children are in children_KC, behind which -1 pads.
+    `nodes`: the index of each among the K. It is predicted at read_K, 0 for the state and 1 + i for token i of `tree`;
+    its children are in children_KC, padded with -1.
     """
 
     root: Node
@@ -103,7 +103,7 @@ class Choices:
 
 
 def choices(root: Node, most: int) -> Choices:
-    """Those that at most `most` tokens behind the state tell, the ones near the root first."""
+    """The choices that can be read from at most `most` tokens after the state, those near the root first."""
     tokens: list[int] = []
     parents: list[int] = []
     depths: list[int] = []
@@ -153,12 +153,12 @@ class TrieCache:
         return self._known(actions).longest
 
     def choices(self, actions: tuple[str, ...]) -> Choices:
-        """What a look ahead has to read."""
+        """What a look-ahead must read."""
         return self._known(actions).choices
 
 
 class _Known:
-    """A trie, and what is made of it once."""
+    """A trie, and what is computed from it once."""
 
     def __init__(self, root: Node) -> None:
         self.root = root

@@ -45,7 +45,7 @@ def candidate_weights(model: PolicyModel, candidates: Sequence[Candidate], prefi
 
 
 def _one_by_one(model: PolicyModel, candidates: Sequence[Candidate], prefix: Sequence[int]) -> torch.Tensor:
-    """The same with a row of its own for each action, for models that read no trees."""
+    """The same with a row of its own for each action, for models that cannot read trees."""
     device = next(model.parameters()).device
     tokens = [(row, place, token) for row, one in enumerate(candidates) for place, token in enumerate(one.ids)]
     row_P, place_P, token_P = torch.tensor(tokens, device=device).T

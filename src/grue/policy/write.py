@@ -1,4 +1,4 @@
-"""The `write` policy: free text up to a newline. A reply that is no valid action is a turn too, marked invalid."""
+"""The `write` policy: free text up to a newline. A reply that is not a valid action is a turn too, marked invalid."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def write_lines(
     decoding: Decoding,
     most: int,
 ) -> None:
-    """Draw tokens for each decision until one ends its line, at most `most`. The last ones are not fed."""
+    """Draw tokens for each decision until one ends its line, at most `most`. The last token of each is not fed."""
     writing = list(decisions)
     for count in range(1, most + 1):
         _write_token(model, writing, hidden_BH, decoding)

@@ -33,7 +33,7 @@ class Transcript:
     valid: tuple[bool, ...]  # False: the game did not list the action; such steps are not learned
     won: bool
     game: str = "cookingworld"
-    listed: tuple[str, ...] = ()  # the valid actions at the start, where things are told by them
+    listed: tuple[str, ...] = ()  # the valid actions at the start, if they tell which things there are
 
 
 def read_corpus(path: Path) -> list[Transcript]:
@@ -61,8 +61,8 @@ class Recording:
     def of(self, name: str, games: int, recorded: Callable[[int], Iterator[Transcript]]) -> list[Transcript]:
         """The first `games` transcripts of the corpus `name`, fewer where the engine could not play some.
 
-        `recorded` makes the transcripts behind a seed, in the order of their seeds, so a recording that was stopped, or
-        was of fewer games, goes on behind its last one.
+        `recorded` makes the transcripts after a seed, in the order of their seeds, so a recording that was stopped, or
+        had fewer games, continues after its last one.
         """
         path = self.folder / f"{name}.jsonl"
         done = read_corpus(path)
@@ -91,7 +91,7 @@ def with_noise(
 ) -> tuple[list[str], list[bool]]:
     """`plan` with random ones of the `listed` actions put in between, and which of the steps are the plan's own.
 
-    What they break is found by playing it.
+    Whether they break the plan is found by playing it.
     """
     actions: list[str] = []
     own: list[bool] = []
@@ -153,7 +153,7 @@ def augment(transcript: Transcript, rng: random.Random, *, original: float = 0.2
     """The transcript with other names for its things; a share `original` is left alone.
 
     Foods of CookingWorld are exchanged, in a share `invented` partly for invented ones. In the other families whose
-    folds differ in names things get made-up words, and quantities are drawn anew.
+    folds differ in names things get made-up words, and quantities are drawn again.
     """
     draw = rng.random()
     if draw < original:

@@ -1,6 +1,6 @@
-"""Gold play of the other families of TextWorldExpress, so that the base knows how each is written and what is done.
+"""Gold play of the other families of TextWorldExpress, so that the base knows the texts and actions of each.
 
-Sorting has the largest part: numbers are compared nowhere else, and it takes thousands of games to see that they are.
+Sorting has the largest part: numbers are compared nowhere else, and learning that takes thousands of games.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from grue.games.words import LARGEST
 from grue.pretrain.corpus import Recording, Transcript, follow, transcribe
 
 LIMIT = 40
-NUMBERS = tuple(str(number) for number in range(1, LARGEST + 1))  # the quantities of sorting: a token each
+NUMBERS = tuple(str(number) for number in range(1, LARGEST + 1))  # the quantities of sorting: one token each
 
 # family: (share of the games, its sizes)
 FAMILIES: dict[str, tuple[float, tuple[str, ...]]] = {

@@ -1,4 +1,4 @@
-"""How well a base foretells the moves of games it has not read: half a minute, before a run of many."""
+"""How well a base predicts the moves of games it has not read: a half-minute check before a long run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 LIMIT = 16  # in the header of every game
 GAMES = 300
-FIRST_GAME = 500_000  # of the pretrain fold: far behind what the phases read
+FIRST_GAME = 500_000  # of the pretrain fold: far beyond what the phases read
 FIRST_SHUFFLED_GAME = 400_000
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Of the valid actions in games that nothing was learned from."""
+    """Results on the valid actions in games that nothing was learned from."""
 
     loss: float  # nats an action
     accuracy: float  # share of their tokens that are ranked first, 0..1

@@ -76,7 +76,7 @@ def unread_games(games: int, recording: Recording) -> dict[str, list[Transcript]
 def measure(
     model: PreTrainedModel, encoder: Encoder, unread: Mapping[str, Sequence[Transcript]], phase: str, say: Progress
 ) -> dict[str, dict[str, float]]:
-    """How well `model` foretells the `unread` games after `phase`, said and returned."""
+    """How well `model` predicts the `unread` games after `phase`, printed and returned."""
     from grue.pretrain.heldout import held_out
 
     found = {}
@@ -128,7 +128,7 @@ def main(
         second = replace(first, learning_rate=1e-3, warmup_steps=50, seed=1)
         encoder = Encoder(tokenizer)
         learn = partial(train, tokenizer=tokenizer, say=say, interrupt=interrupt)
-        # other families here cost much of what it learns
+        # mixing in other families here would cost much of what it learns
         model = learn(gold, out=None, recipe=first, checkpoints=out / "first")
         found = measure(model, encoder, unread, "first", say)
         model = learn(shuffled + others, out=out / "base", recipe=second, checkpoints=out / "second", start=model)

@@ -1,6 +1,6 @@
 """Train the embedded base from scratch on transcripts: next-token loss, actions weighted above observations.
 
-A training that was stopped goes on from its last checkpoint and ends with the weights of one that was not.
+A training that was stopped resumes from its last checkpoint and ends with the same weights as one that was not.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Recipe:
     weight_decay: float = 0.05
     warmup_steps: int = 100
     observation_weight: float = 0.2  # loss weight of observation tokens; action tokens have 1
-    observation_share: float = 0.5  # of the observation tokens of a batch are scored, with twice the weight
+    observation_share: float = 0.5  # share of the observation tokens of a batch that are scored, with twice the weight
     hidden: int = 256
     layers: int = 4
     heads: int = 8
@@ -127,7 +127,7 @@ def loss_of(
     """Weighted mean loss, and plain mean loss on action tokens (nats). Attention is causal: padding needs no mask."""
     with own_attention(model.get_decoder()):
         hidden_BTH = model.get_decoder()(input_ids=ids_BT, use_cache=False).last_hidden_state[:, :-1]
-    scored_BT = weights_BT[:, 1:] > 0  # logits of the others are not worth their time
+    scored_BT = weights_BT[:, 1:] > 0  # logits of the others would be wasted time
     targets, weights = ids_BT[:, 1:][scored_BT], weights_BT[:, 1:][scored_BT]
     logits = model.get_output_embeddings()(hidden_BTH[scored_BT])
     loss = F.cross_entropy(logits.float(), targets, reduction="none")
@@ -155,7 +155,7 @@ def train(
     """Train on from the last checkpoint below `checkpoints`, if there is one, and save the base under `out`, if given.
 
     `start`: a model to begin with; None begins with random weights. Errors: CheckpointError where the checkpoint was
-    made with other settings, TrainingError for a loss that is no number, Interrupted when asked to stop.
+    made with other settings, TrainingError for a loss that is not finite, Interrupted when asked to stop.
     """
     encoder = Encoder(tokenizer)
     read = {"transcripts": len(transcripts), "tokenizer": encoder.fingerprint}
@@ -181,7 +181,7 @@ def train(
 
 
 class _Work:
-    """The model, its optimiser, and how far they are."""
+    """The model, its optimiser, and how far training has come."""
 
     def __init__(self, model: PreTrainedModel, recipe: Recipe, read: dict[str, Any]) -> None:
         self.model, self.recipe, self.step = model, recipe, 0
@@ -208,7 +208,7 @@ class _Work:
         if not math.isfinite(value := loss.item()):
             raise TrainingError(
                 f"the loss of pretraining step {self.step + 1} is {value}",
-                hint="pretrain again with less learning rate",
+                hint="pretrain again with a lower learning rate",
             )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -225,7 +225,7 @@ class _Work:
 
     @torch.no_grad()
     def resume(self, folder: Path) -> None:
-        """Take over the last checkpoint, if there is one."""
+        """Load the last checkpoint, if there is one."""
         newest = checkpoint.latest_valid(folder)
         if newest is None:
             return
@@ -235,7 +235,7 @@ class _Work:
             was, now = stored.state.get(odd[0]), self.settings[odd[0]]
             raise CheckpointError(
                 f"{newest} was made with {odd[0]}={was}, not {now}",
-                hint="give another --out, or the settings of before",
+                hint="give another --out, or use the previous settings",
             )
         for name, parameter in self.model.named_parameters():
             parameter.copy_(stored.tensors["model"][name])
@@ -256,7 +256,7 @@ def _all_batches(
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Weights as bfloat16-rounded float32 would be 13 MB; stored as bfloat16 they are half of it."""
+    """Save in bfloat16: the rounded weights would take 13 MB as float32, and take half of that this way."""
     from copy import deepcopy
 
     from transformers.utils import logging as hf_logging

@@ -1,7 +1,7 @@
-"""The pieces of a tokenizer's chat template that stand between what the game says and what the policy answers.
+"""The pieces of a tokenizer's chat template that go between what the game says and what the policy answers.
 
-A chat is as append-only as a plain transcript: every answer stands behind the very text behind which it was written.
-Templates that show past answers in another form (Qwen 3 drops their thoughts) are asked for the form of the last one.
+A chat is append-only, like a plain transcript: every answer follows exactly the text after which it was written. Some
+templates show past answers in another form (Qwen 3 drops their thoughts): we keep the form of the latest answer.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _THOUGHT, _CLOSED = "<think>", "</think>"
 _SAID, _DONE, _NEXT = "the-first-message", "the-first-answer", "the-second-message"
-# what templates ask for beyond messages: no thoughts of their own, and a date that is the same on every day
+# variables that templates read besides the messages: no thoughts of their own, and a date that never changes
 _DAY = datetime(2024, 7, 26)
 _OPTIONS: dict[str, Any] = {"tokenize": False, "enable_thinking": False, "date_string": f"{_DAY:%d %b %Y}"}
-# other templates call strftime_now(format), which asks the clock: a macro of the same name hides it. The newline is
-# taken away with the block before it, so what follows is read as at the beginning of a template
+# other templates call strftime_now(format), which reads the clock: a macro of the same name replaces it. The newline
+# is removed with the block before it, so the rest is parsed as if it began the template
 _DATES = {code: _DAY.strftime(f"%{code}") for code in "aAbBdjmyYHIMSp"}
 _DATES |= {
     "F": f"{_DAY:%Y-%m-%d}",
@@ -56,7 +56,7 @@ def chat_pieces(tokenizer: PreTrainedTokenizerBase) -> ChatPieces:
             template = _CLOCK + template
         options = {**_OPTIONS, "chat_template": template, "add_generation_prompt": True}
         opened, longer = (str(tokenizer.apply_chat_template(chat, **options)) for chat in (first, later))
-    except Exception as error:  # a template is a program of a stranger: it may raise anything
+    except Exception as error:  # a template is third-party code: it may raise anything
         raise ModelError(
             f"the chat template of {name!r} fails: {error}", hint="set policy.template=plain, or another model.name"
         ) from error
@@ -67,9 +67,9 @@ def chat_pieces(tokenizer: PreTrainedTokenizerBase) -> ChatPieces:
         raise ModelError(
             f"the chat template of {name!r} cannot be cut into messages and answers", hint="set policy.template=plain"
         )
-    given = earlier.partition(_SAID)[2]  # what stands before an answer that has been given
-    if given.startswith(to_assistant):  # GPT-OSS leaves it to the model to name its channel
+    given = earlier.partition(_SAID)[2]  # what comes before a past answer
+    if given.startswith(to_assistant):  # GPT-OSS lets the model name its channel
         to_assistant = given
-    if to_assistant.count(_THOUGHT) > to_assistant.count(_CLOSED):  # R1 and QwQ begin a thought in any case
+    if to_assistant.count(_THOUGHT) > to_assistant.count(_CLOSED):  # R1 and QwQ always begin a thought
         to_assistant = f"{to_assistant.rstrip()}\n\n{_CLOSED}\n\n"
     return ChatPieces(before, to_assistant, to_user)

@@ -1,8 +1,8 @@
 """The token sequence of one episode: what the policy has been shown and has done, cut into segments.
 
-Ids are only ever appended. Where what has to be shown does not continue the sequence (it no longer fits, a window moves
-on, or a list of actions is shown for the present step alone), a new segment begins. The task and the present
-observation are always whole.
+Ids are only ever appended. If the next observation cannot continue the sequence (it no longer fits, a window moves on,
+or a list of actions is shown for the current step alone), a new segment begins. The task and the current observation
+are always whole.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class History:
         return (*self._finished, Segment(tuple(self.ids)))
 
     def show(self, observation: Observation, room: int = 0) -> None:
-        """Append an observation, so that `room` more tokens fit. ModelError where it cannot be shown whole."""
+        """Append an observation, so that `room` more tokens fit. ModelError if it cannot be shown whole."""
         self._now = observation
         if window := self._encoder.prompt.history:
             past = self._past[-window:]
@@ -56,7 +56,7 @@ class History:
         self._begin(whole, room)
 
     def act(self, ids: Sequence[int], fed: int = 0) -> None:
-        """Append what the policy did, of which the engine has seen the first `fed` ids."""
+        """Append the ids of what the policy did; the engine has already seen the first `fed` of them."""
         assert self._now is not None
         self.ids += ids
         self.seen += fed
@@ -74,7 +74,7 @@ class History:
             )
 
     def _render(self, past: Sequence[tuple[Observation, tuple[int, ...]]]) -> list[int]:
-        """The task, past steps, and the present observation."""
+        """The task, past steps, and the current observation."""
         assert self._now is not None
         ids = list(self._task)
         for number, (observation, done) in enumerate(past):

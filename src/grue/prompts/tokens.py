@@ -39,14 +39,14 @@ _SAMPLE = (
 
 
 class Joint(NamedTuple):
-    """Where text of the game, or of an answer, follows upon a template's."""
+    """A place where text of the game, or of an answer, follows the template's text."""
 
     ids: tuple[int, ...]  # of the template's text
-    space: str  # with which that text ends: tokenizers join it to the word behind
-    encode: Callable[[str], tuple[int, ...]]  # what follows
+    space: str  # trailing spaces of that text: tokenizers join them to the next word
+    encode: Callable[[str], tuple[int, ...]]  # encodes what follows
 
     def then(self, text: str) -> tuple[int, ...]:
-        """The ids of `text`, which stands there."""
+        """The ids of `text` at this place."""
         return self.encode(self.space + text)
 
 
@@ -54,8 +54,8 @@ class Encoder:
     """Encodes the pieces of a transcript with a Hugging Face tokenizer, plain or in its chat template.
 
     Game text can never produce special tokens: they are split out of the text before encoding. So are added tokens that
-    mark turns or parts of an answer, though their tokenizer calls them ordinary, as DeepSeek's its <｜User｜> and
-    Qwen3's its <think>.
+    mark turns or parts of an answer although the tokenizer calls them ordinary, such as DeepSeek's <｜User｜> and
+    Qwen3's <think>.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: PolicyConfig | None = None) -> None:
@@ -70,7 +70,7 @@ class Encoder:
         self._newline = self._line_end()
         self._close: tuple[int, ...] = self._newline
         self._reopen: tuple[int, ...] = ()
-        self._lead = ""  # what of the template is encoded with the user's text before it
+        self._lead = ""  # the part of the template that is encoded together with the user's text before it
         if self._chat is not None:
             self._before = self._joint(self._chat.before, first=True)
             self._lead, to_assistant = self._led(self._chat.to_assistant)
@@ -82,7 +82,7 @@ class Encoder:
 
     @property
     def fingerprint(self) -> str:
-        """Hashes of what decides a prompt's ids beside the settings, and behind a hyphen of the ids of a sample."""
+        """A hash of what besides settings decides a prompt's ids, a hyphen, and a hash of the ids of a sample."""
         template = self.tokenizer.chat_template if self._chat else None
         vocabulary = hashlib.sha256(json.dumps(self.tokenizer.get_vocab(), sort_keys=True).encode()).hexdigest()
         form: list[Any] = [FORMAT, self.prompt.template, self._chat, template, vocabulary, self._bos]
@@ -90,7 +90,7 @@ class Encoder:
             form.append(sorted(self._markers))
         joints = () if self._chat is None else (self._before, self._to_assistant, self._to_user)
         spaces = [joint.space for joint in joints]
-        if self._text.spaced or any(spaces):  # others have the prompts that they had before there were joints
+        if self._text.spaced or any(spaces):  # otherwise prompts, and so the hash, are as before joints existed
             form.append([self._text.spaced, spaces])
         if self._lead:
             form.append(self._lead)
@@ -99,7 +99,7 @@ class Encoder:
         return f"{_digest(form)}-{_digest(sample)[:16]}"
 
     def task(self, goal: str, limit: int) -> tuple[int, ...]:
-        """What stands before the first observation."""
+        """What comes before the first observation."""
         if self._chat is None:
             return self._bos + self._text.opening(render_task(goal, limit))
         return self._before.ids + self._before.then(render_task(goal, limit) + ASK[self._marker])
@@ -110,7 +110,7 @@ class Encoder:
         return str(self.tokenizer.decode(words, skip_special_tokens=True)).partition("\n")[0].strip()
 
     def closing(self, written: Sequence[int]) -> tuple[int, ...]:
-        """The ids that end an action whose text the policy wrote itself, and that it may have written already."""
+        """The ids that end an action whose text the policy wrote itself; () if it has already written them."""
         last = written[-1] if written else -1
         closed = last == self._close[-1] if self._chat else last >= 0 and self._breaks(last)
         return () if closed else self._close
@@ -130,14 +130,14 @@ class Encoder:
         return (self.after_thought(()) if self._marker == THINK else ()) + self.action(action)
 
     def _ends(self, token: int) -> bool:
-        """Does a line that the policy writes end with this token?"""
+        """Does this token end a line that the policy writes?"""
         return token in self._special or self._breaks(token)
 
     def _breaks(self, token: int) -> bool:
         return "\n" in str(self.tokenizer.decode([token]))
 
     def _observation(self, text: str, actions: tuple[str, ...] | None = None, first: bool = False) -> tuple[int, ...]:
-        """An observation up to where the policy writes. `first`: it stands in the same message as the task."""
+        """An observation up to where the policy writes. `first`: it is in the same message as the task."""
         if self._chat is None:
             return self._text.following(render_observation(text, actions, self._marker))
         scene = render_scene(text, actions) + self._lead
@@ -153,14 +153,14 @@ class Encoder:
         return said + self._close
 
     def _line_end(self) -> tuple[int, ...]:
-        """A newline behind a word: tokenizers that begin every text with a space put none there."""
+        """A newline after a word: tokenizers that begin every text with a space add none there."""
         word, line = self._text.opening("a"), self._text.opening("a\n")
         return line[len(word) :] if line[: len(word)] == word != line else self._text.opening("\n")
 
     def _joint(self, piece: str, *, first: bool = False) -> Joint:
-        """The end of a template's piece, which is `first` in the chat, and how a text behind it is encoded.
+        """The end of a template's piece, and how text after it is encoded. `first`: the piece begins the chat.
 
-        As the tokenizer does it when it reads both at once, if that can be had: its last spaces may go with the word.
+        If possible, as the tokenizer encodes both at once: the piece's trailing spaces may go with the next word.
         """
         trusted = self._trusted if first else self._trusted_behind
         for end in (piece.rstrip(" "), piece):
@@ -185,13 +185,13 @@ class Encoder:
         return (lead, rest) if moves else ("", piece)
 
     def _cut(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(ids that end an answer, ids that open the next message): cut behind the first special token, or line."""
+        """(ids that end an answer, ids that open the next message): cut after the first special token or line."""
         ends = [place for place, token in enumerate(ids) if token in self._special]
         ends += [place for place, token in enumerate(ids) if self._breaks(token)]
         if not ends:
             raise ModelError(
                 f"the chat template of {self.tokenizer.name_or_path!r} ends answers with neither a special token nor a "
-                "line",
+                "line break",
                 hint="set policy.template=plain",
             )
         return ids[: ends[0] + 1], ids[ends[0] + 1 :]
@@ -215,13 +215,13 @@ def _special_added(tokenizer: PreTrainedTokenizerBase) -> set[int]:
 
 
 def _markers(tokenizer: PreTrainedTokenizerBase, chat: ChatPieces | None) -> set[int]:
-    """Added tokens that are not called special and yet are no text: <such>, or signs of the chat such as [INST]."""
+    """Added tokens not declared special that still are not text: <such>, or chat markers such as [INST]."""
     pieces = "".join(chat or ())
     added = {int(number): token for number, token in tokenizer.added_tokens_decoder.items() if not token.special}
     return {number for number, token in added.items() if _marks(token.content, pieces)}
 
 
 def _marks(content: str, pieces: str) -> bool:
-    # words alone and white space, such as Gemma's line breaks, are text wherever they stand
+    # plain words and white space, such as Gemma's line breaks, are text wherever they occur
     sign = content in pieces and not content.isalnum() and any(map(str.isalpha, content))
     return sign or re.fullmatch(r"<[^<>\s]+>", content) is not None

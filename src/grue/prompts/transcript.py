@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 _TRAILING = re.compile(r"[ \t]+(?=\n|$)")
 _BLANK = re.compile(r"\n{2,}")
-ACT, THINK = ">", "Thought:"  # behind these the policy writes its action, or its thought
-ASK = {  # a chat model has to be told how to answer; in a plain transcript the marker says it
+ACT, THINK = ">", "Thought:"  # after these the policy writes its action, or its thought
+ASK = {  # a chat model must be told how to answer; in a plain transcript the marker does that
     ACT: "Answer with your next action and nothing else.\n",
     THINK: "Answer with one line of thought, then with your next action.\n",
 }
-_FORGED = re.compile(r"^(?=[>＞]|Thought:)", re.MULTILINE)  # some tokenizers read a wide sign as the narrow one
+_FORGED = re.compile(r"^(?=[>＞]|Thought:)", re.MULTILINE)  # some tokenizers read the wide > as the narrow one
 
 
 def tidy(text: str) -> str:
@@ -28,7 +28,7 @@ def tidy(text: str) -> str:
 
 
 def as_said(text: str) -> str:
-    """Game text, tidied, none of whose lines can pass for the policy's own."""
+    """Tidied game text in which no line can be mistaken for the policy's own."""
     return _FORGED.sub(" ", tidy(text))
 
 

@@ -1,4 +1,4 @@
-"""What the game says and what actions are called, as ids that are text and nothing else."""
+"""Encode game text and action names as ids that are plain text and nothing else."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _BYTE = "<0x[0-9A-F]{2}>"
 
 
 class Untrusted:
-    """Encodes text with a tokenizer that is kept from seeing special tokens, or those of `markers`, in it.
+    """Encodes text such that the tokenizer finds no special tokens, nor those of `markers`, in it.
 
-    Llama 2 and others of SentencePiece's kind begin every text with a space. So a text is encoded as the `opening` of
-    something, or as `following` upon a line break or a letter. For most tokenizers the two are the same.
+    Llama 2 and other SentencePiece tokenizers begin every text with a space. So text is encoded either as `opening`, at
+    the start of something, or as `following` a line break or a letter. For most tokenizers the two are the same.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, markers: Collection[int], special: Collection[int]) -> None:
         self._tokenizer = tokenizer
         self._fast = _splitting(tokenizer, markers) if tokenizer.is_fast else None
-        # what nothing else stands for may stand in any text
+        # the token for unknown text may occur in any text
         self._special = {*special} - {tokenizer.unk_token_id}
         self._forged, self._always = _pieces_of_its_own(self._fast, tokenizer, special)
         self._break = self._encode("\n")
@@ -36,11 +36,11 @@ class Untrusted:
         self.spaced = both[: len(self._break)] == self._break and both[len(self._break) :] != self._encode("a")
 
     def opening(self, text: str) -> tuple[int, ...]:
-        """The ids of `text` where it begins a text."""
+        """The ids of `text` at the start of a text."""
         return self._joined(text, self._encode)
 
     def following(self, text: str) -> tuple[int, ...]:
-        """The ids of `text` behind other text."""
+        """The ids of `text` after other text."""
         return self._joined(text, self._behind)
 
     def _joined(self, text: str, begin: Callable[[str], tuple[int, ...]]) -> tuple[int, ...]:
@@ -59,14 +59,14 @@ class Untrusted:
             if self._fast is not None:
                 return tuple(self._fast.encode(text, add_special_tokens=False).ids)
             return tuple(self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
-        except TypeError as error:  # what the tokenizer says of them does not name them
+        except TypeError as error:  # the tokenizer's own message does not show the text
             raise DataError(
-                f"{text[:60]!r} is no text that can be encoded", hint="half characters (lone surrogates) are none"
+                f"{text[:60]!r} cannot be encoded as text", hint="it may hold half characters (lone surrogates)"
             ) from error
 
 
 def _harmless(text: str, forged: re.Pattern[str]) -> list[str]:
-    """`text` in parts, none of which holds what `forged` finds."""
+    """`text` cut into parts in which `forged` finds nothing."""
     parts, start = [], 0
     while found := forged.search(text, start):
         parts.append(text[start : found.start() + 1])
@@ -75,9 +75,9 @@ def _harmless(text: str, forged: re.Pattern[str]) -> list[str]:
 
 
 def _splitting(tokenizer: PreTrainedTokenizerBase, markers: Collection[int]) -> Tokenizer:
-    """The Rust tokenizer itself, which is several times faster than its wrapper, made to split special tokens.
+    """The Rust tokenizer itself, which is several times faster than its wrapper, set to split special tokens.
 
-    A copy, as what is split is a setting of the tokenizer.
+    A copy, since splitting is a setting of the tokenizer object.
     """
     written = tokenizer.backend_tokenizer.to_str()
     if markers:
@@ -87,7 +87,7 @@ def _splitting(tokenizer: PreTrainedTokenizerBase, markers: Collection[int]) -> 
         written = json.dumps(form)
     fast = Tokenizer.from_str(written)
     fast.encode_special_tokens = True
-    fast.no_truncation()  # which a folder may ask for
+    fast.no_truncation()  # the files may ask for truncation and padding
     fast.no_padding()
     return fast
 
@@ -95,13 +95,13 @@ def _splitting(tokenizer: PreTrainedTokenizerBase, markers: Collection[int]) -> 
 def _pieces_of_its_own(
     fast: Tokenizer | None, tokenizer: PreTrainedTokenizerBase, special: Collection[int]
 ) -> tuple[re.Pattern[str], bool]:
-    """What has to be cut before a model reads it that has special tokens among its own pieces, and whether always.
+    """A pattern of text to cut apart, as the model's own pieces include special tokens, and whether to do so always.
 
-    A Unigram model finds its control and byte pieces in any text; others, if they were trained with such pieces, find
-    them where they look for words. They are rare: their texts are cut when one has been found.
+    A Unigram model finds its control and byte pieces in any text. Other models, if trained with such pieces, may find
+    them when looking up words; that is rare, so their text is cut only when one has been found.
     """
     always = fast is not None and json.loads(fast.to_str())["model"]["type"] == "Unigram"
     contents = [str(tokenizer.convert_ids_to_tokens(number)) for number in special]
     words = sorted((one for one in contents if len(one) > 1), key=len, reverse=True)
-    # a normaliser may make small letters of large ones
+    # a normaliser may lower-case text
     return re.compile("|".join([_BYTE, *map(re.escape, words)]), re.NOFLAG if always else re.IGNORECASE), always

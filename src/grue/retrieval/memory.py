@@ -1,6 +1,6 @@
 """Notes about earlier episodes, found by how a game begins: BM25 (Robertson and Zaragoza 2009) over first observations.
 
-What is retrieved is text of a game and untrusted like all of it: the encoder cannot make special tokens of it, and a
+Retrieved notes are game text, and untrusted like all of it: the encoder never turns them into special tokens, and a
 policy that chooses can only choose valid actions, whatever it has been told.
 """
 
@@ -30,10 +30,10 @@ class Note:
 
 
 def note_of(episode: Episode, most: int = 20) -> Note | None:
-    """The actions of an episode in order, with a + behind those that scored, and how it ended.
+    """The actions of an episode in order, with a + after those that scored, and how it ended.
 
-    Actions that the game did not list are left out, and those behind `most`. None for an episode that leaves none,
-    and for one that crashed, whose end says nothing.
+    Actions that the game did not list are left out, as are those after the first `most`. None for an episode with no
+    actions left, and for one that crashed, whose end means nothing.
     """
     listed = [turn for turn in episode.turns if turn.valid][: max(0, most)]
     if not listed or episode.outcome is Outcome.FAILED:
@@ -49,7 +49,7 @@ class Memory:
 
     def __init__(self, episodes: Iterable[Episode]) -> None:
         needs("bm25s", feature="a memory of episodes")
-        # it imports JAX where that is installed, which would take three quarters of a GPU for itself
+        # bm25s imports JAX if installed, which would reserve three quarters of a GPU's memory
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         import bm25s
 
@@ -90,11 +90,11 @@ class Memory:
 
 
 class Remembering:
-    """`game` whose goal also tells the notes of `memory` about games that begin like this one.
+    """`game` with notes from `memory`, about games that begin like this one, added to its goal.
 
-    The goal stands at the head of the transcript, so notes are read once, and the transcript is appended to as ever.
-    `own` = False leaves out notes about the very problem that is posed: what other games teach, and no more. A memory
-    that holds games of a later fold is a ConfigError: what is trained must not know the games that it is measured on.
+    The goal is at the head of the transcript, so notes are read once and the transcript stays append-only. `own` =
+    False leaves out notes about this very problem, so that only other games help. A memory that holds games of a later
+    fold raises ConfigError: a policy in training must not know the games that it is measured on.
     """
 
     def __init__(self, game: Game, memory: Memory, count: int = 1, *, own: bool = True) -> None:

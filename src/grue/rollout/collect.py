@@ -34,7 +34,7 @@ def collect(
 ) -> list[Episode]:
     """One episode for each task, in the order of the tasks; as many at once as there are `games`.
 
-    `seed` and a task's place in the list fix every draw of its episode, whatever plays beside it. A game that crashes
+    `seed` and a task's place in the list fix every draw of its episode, whatever else is played. A game that crashes
     gives an episode with Outcome.FAILED. A history longer than `columns` tokens starts a new segment.
     With several `processes` each of them plays a part, and all of them get all episodes. The teacher called `adviser`
     is asked at each turn what it would do (`Turn.advice`). With `values_limit` the critic also reads what a game at
@@ -69,7 +69,7 @@ def _collect_here(
     columns: int,
     on_episode: Callable[[Episode], None] | None,
 ) -> list[Episode]:
-    """`collect` in this process. `places` are those of `tasks` in the list of all."""
+    """`collect` in this process. `places` are the indices of `tasks` in the whole list."""
     episodes: dict[int, Episode] = {}
     index_of: dict[int, int] = {}  # row -> index of the task played there
     queue = iter(enumerate(tasks))
@@ -81,7 +81,7 @@ def _collect_here(
 
     def refill(empty: Sequence[Seat]) -> None:
         """Start the next tasks in empty seats, as long as there are any."""
-        # seats come first in the zip: when they are used up, no task has been taken from the queue in vain
+        # seats come first in the zip: once they run out, no further task is taken from the queue
         while begun := [(seat, index, task) for seat, (index, task) in zip(empty, queue, strict=False)]:
             for seat, _, task in begun:
                 begin_reset(seat.game, task)
@@ -121,7 +121,7 @@ def _decide(policy: Policy, engine: Engine, seats: list[Seat], decoding: Decodin
 
 
 def _read(engine: Engine, seats: list[Seat]) -> torch.Tensor:
-    """Feed every seat what is new, and nothing else. Returns the hidden state (B, H) of the last token of each."""
+    """Feed what is new in every seat, without deciding. Returns the hidden state (B, H) of the last token of each."""
     _forget(engine, seats)
     return engine.feed([seat.row for seat in seats], [seat.unread() for seat in seats])
 

@@ -33,7 +33,7 @@ class Sample:
     reference: torch.Tensor | None = None  # (nodes, children) log-probabilities of the reference policy
 
     def without_texts(self) -> Sample:
-        """The same for training, in a tenth of the memory: what the game said is in the ids."""
+        """The same without observations, in a tenth of the memory: training needs only the ids."""
         return replace(self, turns=tuple(replace(turn, observation=_NO_TEXT) for turn in self.turns))
 
     @property
@@ -48,11 +48,11 @@ class Sample:
 class Batch:
     """Tensors of one forward pass: B segments of L ids, N branching nodes of at most C children, T turns.
 
-    With `trees`, a node chooses among whole actions, and its children are their numbers.
+    With `trees`, a node chooses among whole actions, and its children are the indices of these.
     """
 
     ids_BL: torch.Tensor
-    sizes: tuple[int, ...]  # of the B rows; what comes after is padding
+    sizes: tuple[int, ...]  # lengths of the B rows; the rest is padding
     node_row_N: torch.Tensor
     node_position_N: torch.Tensor
     node_turn_N: torch.Tensor
@@ -67,7 +67,7 @@ class Batch:
     reference_NC: torch.Tensor | None = None  # log-probabilities of the reference policy, -inf pads
     trees: Trees | None = None
     whole: bool = False  # logits are log-probabilities over the whole vocabulary
-    counts: bool = True  # False: read only because other processes read, for a loss of 0
+    counts: bool = True  # False: read only to keep in step with other processes, with a loss of 0
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on `device`."""
@@ -96,7 +96,7 @@ def samples(
     advantages: Sequence[np.ndarray] | None = None,
     returns: Sequence[np.ndarray] | None = None,
 ) -> list[Sample]:
-    """One sample a segment. Failed episodes are left out; `advantages` and `returns` are parallel to `episodes`.
+    """One sample per segment. Failed episodes are left out; `advantages` and `returns` are parallel to `episodes`.
 
     A teacher's invalid actions are skipped too. Pass `advantages` only for the policy's own games: then every turn
     counts.
@@ -166,9 +166,9 @@ def tokenise(episode: Episode, policy: Policy, columns: int | None = None, *, ad
 
 
 def _advised(turn: Turn, done: Lesson, policy: Policy, state: int) -> Lesson:
-    """What `done` would have had to decide to do what was advised; nothing is learnt where no advice was given.
+    """`done` with the branches that lead to the advised action instead; with none if no advice was given.
 
-    What was done is what follows in the segment, so the branches end where the two actions part.
+    The segment continues with the action that was taken, so the branches end where the two actions diverge.
     """
     if not turn.advice:
         return Lesson(done.ids, thought_ids=done.thought_ids)
@@ -226,7 +226,7 @@ def collate(items: Sequence[Sample]) -> Batch:
             for branch in turn.branches:
                 nodes.append((row, branch.position, number, branch.chosen))
                 children.append(branch.children)
-    # a vocabulary is not written out: its ids take twice the room of its logits
+    # a whole vocabulary is not listed: its ids would take twice the memory of its logits
     ids_of = [(WHOLE,) if isinstance(tokens, range) else tokens for tokens in children]
     padded = np.full((len(children), max(map(len, ids_of), default=1)), -1, dtype=np.int64)
     for i, tokens in enumerate(ids_of):
@@ -261,7 +261,7 @@ def _reference(items: Sequence[Sample], children: Sequence[Sequence[int]]) -> to
     reference_NC = torch.full((len(children), max(map(len, children), default=1)), float("-inf"))
     first = 0
     for found in rows:
-        width = min(found.shape[1], reference_NC.shape[1])  # what is beyond pads
+        width = min(found.shape[1], reference_NC.shape[1])  # the columns beyond are padding
         reference_NC[first : first + len(found), :width] = found[:, :width]
         first += len(found)
     return reference_NC

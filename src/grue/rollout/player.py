@@ -13,7 +13,7 @@ from grue.types import Observation, Task
 
 
 class PolicyPlayer:
-    """Given an observation it names an action: `act`, again and again, and `reset` before another game.
+    """Names an action for each observation: call `act` at every step, and `reset` before another game.
 
     It keeps the transcript and its key-value cache, so each call reads only what is new. It is also a player in the
     sense of `grue.games.play`.

@@ -19,8 +19,8 @@ from grue.types import Episode, Observation, Outcome, Task, Turn
 class Seat:
     """Plays one task after another in `game`. What the engine has not been fed yet is `unread()`.
 
-    An `adviser` looks on, and is asked before every move what it would do. With `values_limit` a game that ran into
-    its limit is `at_limit` until what it showed last has been read: `close` takes the critic's value of it.
+    An `adviser` watches, and is asked before every move what it would do. With `values_limit`, a game that reached its
+    limit stays `at_limit` until its last observation has been read: `close` takes the critic's value of that.
     """
 
     row: int
@@ -51,7 +51,7 @@ class Seat:
         if self.adviser is not None:
             self.adviser.start(task, self.observation)
         try:
-            # if even the first observation does not fit, the settings are wrong: that is no failure of one game
+            # if even the first observation does not fit, the settings are wrong: let that error end the run
             self._show()
         except AlikeError as error:
             return self._end(Outcome.FAILED, f"{error.message}; {error.hint}")
@@ -68,7 +68,7 @@ class Seat:
         return self.history.seen == 0
 
     def query(self) -> Query:
-        """What is asked of the policy, with all that has to be fed. ModelError where the game lists no actions."""
+        """The query for the policy, with all ids still to be fed. ModelError where the game lists no actions."""
         assert self.history is not None and self.observation is not None and self.task is not None
         unread, self.history.seen = self.unread(), len(self.history.ids)
         if self.policy.needs_actions and not self.observation.actions:
@@ -123,14 +123,14 @@ class Seat:
             return self._end(Outcome.FAILED, f"the game lists no valid actions after {len(self.turns)} steps")
         try:
             self._show()
-        except ModelError as error:  # one state too long: the others go on
-            if outcome is not None:  # what came last can have no value, but the game is over
+        except ModelError as error:  # this game's text became too long: the others go on
+            if outcome is not None:  # the last observation gets no value, but the game is over
                 return self._end(outcome)
             return self._end(Outcome.FAILED, f"{error.message}; {error.hint}")
         return None
 
     def close(self, value: float) -> Episode:
-        """The episode of a game at its limit, where `value` is the critic's of what came last."""
+        """The episode of a game at its limit, where `value` is the critic's estimate at its last observation."""
         return replace(self._end(Outcome.LIMIT), last_value=value)
 
     def _show(self) -> None:

@@ -1,4 +1,4 @@
-"""What a training that plays games works with: DAgger and PPO alike."""
+"""What DAgger and PPO, the trainings that play games, both work with."""
 
 from __future__ import annotations
 

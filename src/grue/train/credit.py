@@ -33,7 +33,7 @@ class RunningScale:
     @property
     def deviation(self) -> float:
         found = float(np.sqrt(self.m2 / self.count)) if self.count > 1 else 0.0
-        return found if found > 1e-6 else 1.0  # returns that are alike but for rounding say nothing of their scale
+        return found if found > 1e-6 else 1.0  # returns that are equal but for rounding say nothing about their scale
 
 
 def credit(
@@ -48,7 +48,7 @@ def credit(
     the group knows the game, and a game's recipe and layout explain most of the spread of returns.
     """
     if cfg.normalise_rewards:
-        before = scale.deviation  # what the critic's values at play are in
+        before = scale.deviation  # the scale of the critic's values at play
         scale.add(np.array([discounted_return(episode, cfg, before) for episode in episodes if episode.turns]))
     divisor = scale.deviation if cfg.normalise_rewards else 1.0
     advantages, targets = [], []
@@ -106,7 +106,7 @@ def _plays_by_game(episodes: Sequence[Episode]) -> dict[Task, list[int]]:
 
 
 def turn_rewards(episode: Episode, cfg: PPOConfig) -> Array:
-    """The game's rewards less `invalid_penalty`, and what `win_bonus` and `lost_penalty` make of the last one."""
+    """The game's rewards less `invalid_penalty`, and with `win_bonus` or `lost_penalty` added to the last one."""
     rewards_T = np.array([turn.reward - cfg.invalid_penalty * (not turn.valid) for turn in episode.turns], np.float64)
     if episode.turns and episode.outcome is Outcome.WON:
         rewards_T[-1] += cfg.win_bonus
@@ -118,7 +118,7 @@ def turn_rewards(episode: Episode, cfg: PPOConfig) -> Array:
 def turn_returns(episode: Episode, cfg: PPOConfig, divisor: float = 1.0) -> Array:
     """Discounted returns of the undivided rewards, from each turn on.
 
-    After a game that was only cut off comes `Episode.last_value`, which is of rewards over `divisor`.
+    A game that was only cut off continues with `Episode.last_value`, which is in units of `divisor`.
     """
     return discounted_returns(turn_rewards(episode, cfg), cfg.gamma, episode.last_value * divisor)
 

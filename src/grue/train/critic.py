@@ -49,7 +49,7 @@ class Critic:
         targets_T = torch.cat([targets for _, targets in self.kept])
         if not len(targets_T):  # every pass so far has overflowed
             return {"value_loss": math.nan}
-        # a generator of its own, named by the number of fits, makes a resumed run draw the same batches
+        # a generator of its own, seeded by the number of fits, makes a resumed run draw the same batches
         shuffle = torch.Generator().manual_seed(hash_seed(f"{self.seed}/critic/{self.fits}"))
         self.fits += 1
         error = 0.0

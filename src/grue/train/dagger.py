@@ -1,8 +1,8 @@
 """DAgger: the policy plays, a teacher says what it would have done at each state (Ross, Gordon & Bagnell 2011, 3).
 
 What the policy does wrong leads to states that no demonstration shows. Here it is corrected at those states, and
-learns from demonstrations and corrected games together. No step is the teacher's own: after SFT the policy plays well
-enough to come to states worth a correction (their beta is 0 from the first round on).
+learns from demonstrations and corrected games together. The teacher itself plays no steps: after SFT the policy plays
+well enough to reach states worth a correction (the paper's beta is 0 from the first round on).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Lessons(NamedTuple):
 
 
 def train_dagger(context: StageContext, items_of: Callable[[int], Lessons]) -> dict[str, float]:
-    """Play, be corrected, learn; again. The learner ends with the weights that did best on the dev fold.
+    """Play, be corrected, learn; repeat. The learner ends with the weights that did best on the dev fold.
 
     `items_of` gives the samples of a round.
     """
@@ -81,20 +81,20 @@ def train_dagger(context: StageContext, items_of: Callable[[int], Lessons]) -> d
 
 
 def _corrected_games(context: StageContext, policy: Policy, number: int) -> tuple[list[Episode], float | None]:
-    """(games of round `number` (from 0), seconds of play), without seconds where an earlier command has played."""
+    """(games of round `number` (from 0), seconds of play), with None for seconds if an earlier command played them."""
     run, config, learner, processes = context.run, context.config, context.learner, context.processes
     cfg = config.dagger
     file, first = run.episodes("dagger"), number * cfg.games_per_round
     known = len(list(episodes.read(file))) - first
-    needed = cfg.games_per_round if learner.step_count % cfg.steps else 0  # some of its steps have been learnt already
+    needed = cfg.games_per_round if learner.step_count % cfg.steps else 0  # some of the round's steps are done already
     if known < needed:
         raise DataError(
             f"{file} holds {known + first} of the {first + needed} games that have been learnt from",
-            hint=f"put it back as it was, or begin anew: grue dagger {run.out} --again",
+            hint=f"put it back as it was, or start over: grue dagger {run.out} --again",
         )
     start, seconds = time.monotonic(), None
     if known < cfg.games_per_round:
-        processes.wait()  # nobody writes before all have read
+        processes.wait()  # no process writes before all have read
         played = collect(
             policy,
             context.games[: cfg.slots],
@@ -107,28 +107,28 @@ def _corrected_games(context: StageContext, policy: Policy, number: int) -> tupl
             adviser=cfg.teacher,
         )
         seconds = time.monotonic() - start
-        _corrections(played, config)  # what is useless is not kept
+        _corrections(played, config)  # an error here keeps useless games out of the file
         if run.leads:
-            jsonl.keep_first(file, first)  # what a command left that was killed while it wrote
+            jsonl.keep_first(file, first)  # drop what a command left when it was killed while writing
             episodes.append(file, played)
-            sync_file(file)  # as checkpoints are, which are worth nothing without it
-    elif known > cfg.games_per_round and run.leads:  # taken up from an older checkpoint: other weights play from here
+            sync_file(file)  # as checkpoints are, which are useless without it
+    elif known > cfg.games_per_round and run.leads:  # resumed from an older checkpoint: other weights play from here
         jsonl.keep_first(file, first + cfg.games_per_round)
     processes.wait()
     return list(episodes.read(file))[first : first + cfg.games_per_round], seconds
 
 
 def _corrections(played: Sequence[Episode], config: Config) -> dict[str, float]:
-    """At how many of the turns the teacher knew what to do, and at how many of those it would have done otherwise."""
+    """Share of turns at which the teacher knew what to do, and share of those where it would have acted differently."""
     turns = [turn for e in played if e.outcome is not Outcome.FAILED for turn in e.turns]
     advised = [turn for turn in turns if turn.advice]
     if not advised:
-        again = "then the same command again, or grue dagger RUN --again with another dagger.teacher"
+        again = "run the same command again, or grue dagger RUN --again with another dagger.teacher"
         if not turns:
             error = next((episode.error for episode in played if episode.error), "")
-            raise TrainingError(f"all {len(played)} games of the round failed: {error}", hint=f"fix that; {again}")
+            raise TrainingError(f"all {len(played)} games of the round failed: {error}", hint=f"fix that, then {again}")
         raise TrainingError(
-            f"the teacher {config.dagger.teacher} knew nothing to do in any of {len(played)} games", hint=again
+            f"the teacher {config.dagger.teacher} had no advice in any of {len(played)} games", hint=again
         )
     return {
         "advised": len(advised) / len(turns),
@@ -137,7 +137,7 @@ def _corrections(played: Sequence[Episode], config: Config) -> dict[str, float]:
 
 
 def _learn(context: StageContext, items: Lessons, progress: dict[str, Any]) -> dict[str, float]:
-    """The optimiser steps of a round that are not done yet; returns means over all of them. Saves as it goes."""
+    """Take the optimiser steps of a round that are not done yet; returns means over all steps. Saves as it goes."""
     run, config, learner = context.run, context.config, context.learner
     cfg = config.dagger.model_copy(update={"smoothing": smoothing_of(config, config.dagger)})
     start = saved = time.monotonic()
@@ -145,13 +145,13 @@ def _learn(context: StageContext, items: Lessons, progress: dict[str, Any]) -> d
     sums, end = progress["sums"] if learner.step_count > first else {}, first + cfg.steps
     progress["sums"] = sums
     while learner.step_count < end:
-        # what a step reads, and its dropout, come from its number alone: a resumed run does the same
+        # what a step reads, and its dropout, depend on its number alone: a resumed run does the same
         step, name = learner.step_count, f"{config.seed}/dagger/{learner.step_count}"
         part = _drawn(items, cfg, random.Random(name))
         rate = learning_rate_factor(cfg.schedule, step, cfg.rounds * cfg.steps, cfg.warmup_steps)
         metrics = imitation_step(learner, part, cfg, rate, f"{name}/dropout")
         for key, value in {**metrics, "learning_rate": rate * cfg.learning_rate}.items():
-            if math.isfinite(value):  # a step that float16 left out has no gradient's length
+            if math.isfinite(value):  # a step that was skipped in float16 has no gradient norm
                 total, count = sums.get(key, (0.0, 0))
                 sums[key] = (total + value, count + 1)
         if learner.step_count % TRIM_EVERY == 0:
@@ -166,7 +166,7 @@ def _learn(context: StageContext, items: Lessons, progress: dict[str, Any]) -> d
 
 
 def _drawn(items: Lessons, cfg: DaggerConfig, rng: random.Random) -> list[Sample]:
-    """The episodes of one optimiser step. A share that does not come out even is kept on average over steps."""
+    """The episodes of one optimiser step. A fractional number of episodes is met on average over steps."""
     whole, rest = divmod(cfg.demo_share * cfg.episodes_per_batch, 1)
     shown = min(len(items.demos), int(whole) + (rest > 0 and rng.random() < rest))
     corrected = min(len(items.corrected), cfg.episodes_per_batch - shown)

@@ -3,8 +3,8 @@
 Most of the spread of returns lies between games: one needs eight steps, another twenty. The policy must not know which
 one it plays, but a baseline may, as long as it does not depend on the action (asymmetric actor-critic: Pinto et al.
 2018; several plays of a game as a baseline: GRPO, Shao et al. 2024, here spread over iterations). What it is told: how
-long the teacher needed, and how earlier plays of the game went. It is used for advantages only; the critic that reports
-show reads the transcript alone.
+long the teacher needed, and how earlier plays of the game went. It is used for advantages only; the critic shown in
+reports reads the transcript alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 FEATURES = 12
 WIDTH = 64
-PLAYS = 6  # earlier plays of a game that its mean looks back on: the policy changes
+PLAYS = 6  # about as many earlier plays of a game as its mean covers, since the policy changes
 
 
 class _Correction(nn.Module):
@@ -46,7 +46,7 @@ class _Correction(nn.Module):
 
 
 def _hidden(to_go: int | None, left: int) -> tuple[float, float, float, float]:
-    """What the game tells of its hidden state, if it does: steps to a win, and how many there are to spare."""
+    """Features of the game's hidden state, if it is told: steps to a win, and how many there are to spare."""
     if to_go is None:
         return (0.0, 0.0, 0.0, 0.0)
     spare = left - to_go
@@ -54,7 +54,7 @@ def _hidden(to_go: int | None, left: int) -> tuple[float, float, float, float]:
 
 
 class GameBaseline:
-    """Values per turn for GAE, for the train games of one game: they are told apart by their seeds.
+    """Values per turn for GAE, for the train tasks of one game, which are told apart by their seeds.
 
     `demo_steps`: seed of a train game -> steps of its demonstration (may be empty).
     """
@@ -76,7 +76,7 @@ class GameBaseline:
     def learn(self, episodes: Sequence[Episode], targets: Sequence[Array], divisor: float = 1.0) -> dict[str, float]:
         """Fit to `targets` per turn, then remember how the games went; call it after `values` of the same episodes.
 
-        `targets` and the critic's values are of rewards over `divisor`.
+        `targets` and the critic's values are in units of `divisor`.
         """
         self.critic.remember(
             torch.cat([self._features(episode) for episode in episodes]), torch.from_numpy(np.concatenate(targets))

@@ -28,7 +28,7 @@ LossFunction = Callable[[Reading, Batch], tuple[torch.Tensor, dict[str, torch.Te
 def learning_rate_factor(schedule: str, step: int, total: int, warmup: int) -> float:
     """Factor in 0..1 of the peak learning rate at optimiser step `step` (from 0) of `total`.
 
-    The warm-up takes `warmup` steps, but at most half of all: a short training would end before its peak.
+    The warm-up takes `warmup` steps, but at most half of all: otherwise a short training would end before its peak.
     """
     if schedule not in ("constant", "linear", "hold", "cosine"):
         raise ConfigError(f"unknown schedule {schedule!r}", hint="constant, linear, hold or cosine")
@@ -46,7 +46,7 @@ def learning_rate_factor(schedule: str, step: int, total: int, warmup: int) -> f
 def policy_rate_factor(schedule: str, iteration: int, iterations: int, warmup: int) -> float:
     """The same for an iteration of PPO (from 0): the critic's warm-up does not use up the policy's schedule.
 
-    That too takes at most half of all.
+    That warm-up, too, takes at most half of all iterations.
     """
     warmup = min(warmup, iterations // 2)
     return learning_rate_factor(schedule, max(0, iteration - warmup), iterations - warmup, 0)
@@ -77,7 +77,7 @@ class Learner:
         self.policy_model = model
         self.max_grad_norm, self.micro_tokens = max_grad_norm, micro_tokens
         self.attention, self.recompute, self.processes = attention, recompute, processes
-        # off where log-probs are compared with those of the play: the ratio would not begin at 1
+        # off where log-probs are compared with those of play: otherwise the ratio would not start at 1
         self.dropout = dropout
         self.step_count = 0
         # 0: the head is fitted apart from the language model, or not at all
@@ -96,7 +96,7 @@ class Learner:
     def of(cls, model: PolicyModel, settings: ModelConfig, cfg: LearningConfig, **changes: Any) -> Learner:
         """The learner that a stage's settings ask for; `changes` are keyword arguments of the constructor.
 
-        The value head gets no learning rate of its own accord: whether it is learned here is the caller's choice.
+        The value head gets no learning rate by default: whether it is learned here is the caller's choice.
         """
         asked: dict[str, Any] = {
             "learning_rate": cfg.learning_rate,
@@ -116,7 +116,7 @@ class Learner:
 
         `loss_of` gives a micro-batch's share of the loss: shares add up, so the cut into micro-batches changes nothing.
         A loss or gradient that is not finite raises TrainingError before any weight changes. In float16 the step is
-        left out instead and the loss scale halved, and only a row of such steps raises.
+        skipped instead and the loss scale halved, and only many such steps in a row raise.
         """
         sums: dict[str, torch.Tensor] = {}
         with training(self.policy_model, dropout=self.dropout, recompute=self.recompute, attention=self.attention):
@@ -143,18 +143,18 @@ class Learner:
                 f"{problem} at optimiser step {self.step_count}",
                 hint="lower the learning rate, or use model.dtype=float32",
             )
-        self.optimizer.zero_grad(set_to_none=True)  # here: nobody holds gradients while games are played
+        self.optimizer.zero_grad(set_to_none=True)  # here, so that no gradients are held while games are played
         self.step_count += 1
         return totals
 
     def _groups(self, items: Sequence[Sample], tokens: int) -> tuple[list[list[Sample]], ...]:
-        """(the micro-batches that this process reads, those that it only reads along, those of all processes).
+        """(the micro-batches that this process reads, those it reads only to keep in step, those of all processes).
 
-        A layer in shards is put together by all processes at once, so all must make the same number of passes.
+        A sharded layer is gathered by all processes at once, so all must make the same number of passes.
         """
         count = self.processes.count
         cut = [micro_batches(pile, tokens) for pile in piles(items, count)]
-        # one of each pile in turn, since that is how they are shared
+        # one of each pile in turn, since that is how they are dealt out
         groups = [part[i] for i in range(max(map(len, cut))) for part in cut if i < len(part)]
         mine = list(self.processes.share(groups))
         lacks = self.sharded and len(mine) < -(-len(groups) // count)
@@ -164,10 +164,10 @@ class Learner:
     def _loss(
         self, group: list[Sample], loss_of: LossFunction, *, counts: bool = True
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """A micro-batch's (loss, metrics and the loss). If it does not count: a loss without gradient, no metrics."""
+        """A micro-batch's (loss, metrics including the loss). If it does not count: a loss of 0, no metrics."""
         batch = collate(group).to(self.device)
         loss, metrics = loss_of(self._read(batch), replace(batch, counts=counts))
-        # FSDP requires that it depend on the same weights everywhere
+        # FSDP requires that the loss depend on the same weights everywhere
         return (loss, {"loss": loss.detach(), **metrics}) if counts else (0 * loss, {})
 
     def _read(self, batch: Batch) -> Reading:
@@ -177,13 +177,13 @@ class Learner:
 
     def _autocast(self) -> AbstractContextManager[object]:
         """Products in 16 bits, if that is the setting."""
-        if self.products is torch.float32 or self.sharded:  # shards are put together in 16 bits already
+        if self.products is torch.float32 or self.sharded:  # shards are gathered in 16 bits already
             return nullcontext()
         return torch.autocast(self.device.type, self.products)
 
     def _gradient_norm(self) -> float:
         """Sum the gradients of all processes, clip them, and return the norm that they had."""
-        # those of shards have been summed in the backward pass
+        # gradients of shards were summed in the backward pass
         self.processes.sum_gradients(p for p in self._learned if not is_shard(p))
         if self.scale is not None:
             self.scale.unscale(self._learned)
@@ -218,7 +218,7 @@ class Learner:
     ) -> list[torch.Tensor]:
         """Log-probabilities (nodes, children) of each sample in order, under `model` (default: the trained one).
 
-        On the CPU: of free text each node has the whole vocabulary, and an iteration of such is gigabytes.
+        On the CPU: in free text each node has the whole vocabulary, which is gigabytes for an iteration.
         """
         reader = model if model is not None else self.policy_model
         reader.eval()
@@ -238,7 +238,7 @@ class Learner:
     def state(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         """(tensors by group, JSON) for a checkpoint. With an adapter only what learns is stored, not the base.
 
-        Of a model in shards all processes have to ask, and the leader gets the tensors.
+        For a sharded model all processes must call this, and only the leader gets the tensors.
         """
         model = self.policy_model
         learned: dict[str, torch.Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -268,7 +268,7 @@ class Learner:
 
 
 def _add(sums: dict[str, torch.Tensor], metrics: Mapping[str, torch.Tensor]) -> None:
-    """Add up on the device, where reading a number would wait for all that is under way."""
+    """Add up on the device: reading a number would wait for all work under way."""
     for name, value in metrics.items():
         more = value.detach().double()
         sums[name] = sums[name] + more if name in sums else more

@@ -39,7 +39,7 @@ def play_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str, float
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean; nan of nothing."""
+    """The mean; NaN if there are no values."""
     return float(np.mean(values)) if values else float("nan")
 
 
@@ -73,12 +73,12 @@ def dev_metrics(
 
 
 def merit_of(row: Mapping[str, Any]) -> float:
-    """By what the best weights are chosen, from a row of `dev_metrics`.
+    """The number by which the best weights are chosen, from a row of `dev_metrics`.
 
-    Only a tie goes to the higher score: at the beginning no game may be won. Games that failed count as lost here: they
-    may have grown too long by what the policy does, and weights with which most fail would be chosen for the others.
+    The score only breaks ties: early on no game may be won. Games that failed count as lost here: the policy itself may
+    have made them too long, and otherwise weights with which most fail could be chosen for the few that do not.
     """
-    games, failed = row.get("games", 0), row.get("failed", 0)  # older rows have not counted them
+    games, failed = row.get("games", 0), row.get("failed", 0)  # older rows do not have these counts
     finished = games / (games + failed) if failed else 1.0
-    score = finished * float(row["score_greedy"] or 0.0) - (1 - finished)  # a loss may cost as much
+    score = finished * float(row["score_greedy"] or 0.0) - (1 - finished)  # a lost game may score as low as -1
     return finished * float(row["success_greedy"]) + 1e-7 * score

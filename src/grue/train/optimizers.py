@@ -1,4 +1,4 @@
-"""AdamW in its forms: 32 or 8 bits of moments, paged or not; and its state as a checkpoint wants it."""
+"""AdamW in its forms: 32 or 8 bits of moments, paged or not; and its state in the form for checkpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_optimizer(kind: str, groups: Sequence[dict[str, Any]], learning_rate: f
     needs("bitsandbytes", feature=f"model.optimizer={kind}")
     from bitsandbytes.optim.adamw import AdamW8bit, PagedAdamW, PagedAdamW8bit
 
-    # moments on a CPU are in main memory as it is
+    # moments on a CPU are in main memory anyway
     warnings.filterwarnings("ignore", message="Paged optimizers are not supported on CPU")
     form = {"adamw-8bit": AdamW8bit, "paged-adamw": PagedAdamW, "paged-adamw-8bit": PagedAdamW8bit}
     optimizer: torch.optim.Optimizer = form[kind](list(groups), lr=learning_rate, betas=BETAS)
@@ -28,9 +28,9 @@ def make_optimizer(kind: str, groups: Sequence[dict[str, Any]], learning_rate: f
 
 
 def page_moments(optimizer: Any) -> None:
-    """Move the moments of a paged optimiser that were loaded back to where the GPU may push them out.
+    """Move the loaded moments of a paged optimiser back into paged memory, from which the GPU may evict them.
 
-    bitsandbytes loads them into ordinary memory of the GPU, and only makes paged ones at a parameter's first step.
+    bitsandbytes loads them into ordinary GPU memory, and only makes paged ones at a parameter's first step.
     """
     if not getattr(optimizer, "is_paged", False):
         return
@@ -39,7 +39,7 @@ def page_moments(optimizer: Any) -> None:
             loaded = state.get(name) if parameter.is_cuda else None
             if loaded is not None:
                 buffer = optimizer.get_state_buffer(parameter, dtype=loaded.dtype)
-                torch.cuda.synchronize(parameter.device)  # it is filled with zeros there, and written to from here
+                torch.cuda.synchronize(parameter.device)  # the GPU must have filled it with zeros before we write
                 state[name] = buffer.copy_(loaded)
 
 

@@ -30,7 +30,7 @@ from grue.types import Task
 
 
 def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None) -> dict[str, float]:
-    """Play, learn, hand over the weights; again. The learner ends with the weights that did best on the dev fold.
+    """Play, learn, hand over the weights; repeat. The learner ends with the weights that did best on the dev fold.
 
     `demo_steps`: seed of a train game -> steps of its demonstration, for `ppo.game_baseline`.
     """
@@ -98,7 +98,7 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
 
 
 def _updater(config: Config, learner: Learner, demo_steps: Mapping[int, int]) -> Updater:
-    """The update with what its settings ask for: a critic fitted apart, a baseline that knows the game."""
+    """The updater with what its settings ask for: a critic fitted apart, a baseline that knows the game."""
     cfg, seed = config.ppo, str(config.seed)
     critic = baseline = None
     if cfg.value_passes:
@@ -110,7 +110,7 @@ def _updater(config: Config, learner: Learner, demo_steps: Mapping[int, int]) ->
 
 
 def draw_tasks(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list[Task]:
-    """`count` plays of `count / plays` different games, drawn by `seed`. All of them, again, if too few."""
+    """`count` plays of `count / plays` different games, drawn by `seed`; repeatedly if there are too few."""
     if not tasks:
         raise TrainingError("there are no train games to draw from", hint="game.params decides which there are")
     rng, different = random.Random(seed), max(1, count // plays)
@@ -121,7 +121,7 @@ def draw_tasks(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list
 
 
 def _warn_of_gap(gap: float, limit: float, temperature: float, say: Progress) -> None:
-    """Play and training may differ by rounding, which a low temperature magnifies, and of long texts by some more."""
+    """Play and training may differ by rounding, which a low temperature magnifies, and by more for long texts."""
     limit /= min(1.0, temperature)
     if gap > 3 * limit:
         say.warn(

@@ -58,7 +58,7 @@ def ppo_loss(
 
 
 def _decisions(batch: Batch) -> torch.Tensor:
-    """How many nodes each turn has; 1 where it has none, whose ratio is 1 whatever it is divided by."""
+    """How many nodes each turn has; 1 if it has none, since its ratio is 1 whatever the divisor."""
     ones_N = torch.ones_like(batch.node_turn_N, dtype=batch.old_log_probs_T.dtype)
     return torch.zeros_like(batch.old_log_probs_T).index_add(0, batch.node_turn_N, ones_N).clamp(min=1)
 
@@ -69,7 +69,7 @@ def with_reference(items: Sequence[Sample], log_probs: Sequence[torch.Tensor]) -
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Over the steps that were taken: one that float16 left out has no gradient's length. NaN where none was."""
+    """Mean over the steps taken: one that was skipped in float16 has no gradient norm. NaN if none was taken."""
     finite = [value for value in values if math.isfinite(value)]
     return float(np.mean(finite)) if finite else math.nan
 
@@ -77,7 +77,7 @@ def _mean(values: Sequence[float]) -> float:
 class Passes(NamedTuple):
     """What the passes over one iteration's samples gave."""
 
-    rows: list[dict[str, float]]  # metrics of the steps; of what was measured, where only a critic fitted apart learns
+    rows: list[dict[str, float]]  # metrics of the steps, or of measurements if only a critic fitted apart learns
     passes: int  # that were begun
     turns: int  # that were read in them
     kl_old: float  # of the last minibatch that was read
@@ -90,7 +90,7 @@ class Updater:
 
     config: Config
     learner: Learner
-    entropy_coef: float  # current weight; steered when ppo.entropy_target > 0
+    entropy_coef: float  # current weight; adapted when ppo.entropy_target > 0
     critic: Critic | None = None  # None: the value loss is part of the PPO loss
     baseline: GameBaseline | None = None  # None: advantages are against the critic
     scale: RunningScale = field(default_factory=RunningScale)
@@ -123,14 +123,14 @@ class Updater:
             samples([usable[i] for i in part], [advantages[i] for i in part], [returns[i] for i in part])
             for part in (kept, sorted({*range(len(usable))} - {*kept}))
         )
-        # the KL costs a forward pass; where it is not in the loss it is only watched, but not where each token of a
-        # text has the whole vocabulary to its reference, which is gigabytes
+        # the KL costs a forward pass; if it is not in the loss it is only monitored, and not for free text, where the
+        # reference holds the whole vocabulary for each token, which is gigabytes
         if cfg.kl_coef > 0 or (iteration % 5 == 0 and self.config.policy.kind not in ("write", "think")):
             with reference.in_place():
                 items = with_reference(items, self.learner.read(items, cfg.temperature))
-        # games that all returned the same say nothing; the entropy bonus alone would be a step of full size to AdamW
+        # without any advantage there is nothing to learn; AdamW would take full-size steps on the entropy bonus alone
         policy = iteration >= cfg.warmup and any(advantages_T.any() for advantages_T in advantages)
-        # no clipped policy loss holds the trunk back while the critic warms up
+        # no clipped policy loss would hold the trunk back while the critic warms up
         self.learner.policy_model.value_shares_trunk = policy and cfg.value_shares_trunk
         rng = random.Random(f"{self.config.seed}/ppo/{iteration}/order")
         rows, passes, turns, kl_old, seen = self._passes(items, rate, policy, rng)
@@ -138,7 +138,7 @@ class Updater:
         # before the first step of an iteration the trained weights are those that played
         mean["engine_gap"] = rows[0]["engine_gap"]
         if self.critic is not None:
-            if left_out:  # its values are of every play, and would be biased by the best and the worst alone
+            if left_out:  # it must value every play, and the best and worst alone would bias it
                 self._step(left_out, rate, False, seen)
                 turns += sum(len(item.turns) for item in left_out)
             self.critic.remember(torch.cat([states for states, _ in seen]), torch.cat([targets for _, targets in seen]))
@@ -187,7 +187,7 @@ class Updater:
         rows: list[dict[str, float]] = []
         seen: list[tuple[torch.Tensor, torch.Tensor]] = []
         turns, kl_old, stopped = 0, 0.0, False
-        # a critic fitted apart needs what one pass reads; without a policy that learns another reads the same
+        # a critic fitted apart needs what one pass reads; unless the policy learns, another pass would read the same
         for epoch in range(cfg.epochs if policy or self.critic is None else 1):
             for part in minibatches(items, cfg.minibatches, rng):
                 turns += sum(len(item.turns) for item in part)
@@ -216,17 +216,17 @@ class Updater:
                 here.append((reading.states_TH.detach(), batch.returns_T))
             return ppo_loss(reading, batch, cfg, turns, coef, policy=policy)
 
-        # a critic fitted apart has nothing to learn here while the policy stands still
+        # a critic fitted apart has nothing to learn here while the policy does not learn
         learns = policy or self.critic is None
         if policy:
-            # AdamW does not know yet how large gradients are: at full rate its first steps are as large as can be
+            # AdamW does not know yet how large gradients are: at full rate its first steps would be as large as can be
             self.policy_steps += 1
             rate *= min(1.0, self.policy_steps / max(1, cfg.rate_warmup))
         metrics = self.learner.step(items, loss_of, rate) if learns else self.learner.measure(items, loss_of)
         metrics["learning_rate"] = rate * cfg.learning_rate if policy else 0.0
         if seen is not None and self.critic is not None:
             for states_TH, targets_T in self.learner.processes.gather_tensors(here):
-                if self.learner.scale is not None:  # a pass in float16 that overflowed, whose step was left out
+                if self.learner.scale is not None:  # drop what overflowed in float16: its step was skipped
                     whole_T = states_TH.isfinite().all(-1)
                     states_TH, targets_T = states_TH[whole_T], targets_T[whole_T]
                 seen.append((states_TH, targets_T))
@@ -248,9 +248,9 @@ def explained_variance(
 ) -> float:
     """1 - Var(G - V) / Var(G) over all turns: 1 is a perfect baseline, 0 is no better than a constant.
 
-    NaN where all returns are equal: there is nothing to foresee.
+    NaN where all returns are equal: there is nothing to predict.
 
-    `values` are parallel to `episodes`, of rewards over `divisor`; None = the critic's at play. Failed episodes are
+    `values` are parallel to `episodes`, in units of `divisor`; None = the critic's at play. Failed episodes are
     left out.
     """
     found = critic_values(episodes) if values is None else values
@@ -265,7 +265,7 @@ def explained_variance(
 def rollout_metrics(
     episodes: Sequence[Episode], seconds: float, cfg: PPOConfig, divisor: float = 1.0
 ) -> dict[str, float]:
-    """What one iteration's play looked like, and how well the critic foresaw it."""
+    """What one iteration's play looked like, and how well the critic predicted it."""
     kept = [e for e in episodes if e.outcome is not Outcome.FAILED]
     return {
         **play_metrics(episodes, seconds),

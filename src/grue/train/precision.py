@@ -18,7 +18,7 @@ PATIENCE = 25  # steps in a row that may overflow: from 2^16 the scale has then 
 
 @dataclass(slots=True)
 class LossScale:
-    """A loss is multiplied by `scale`. A step that overflows is left out and halves it."""
+    """A loss is multiplied by `scale`. A step that overflows is skipped and halves it."""
 
     scale: float = 2.0**16
     good_steps: int = 0
@@ -38,7 +38,7 @@ class LossScale:
             self.scale *= 2
 
     def skip(self, problem: str, step: int) -> None:
-        """Note a step that overflowed. TrainingError when that goes on: then it is not the scale."""
+        """Note a step that overflowed. TrainingError if that goes on: then the scale is not the cause."""
         self.skipped_in_a_row, self.good_steps = self.skipped_in_a_row + 1, 0
         self.scale /= 2
         if self.skipped_in_a_row >= PATIENCE:

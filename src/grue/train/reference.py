@@ -34,7 +34,7 @@ class Reference:
         with torch.no_grad():
             for name, parameter in self._model.named_parameters():
                 if name in self._kept:
-                    # numbers, not memory: what puts shards together keeps its own view of them
+                    # swap numbers, not memory: FSDP keeps its own views of the shards
                     mine, other = local(parameter), local(self._kept[name])
                     held = mine.clone()
                     mine.copy_(other)

@@ -1,4 +1,4 @@
-"""The weights that a stage ends with: those that did best on the dev fold, greedy. DAgger and PPO choose alike."""
+"""The weights that a stage ends with: those that did best on the dev fold, greedy. DAgger and PPO both choose so."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Selection:
     stage: str
     rows: str  # under which measurements are logged
     unit: str  # what is counted: "iteration", "round"
-    steps: int = 1  # by which the number of a checkpoint grows in one of them
+    steps: int = 1  # how much the number of a checkpoint grows in one of them
     progress: dict[str, Any] = field(init=False)
 
     def resume(self, counters: dict[str, Any]) -> Checkpoint | None:
-        """The last checkpoint if there is one, whose state the learner and `progress` then have; else `counters`."""
+        """Load the last checkpoint, if any, into the learner and `progress` and return it; else use `counters`."""
         run, learner = self.context.run, self.context.learner
         folder = run.checkpoints(self.stage)
         path, place = checkpoint.to_resume(folder), checkpoint.best_valid(folder)
         stored = None if path is None else run.load(path)
         best = None if place is None else run.load(place)
-        # nobody writes before all have read
+        # no process writes before all have read
         self.context.processes.check_read(str(folder), stored.tensors["model"].values() if stored else ())
         if stored is None:
             run.rewind(self.stage, 0)
@@ -53,7 +53,9 @@ class Selection:
             self.progress |= self._best(merit, best.step // self.steps)
         if best is None and self.progress["best_merit"] > UNMEASURED:
             number = int(self.progress[f"best_{self.unit}"])
-            self.context.say.warn(f"the best weights, of {self.unit} {number}, are gone: the best from here on count")
+            self.context.say.warn(
+                f"the best weights, of {self.unit} {number}, are gone: the best from here on will count"
+            )
             self.progress |= self._best(UNMEASURED, 0)
         return stored
 

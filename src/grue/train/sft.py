@@ -46,7 +46,7 @@ def smoothing_of(config: Config, cfg: ImitationConfig) -> float:
 def imitation_step(
     learner: Learner, part: Sequence[Sample], cfg: ImitationConfig, rate: float, dropout: str
 ) -> dict[str, float]:
-    """One optimiser step on the samples of `part`; `dropout` seeds its dropout, of each process another one."""
+    """One optimiser step on the samples of `part`; `dropout` seeds its dropout, differently in each process."""
     nodes = max(1, sum(len(turn.branches) for item in part for turn in item.turns))
     number = learner.processes.rank
     torch.manual_seed(hash_seed(f"{dropout}/{number}" if number else dropout))
@@ -74,7 +74,7 @@ def train_sft(
     total = per_epoch * cfg.epochs
     resume = checkpoint.to_resume(folder)
     stored = None if resume is None else run.load(resume)
-    # nobody writes before all have read
+    # no process writes before all have read
     learner.processes.check_read(str(folder), stored.tensors["model"].values() if stored else ())
     if stored is not None:
         learner.load_state(stored.tensors, stored.state)

@@ -4,7 +4,7 @@
     env = gymnasium.make("grue/Coin-v0", fold="dev")
     envs = gymnasium.make_vec("grue/Coin-v0", num_envs=64)  # one Java process serves them all
 
-An id stands for the game of a preset: `grue/Coin-v0` is what `grue run coin` trains on.
+An id means the game of a preset: `grue/Coin-v0` is what `grue run coin` trains on.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ IDS = {
 class AnyText(spaces.Text):
     """Every str of up to MAX_TEXT characters: games print what they like. Samples are printable ASCII of `max_length`.
 
-    `spaces.Text` holds a fixed alphabet, by default one without the space.
+    `spaces.Text` holds a fixed alphabet, by default one without a space.
     """
 
     def __init__(self, max_length: int, seed: int | np.random.Generator | None = None) -> None:
@@ -67,9 +67,9 @@ class GrueEnv(gymnasium.Env[str, Any]):
 
     Observation: what the game prints, as a str; the first one begins with the goal and the step limit.
     Action: with action="text" any str, as a player would type it; with action="index" the number of one of the valid
-    actions, `info["valid_actions"][i]`. `info["action_mask"]` then says which numbers stand for an action; another one
+    actions, `info["valid_actions"][i]`. `info["action_mask"]` then says which numbers stand for an action; any other
     costs a step and does nothing. Either way every action costs a step.
-    Reward: the change of the score, of which 1 is a win; in some games a mistake scores -1.
+    Reward: the change of the score; a score of 1 is a win, and in some games a mistake scores -1.
     `terminated`: won or lost. `truncated`: the step limit. A game that crashes raises GameError.
 
     `reset(seed=N)` seeds the generator that draws the games; `reset(options={"game_seed": N})` plays the game with that
@@ -127,7 +127,7 @@ class GrueEnv(gymnasium.Env[str, Any]):
         return self._seen.text if self.render_mode == "ansi" else None
 
     def close(self) -> None:
-        """Give the game back. Twice is fine."""
+        """Release the game. Calling it twice is fine."""
         self._game.close()
 
     def _draw(self, options: dict[str, Any]) -> Task:
@@ -197,7 +197,7 @@ class GrueEnv(gymnasium.Env[str, Any]):
 
 @lru_cache(maxsize=32)
 def _tasks(game: str, params: str, fold: str, limit: int, java: str | None) -> tuple[Task, ...]:
-    """The games of a fold. Kept: telling which kitchens may be used takes a second or more."""
+    """The games of a fold. Cached: finding out which kitchens may be used takes a second or more."""
     if fold == "pretrain":
         raise ConfigError("fold='pretrain' is for making the embedded base", hint="folds are train, dev and test")
     return tuple(tasks(game, params, fold, limit, java=java))

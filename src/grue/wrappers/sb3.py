@@ -98,7 +98,7 @@ class ActionList(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return result
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """True for what can be done now; shape (actions,). The name is the one that sb3-contrib asks for."""
+        """True for what can be done now; shape (actions,). sb3-contrib expects this name."""
         mask = np.zeros(len(self.actions), dtype=np.bool_)
         mask[[self._number[action] for action in self._valid or () if action in self._number]] = True
         if not mask.any():
@@ -161,7 +161,7 @@ class TokenFeatures(torch.nn.Module):
 
 
 def maskable_ppo(env: Any, **settings: Any) -> Any:
-    """A `sb3_contrib.MaskablePPO` that reads with TokenFeatures; `settings` go to it and win over what is set here."""
+    """A `sb3_contrib.MaskablePPO` that reads with TokenFeatures; `settings` go to it and override what is set here."""
     needs("sb3_contrib", feature="MaskablePPO")
     from sb3_contrib import MaskablePPO
 

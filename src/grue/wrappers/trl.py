@@ -7,7 +7,7 @@
         args=GRPOConfig(max_tool_calling_iterations=25, max_completion_length=4096, ...),
     )
 
-TRL asks for a chat template that knows tool calls, gives one reward an episode, and calls this interface experimental.
+TRL asks for a chat template that knows tool calls, gives one reward per episode, and calls this interface experimental.
 grue's own PPO needs neither template nor tools and gives credit per turn; this is for comparing, and for those
 who have a TRL set-up already.
 """
@@ -73,7 +73,7 @@ class GameEnvironment:
         return self._shown(observation)
 
     def get_reward(self) -> float | None:
-        """The score at the end, of which 1 is a win; None for a game that crashed, which TRL leaves out."""
+        """The score at the end, where 1 is a win; None for a game that crashed, which TRL leaves out."""
         return None if self._outcome is Outcome.FAILED else self._score
 
     def _shown(self, observation: Observation) -> str:

@@ -1,4 +1,4 @@
-"""A teacher who looks on while another plays, and says at each state what it would do: the labeller of DAgger."""
+"""A teacher that watches another player, and says at each state what it would do: the labeller of DAgger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grue.types import Observation, Task
 
 @runtime_checkable
 class Follows(Protocol):
-    """A teacher who remembers what has been done, and must be told where that was not its advice."""
+    """A teacher that remembers what has been done, and must be told when its advice was not followed."""
 
     def follow(self, action: str) -> None: ...
 
@@ -24,18 +24,18 @@ class Adviser:
         from grue.games.teachers import teacher
 
         self._teacher: Player = teacher(name, game)
-        self.trouble = ""  # why there was no advice, when it was asked for last
+        self.trouble = ""  # why the last request got no advice
 
     def start(self, task: Task, observation: Observation) -> None:
         """Another game begins. GameError where the teacher does not know such games."""
         self._teacher.start(task, observation)
 
     def advice(self, observation: Observation) -> str:
-        """What the teacher would do now; "" where it does not know, or names what is not listed."""
+        """What the teacher would do now; "" where it does not know, or names an unlisted action."""
         self.trouble = ""
         try:
             action = self._teacher.act(observation)
-        except GameError as error:  # most often: nothing can be done any more
+        except GameError as error:  # most often: the game can no longer be won
             self.trouble = error.message
             return ""
         return action if action in (observation.actions or ()) else ""

@@ -20,7 +20,7 @@ _DEVICE_NAMES = [name for names in DEVICES.values() for name in names]
 class Exit:
     """One way out of a room."""
 
-    room: str | None = None  # what lies behind; None: not seen yet
+    room: str | None = None  # what lies beyond; None: not seen yet
     door: str | None = None  # what kind of door; None: an open passage
     closed: bool = False
 
@@ -81,7 +81,7 @@ class Atlas:
         return self._routes().get(room, (0, None))[1]
 
     def unknown_exits(self) -> list[tuple[int, str, str, Exit]]:
-        """(steps, room, direction, exit) of exits behind which nobody has looked, nearest first."""
+        """(steps, room, direction, exit) of exits that nobody has looked beyond, nearest first."""
         distances = self.distances()
         found = [
             (distances[room] + way.steps, room, direction, way)

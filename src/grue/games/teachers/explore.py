@@ -72,7 +72,7 @@ class Explore:
         return self._last
 
     def follow(self, action: str) -> None:
-        """Not what was advised last has been done, but `action`."""
+        """`action` has been done instead of what was advised last."""
         self._last = action
 
     def _choose(self, observation: Observation) -> str:
@@ -87,7 +87,7 @@ class Explore:
         return self._search(self._recipe, held)
 
     def _search(self, recipe: Recipe, held: Held) -> str:
-        """Open something here, or go where something is to be found or to be done."""
+        """Open something here, or go where there is something to find or to do."""
         places = {thing: self._places_left(thing) for thing in wanted(recipe, held)}
         errands = self._errands(recipe, held, places)
         container = self._worth_opening(recipe, places, errands)
@@ -114,7 +114,7 @@ class Explore:
         return [place for place in left if place != _SHOP] or left  # the shop is far, and not in every game
 
     def _errands(self, recipe: Recipe, held: Held, places: dict[str, list[Place]]) -> set[str]:
-        """Rooms that have to be visited in any case: something is surely there, or must be cooked there."""
+        """Rooms that must be visited anyway: something is surely there, or must be cooked there."""
         rooms = {left[0][0] for left in places.values() if len({room for room, _ in left}) == 1}
         uncooked = {food: self._cooking_room(recipe, food) for food in recipe if needs_cooking(recipe, held, food)}
         for food, room in uncooked.items():
@@ -139,7 +139,7 @@ class Explore:
         for thing, left in places.items():
             containers = [container for room, container in left if room == here and container]
             elsewhere = {room for room, _ in left if room != here}
-            # What has to be cooked there is worth a look here first: a second trip would cost more.
+            # For food that must be cooked elsewhere a look here first pays: a second trip would cost more.
             cooked_there = thing in recipe and recipe[thing][0] != "raw" and self._cooking_room(recipe, thing) != here
             may_wait = bool(elsewhere) and elsewhere <= errands and not cooked_there
             if containers and not may_wait:

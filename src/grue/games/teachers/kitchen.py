@@ -57,7 +57,7 @@ def wanted(recipe: Recipe, held: Held) -> list[str]:
 def work_at_hand(recipe: Recipe, held: Held, room_left: int, actions: Collection[str]) -> str | None:
     """The useful thing to do on the spot: eat, prepare, take, cut or cook; None when there is none.
 
-    Each of these has to be done once in any case, so doing it at the first chance never costs a step.
+    Each of these must be done once anyway, so doing it at the first chance never costs a step.
     """
     for action in ("eat meal", "prepare meal"):
         if action in actions:

@@ -20,7 +20,7 @@ class SeesAll(Protocol):
 
 
 class Optimal:
-    """Plays the shortest plan, and makes a new one when something else was done than it said."""
+    """Plays the shortest plan, and makes a new one when an action departs from it."""
 
     name = "optimal"
 

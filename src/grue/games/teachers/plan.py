@@ -1,4 +1,4 @@
-"""Shortest plans in cookingworld, by one who sees everything.
+"""Shortest plans in cookingworld, made by a planner that sees everything.
 
 What has to be done on the spot (take, cut, cook, open a container that holds something needed) is done at the
 first chance: each of these costs its step exactly once in every plan. What is left to decide is the order
@@ -18,7 +18,7 @@ from grue.games.teachers.kitchen import CUT_VERB, DEVICES, Recipe
 
 Door = frozenset[str]  # the two rooms that it joins
 Lid = tuple[str, str]  # (room, container that can be closed)
-Exits = dict[str, dict[str, tuple[str, bool]]]  # room -> direction -> (room behind, whether there is a door)
+Exits = dict[str, dict[str, tuple[str, bool]]]  # room -> direction -> (room beyond, whether there is a door)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _walks(house: House, progress: Progress) -> Iterator[tuple[list[str], Progre
         seen.add(room)
         if room in goals:
             yield walk, replace(progress, room=room, opened=opened)
-            continue  # whoever walks through a goal stops there
+            continue  # a walk that reaches a goal stops there
         for direction, (behind, has_door) in house.exits[room].items():
             door = frozenset((room, behind))
             closed = has_door and door not in opened

@@ -24,7 +24,7 @@ class Planned:
         self._game = game
 
     def start(self, task: Task, observation: Observation) -> None:
-        """Nothing to prepare: each move is planned by itself."""
+        """Nothing to prepare: each move is planned separately."""
 
     def act(self, observation: Observation) -> str:
         path = self._game.plan()

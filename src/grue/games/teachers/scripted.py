@@ -1,4 +1,4 @@
-"""Players without thought: random, and the engine's own solution with or without its idle steps."""
+"""Players that do not think: random, and the engine's own solution with or without its idle steps."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class GoldPruned:
 
 
 def _said(game: HasGold, path: list[str]) -> str:
-    """The last of `path`, which is taken from it, in listed words where the game knows them."""
+    """The last of `path`, removed from it, in listed words where the game knows them."""
     action = path.pop()
     return game.equivalent(action, path[::-1]) if isinstance(game, HasWords) else action
 
