@@ -277,7 +277,7 @@ def test_a_game_of_textworld_runs_as_a_plain_story(tmp_path: Path, monkeypatch: 
         ("jericho", "needs a story file"),
         ("jericho:", "names no file"),
         ("jericho:nowhere.z5", "no file"),
-        (f"jericho:{SOURCE}", "no Z-machine story file"),
+        (f"jericho:{SOURCE}", "not a Z-machine story file"),
     ],
 )
 def test_wrong_files_are_refused(name: str, message: str) -> None:

@@ -126,7 +126,7 @@ def test_a_copy_of_a_guarded_game_asks_its_own_game(copied: Callable[[Any], Any]
         other.step(action)
     assert (game.plan(), other.plan()) == (before, before[-1:])
     other.step(before[-1])
-    with pytest.raises(GameError, match="goes on"):
+    with pytest.raises(GameError, match="game that is running"):
         other.plan()
     other.reset(games.tasks("toy", "", "dev", 30, count=9)[-1])
     solved = other.gold()
@@ -226,7 +226,7 @@ def test_an_undeclared_game_is_unknown() -> None:
         (
             "    def close",
             "    check_params = staticmethod(lambda params: params + 'x')\n\n    def close",
-            "check_params('x') spells it otherwise",
+            "check_params('x') changes its spelling",
         ),
         ('tuple("0123456789")', "__import__('sys').exit(0)", "playing it raised SystemExit"),
     ],

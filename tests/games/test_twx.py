@@ -196,7 +196,7 @@ def test_the_order_of_calls_is_checked() -> None:
         ({"limit": 0}, "limit=16"),
         ({"params": "numLocations=99"}, "1 to 11"),
         ({"game": "chess"}, "known are"),
-        ({"game": "toy", "params": ""}, "no game of TextWorldExpress"),
+        ({"game": "toy", "params": ""}, "is not a TextWorldExpress game"),
     ],
 )
 def test_tasks_that_cannot_exist_are_refused(change: dict[str, object], hint: str) -> None:

@@ -509,7 +509,7 @@ def test_missing_weights_are_not_made_up(folders: dict[str, Path], tmp_path: Pat
         ModelError, match=r"^9 of the weights of .* missing, .*: model\.layers\.1\.input_layernorm\.weight, "
     ) as caught:
         load_model(settings(half))
-    assert "not whole" in caught.value.hint
+    assert "files are incomplete" in caught.value.hint
 
 
 def test_weights_that_are_not_asked_for_are_named(
