@@ -128,7 +128,7 @@ def test_a_saved_point_can_be_gone_back_to(killed: bool) -> None:
         assert player.history == (first,)
         ways.append([player.step(action) for action in rest])
     assert ways[0] == ways[1] == ways[2]
-    with pytest.raises(ConfigError, match="cannot go on"):
+    with pytest.raises(ConfigError, match="cannot continue"):
         other.restore(saved._replace(task=replace(TASK, game="coin")))
     game.close()
     other.close()
