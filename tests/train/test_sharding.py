@@ -336,5 +336,5 @@ def test_one_process_has_nothing_to_spread_weights_over(tiny_folder: Path, tmp_p
     ):
         with pytest.raises(ConfigError, match="this run has one") as caught:
             begin()
-        assert "--num_processes 2" in caught.value.hint
+        assert "--processes 2" in caught.value.hint
     assert not (tmp_path / "run").exists()
