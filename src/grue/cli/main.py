@@ -89,10 +89,10 @@ def run(
         with common.reading_arguments():
             name, settings = common.split(arguments, "a preset")
             if preset is None:
-                begun, chosen = common.preset_or_run(name, out)
+                chosen, where = common.preset_or_run(name, out)
             else:
-                begun, chosen = preset, common.run_folder(name, out)
-            wanted, folder = common.settle(begun, settings, config, seed, chosen)
+                chosen, where = preset, common.run_folder(name, out)
+            wanted, folder = common.settle(chosen, settings, config, seed, where)
         from grue import stages
 
         return stages.run_all(wanted, folder, say=say, again=again)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 
 from grue.errors import ConfigError
@@ -33,7 +33,8 @@ def start(count: int) -> int | None:
         return None
     if count == 1:
         return None
-    children = [_child(rank, count, port) for port in [_free_port()] for rank in range(count)]
+    port = _free_port()
+    children = [_child(rank, count, port) for rank in range(count)]
     with _passing_on_signals(children):
         _wait(children)
     return _exit_code(children)
@@ -54,8 +55,10 @@ def _free_port() -> int:
 
 @contextmanager
 def _passing_on_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """A signal that asks this process to stop is passed on to the children. A second Ctrl-C within seconds is not: a
-    terminal sends it to all of them itself."""
+    """Pass a signal that asks this process to stop on to the children.
+
+    A terminal sends Ctrl-C to them too: they ignore the second one when it comes within seconds (`Interrupt`).
+    """
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         _send(children, number)
@@ -87,8 +90,7 @@ def _wait(children: Sequence[subprocess.Popen[bytes]]) -> None:
 
 def _send(children: Sequence[subprocess.Popen[bytes]], number: int) -> None:
     for child in children:
-        with suppress(ProcessLookupError):
-            child.send_signal(number)
+        child.send_signal(number)  # nothing happens to one that has ended
 
 
 def _exit_code(children: Sequence[subprocess.Popen[bytes]]) -> int:

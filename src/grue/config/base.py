@@ -5,10 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic.fields import FieldInfo
 
 # Marks a setting of this machine. It changes at most rounding and the draws of a dropout, so it may change when a run
 # is resumed, and is not hashed.
 LOCAL: dict[str, Any] = {"local": True}
+
+
+def is_local(field: FieldInfo) -> bool:
+    """Is it declared as a setting of this machine?"""
+    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get("local"))
+
+
+def is_section(field: FieldInfo) -> bool:
+    """Is it a group of settings, and not one of them?"""
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 
 
 def parts(value: Any) -> Any:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from grue import __version__
+from grue.config.base import is_local, is_section
 from grue.config.presets import PRESETS, preset_for
 from grue.config.stages import Config
 from grue.errors import ConfigError
@@ -106,11 +107,11 @@ def dump_config(config: Config) -> str:
 def flat(config: Config, *, local: bool = True) -> dict[str, Any]:
     """Dotted key -> plain value, without the settings of this machine unless `local`."""
     values: dict[str, Any] = {}
-    for key, is_local in _leaves(Config):
+    for key, here in _leaves(Config):
         value: Any = config
         for part in key.split("."):
             value = getattr(value, part)
-        if local or not is_local:
+        if local or not here:
             values[key] = list(value) if isinstance(value, tuple) else value
     return values
 
@@ -135,11 +136,11 @@ def known_keys() -> list[str]:
 def _leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, bool]]:
     """(dotted key, is it a setting of this machine) for every setting below `model`."""
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _leaves(field.annotation, f"{prefix}{name}.")
+        if is_section(field):
+            section: Any = field.annotation
+            yield from _leaves(section, f"{prefix}{name}.")
         else:
-            extra = field.json_schema_extra
-            yield f"{prefix}{name}", isinstance(extra, dict) and bool(extra.get("local"))
+            yield f"{prefix}{name}", is_local(field)
 
 
 def _line(key: str, value: Any, field: Any, indent: int) -> str:
@@ -240,10 +241,12 @@ def _typed(annotation: Any, text: str) -> Any:
     if NoneType in get_args(annotation) and text in ("", "null"):
         return None
     if get_origin(annotation) is dict:
-        pairs = [_parse(part) for part in text.strip("{}").split(",") if part.strip()]
-        for twice in (key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1):
-            raise ConfigError(f"{twice!r} is given twice in {text}", hint="leave out one")
-        return dict(pairs)
+        values: dict[str, Any] = {}
+        for key, value in (_parse(part) for part in text.strip("{}").split(",") if part.strip()):
+            if key in values:
+                raise ConfigError(f"{key!r} is given twice in {text}", hint="leave out one")
+            values[key] = value
+        return values
     return text  # pydantic reads numbers and switches from text, `stages` lists
 
 

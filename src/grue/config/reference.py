@@ -8,9 +8,9 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 import annotated_types
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from grue.config.base import is_local, is_section
 from grue.config.load import flat
 from grue.config.presets import PRESETS
 from grue.config.stages import Config
@@ -27,10 +27,10 @@ be changed when a run is resumed.
 
 def page() -> str:
     """The whole document."""
-    alone = {name: field for name, field in Config.model_fields.items() if not _is_section(field)}
+    alone = {name: field for name, field in Config.model_fields.items() if not is_section(field)}
     parts = [_HEAD, "## The run as a whole\n", _table("", alone)]
     for name, field in Config.model_fields.items():
-        if _is_section(field):
+        if is_section(field):
             section: Any = field.annotation
             parts += [
                 f"## `{name}`\n",
@@ -41,28 +41,25 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _is_section(field: FieldInfo) -> bool:
-    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-
-
 def _table(prefix: str, fields: dict[str, FieldInfo]) -> str:
     rows = ["| setting | default | values | meaning |", "|---|---|---|---|"]
     for name, field in fields.items():
-        local = isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("local")
-        meaning = (field.description or "").replace("|", "\\|") + (" (*local*)" if local else "")
-        default = _shown(field.get_default(call_default_factory=True))
-        rows.append(f"| `{prefix}{name}` | {default} | {_values(field)} | {meaning} |")
+        meaning = (field.description or "").replace("|", "\\|") + (" (*local*)" if is_local(field) else "")
+        default = _written(field.get_default(call_default_factory=True))
+        shown = f"`{default}`" if default else "empty"
+        rows.append(f"| `{prefix}{name}` | {shown} | {_values(field)} | {meaning} |")
     return "\n".join(rows) + "\n"
 
 
-def _shown(value: object) -> str:
+def _written(value: object) -> str:
     """As it would be written after `key=`."""
     if isinstance(value, dict):
-        value = ",".join(f"{key}={number}" for key, number in value.items())
+        return ",".join(f"{key}={number}" for key, number in value.items())
     if isinstance(value, list | tuple):
-        value = ",".join(map(str, value))
-    text = {None: "null", True: "true", False: "false"}.get(value, value) if isinstance(value, bool | None) else value
-    return f"`{text}`" if text != "" else "empty"
+        return ",".join(map(str, value))
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
 
 
 def _values(field: FieldInfo) -> str:
@@ -104,7 +101,7 @@ def _presets() -> Iterator[str]:
         config = make()
         changed = {key: value for key, value in flat(config).items() if value != defaults[key] and key != "preset"}
         words = (make.__doc__ or "").strip().splitlines() if isfunction(make) else []
-        settings = ", ".join(f"`{key}={_shown(value).strip('`')}`" for key, value in changed.items())
+        settings = ", ".join(f"`{key}={_written(value)}`" for key, value in changed.items())
         yield f"**`{name}`** {words[0] if words else ''} {settings}\n".replace("  ", " ")
 
 

@@ -93,7 +93,10 @@ class PolicyConfig(Stage):
         description="choose = token by token among valid actions; aligned, score = among whole ones; write; think",
     )
     min_p: float = Field(
-        0.01, ge=0, lt=1, description="aligned: drop actions less than this times as likely as the likeliest one"
+        0.01,
+        ge=0,
+        lt=1,
+        description="aligned: actions with less than this share of the likeliest one's probability are dropped",
     )
     normalise: Literal["sum", "token", "word"] = Field(
         "token", description="score: an action's log-probabilities are summed, or averaged per token or word"

@@ -40,9 +40,7 @@ def _episode(episode: ShownEpisode, *, opened: bool) -> Html:
     task = episode.task
     outcome = episode.outcome if episode.outcome in _OUTCOME_WORDS else "unknown"
     words = _OUTCOME_WORDS.get(outcome, "outcome unknown")
-    if (
-        outcome == "limit" and len(episode.turns) < task.limit
-    ):  # a replay of a demonstration, cut where it was of no use
+    if outcome == "limit" and len(episode.turns) < task.limit:  # a replay of a demonstration, cut short
         words = "stopped early"
     summary = tag(
         "summary",
