@@ -377,14 +377,14 @@ def test_choosing_on_the_games_that_are_reported_flatters() -> None:
 
 
 def test_the_table_ranks_costs_by_size_and_keeps_gaps_apart() -> None:
-    small = paired("small", "?", _cell("a", [1, 1, 1, 1]), _cell("b", [1, 1, 1, 0]), resamples=100)
-    large = paired("large", "?", _cell("a", [0, 0, 0, 0]), _cell("b", [1, 1, 1, 0]), resamples=100)
+    small = paired("small", "?", _cell("a", [1] * 8), _cell("b", [1] * 7 + [0]), resamples=100)
+    large = paired("large", "?", _cell("a", [0] * 8), _cell("b", [1] * 7 + [0]), resamples=100)
     gap = unpaired("gap", "?", _cell("a", [1, 1, 1, 1]), _cell("b", [0, 0, 0, 0]), resamples=100)
     chance = few_games(_cell("a", [1, 0, 1, 0]), 2, resamples=100)
     assert [c["name"] for c in ranked([gap, small, chance, large])] == ["large", "small", "few-games", "gap"]
     text = markdown([gap, small, chance, large], "Why?")
     assert text.index("**large**") < text.index("small") < text.index("few-games") < text.index("In the repaired")
-    assert "-75.0" in text and "± " in text
+    assert "-87.5" in text and "± " in text
 
 
 def test_settings_name_what_is_wrong() -> None:

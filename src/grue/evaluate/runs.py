@@ -22,13 +22,12 @@ from grue.evaluate.stats import (
     FloatArray,
     Interval,
     alike_interval,
-    bootstrap_mean,
     by_problem,
     not_surer,
     paired_difference,
     paired_wins,
 )
-from grue.evaluate.summary import Played, by_game, shared, success_interval
+from grue.evaluate.summary import Played, by_game, score_interval, shared, success_interval
 from grue.storage import episodes
 from grue.storage.contents import episodes as file_of
 from grue.storage.contents import evaluation_name, read_evaluation, read_run_config, read_stages
@@ -203,10 +202,9 @@ def _mean(played: Sequence[Games], games: Sequence[Task]) -> dict[str, Any]:
             ends = Interval(low, min(1.0, high))  # 1 is the highest score there is
             if name == "success":
                 ends = not_surer(ends._replace(low=max(0.0, low)), len(set(problems)))
-        elif name == "success":
-            ends = success_interval(x_RG.mean(axis=0).tolist(), shared(problems)) or Interval(0.0, 1.0)
         else:
-            ends = bootstrap_mean(x_RG.mean(axis=0), clusters=shared(problems))
+            interval = success_interval if name == "success" else score_interval
+            ends = interval(x_RG.mean(axis=0).tolist(), shared(problems)) or Interval(0.0, 1.0)
         found |= {name: round(float(x_RG.mean()), 6), f"{name}_ci95": _rounded(ends)}
     return {**found, "over_seeds": over_seeds}
 

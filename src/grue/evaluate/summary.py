@@ -88,7 +88,7 @@ def summarise(
         success=_mean([episode.won for episode in finished]),
         success_ci95=_rounded(success_interval([episode.won for episode in finished], problems)),
         score=_mean(scores),
-        score_ci95=_rounded(bootstrap_mean(scores, bootstrap, rng, clusters=problems) if finished else None),
+        score_ci95=_rounded(score_interval(scores, problems, bootstrap, rng)),
         best_score=_mean([best_score(episode) for episode in finished]),
         return_mean=_mean([sum(turn.reward for turn in episode.turns) for episode in finished]),
         steps_mean=_mean([episode.steps for episode in finished]),
@@ -187,6 +187,19 @@ def success_interval(won: Sequence[float], problems: Sequence[Hashable] | None) 
     if problems is None and {*won} <= {0, 1}:
         return wilson(int(sum(won)), len(won))
     return wilson_of_problems(won, problems or range(len(won)))
+
+
+def score_interval(
+    scores: Sequence[float],
+    problems: Sequence[Hashable] | None,
+    bootstrap: int = 2000,
+    rng: np.random.Generator | None = None,
+) -> Interval | None:
+    """Bootstrap interval of scores, at most 1, which is a win; None without games. `problems` as above."""
+    if not len(scores):
+        return None
+    low, high = bootstrap_mean(scores, bootstrap, rng, clusters=problems)
+    return Interval(low, min(1.0, high))
 
 
 def _verbs(episodes: Sequence[Episode], *, top: int) -> dict[str, int]:
