@@ -1,22 +1,14 @@
-"""The settings of a run: `stages` holds them, `presets` names some, `load` reads and writes them.
+"""The settings of a run: `stages` holds them, `presets` names some, `load` builds them for
+a command, `keys` compares them.
 
 Values come from these sources, later ones win: the defaults, a preset, a YAML file, `key=value`, `--seed`. An unknown
 key is an error that names the nearest known one. What a run stores is the whole Config, every value filled in.
 """
 
 from grue.config.idle import idle_settings
+from grue.config.keys import config_hash, differences, flat, known_keys
 from grue.config.learning import DaggerConfig, ImitationConfig, LearningConfig, PPOConfig, SFTConfig
-from grue.config.load import (
-    config_hash,
-    differences,
-    dump_config,
-    flat,
-    known_keys,
-    load_config,
-    override,
-    preset_config,
-    read_config,
-)
+from grue.config.load import load_config, override, preset_config, read_config
 from grue.config.presets import PRESETS
 from grue.config.stages import (
     Config,
@@ -26,6 +18,7 @@ from grue.config.stages import (
     ModelConfig,
     PolicyConfig,
 )
+from grue.config.yaml_file import dump_config
 
 __all__ = [
     "PRESETS",

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from fnmatch import fnmatch
 from typing import NamedTuple
 
-from grue.config.load import differences, preset_config
+from grue.config.keys import differences
+from grue.config.load import preset_config
 from grue.config.presets import PRESETS
 from grue.config.stages import Config
 

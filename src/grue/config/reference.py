@@ -11,7 +11,7 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from grue.config.base import is_local, is_section
-from grue.config.load import flat
+from grue.config.keys import flat
 from grue.config.presets import PRESETS
 from grue.config.stages import Config
 
