@@ -30,7 +30,7 @@ from grue.evaluate.stats import (
 from grue.evaluate.summary import Played, by_game, score_interval, shared, success_interval
 from grue.storage import episodes
 from grue.storage.contents import episodes as file_of
-from grue.storage.contents import evaluation_name, read_evaluation, read_run_config, read_stages
+from grue.storage.contents import evaluation_name, is_done, read_evaluation, read_run_config
 from grue.types import Episode, Task
 
 MEASURES = {"success": "won", "score": "score"}  # what is said -> the attribute of `Played`
@@ -60,7 +60,7 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
         raise DataError("a run is named twice", hint="each training counts once")
     configs = {out: read_run_config(out) for out in outs}
     for out in outs:
-        if read_stages(out).get("eval", {}).get("state") != "done":
+        if not is_done(out, "eval"):
             raise DataError(f"{out} has not been evaluated to its end", hint=f"grue eval {out}")
     fold = fold or configs[outs[0]].eval.fold
     asked = [policy] if policy else POLICIES

@@ -17,7 +17,7 @@ from grue.games.guard import clean_action
 from grue.games.jvm import JvmSettings
 from grue.games.params import Params, canonical, check_family
 from grue.games.recipes import read_recipe
-from grue.games.seat import Seat
+from grue.games.engine_seat import EngineSeat
 from grue.games.state import read_rooms, read_state
 from grue.games.sums import Problem, read_problem
 from grue.games.unwinnable import is_unwinnable
@@ -36,8 +36,8 @@ class TwxGame:
         self.game = check_family(game)
         self.params = canonical(game, params)
         self._settings = settings or JvmSettings()
-        self._seat = Seat(self._settings)
-        self._side: Seat | None = None  # gold paths, recipes and rehearsals happen beside the live game
+        self._seat = EngineSeat(self._settings)
+        self._side: EngineSeat | None = None  # gold paths, recipes and rehearsals happen beside the live game
         self._task: Task | None = None
         self._gold: list[str] | None = None
         self._goal = ""
@@ -143,8 +143,8 @@ class TwxGame:
         """What a task shows first, then what each room of a coin or mapreader task shows, sorted (2 ms)."""
         return (self._read_aside(task), *sorted(self._side_seat().ask(read_rooms)))
 
-    def _side_seat(self) -> Seat:
-        self._side = self._side or Seat(self._settings)
+    def _side_seat(self) -> EngineSeat:
+        self._side = self._side or EngineSeat(self._settings)
         return self._side
 
     def _read_aside(self, task: Task, *actions: str) -> str:
@@ -221,14 +221,14 @@ def _tidy(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip("\n").split("\n")).rstrip()
 
 
-def _gold_of(seat: Seat) -> list[str]:
+def _gold_of(seat: EngineSeat) -> list[str]:
     actions = seat.ask(lambda jvm, interface: jvm.join(interface.getGoldActionSequence()))
     if not actions or actions[0].startswith("ERROR"):
         raise GameError(f"the engine has no gold path for this task: {actions[:1]}", hint="skip this seed")
     return actions
 
 
-def _solve(side: Seat, task: Task) -> list[str]:
+def _solve(side: EngineSeat, task: Task) -> list[str]:
     """The path of the engine's solver for a family in _SOLVERS."""
     for attempt in range(_SOLVER_ATTEMPTS):
         if actions := _try_solver(side, task, _SOLVER_ATTEMPTS * task.seed + attempt):
@@ -236,6 +236,6 @@ def _solve(side: Seat, task: Task) -> list[str]:
     raise GameError(f"the engine's solver finds no way through {task.game} seed {task.seed}", hint="skip this seed")
 
 
-def _try_solver(side: Seat, task: Task, seed: int) -> list[str]:
+def _try_solver(side: EngineSeat, task: Task, seed: int) -> list[str]:
     side.start(task)
     return side.ask(lambda jvm, interface: jvm.solve(interface, _SOLVERS[task.game], seed))

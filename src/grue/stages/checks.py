@@ -17,7 +17,7 @@ from grue.stages.demos import check_teacher
 from grue.stages.lessons import check_demonstrations
 from grue.stages.session import Session
 from grue.stages.trained import check_weights
-from grue.storage.contents import read_stages
+from grue.storage.contents import is_done
 from grue.storage.left import TRAINING
 from grue.storage.run import Run
 
@@ -40,7 +40,7 @@ def warn_unfinished(run: Run, say: Progress) -> None:
 def check_ready(stage: str, out: Path, config: Config) -> None:
     """An error where the weights that a stage begins with are not there."""
     if stage == "ppo" and config.dagger.rounds:
-        if read_stages(out).get("dagger", {}).get("state") != "done":  # what is there may still change
+        if not is_done(out, "dagger"):  # what is there may still change
             raise DataError(
                 f"DAgger is not done in {out}, and dagger.rounds is {config.dagger.rounds}",
                 hint=f"grue dagger {out}, or dagger.rounds=0 to go without",

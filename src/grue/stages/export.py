@@ -32,7 +32,7 @@ from grue.stages.trained import (
     stage_weights,
 )
 from grue.storage import checkpoint, episodes
-from grue.storage.contents import read_results, read_run_config, read_stages
+from grue.storage.contents import is_done, read_results, read_run_config
 from grue.storage.files import explained
 
 WHAT, DTYPES = ("adapter", "merged"), ("float32", "bfloat16", "float16")
@@ -62,7 +62,7 @@ def export_run(
         raise ConfigError(f"{target} exists already", hint="name another folder with --to, or delete it")
     probe = read_probe(run, name)
     if not probe:
-        if read_stages(run).get(name, {}).get("state") != "done":  # its game is recorded at its end
+        if not is_done(run, name):  # its game is recorded at its end
             raise DataError(
                 f"{name} is not finished in {run}",
                 hint=f"grue {name} {run} goes on; --policy names one that is finished",

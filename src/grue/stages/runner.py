@@ -34,7 +34,7 @@ from grue.stages.ppo import ppo
 from grue.stages.session import Session, open_session
 from grue.stages.sft import sft
 from grue.stages.trained import check_trained
-from grue.storage.contents import read_results, read_stages
+from grue.storage.contents import is_done, read_results
 from grue.storage.left import TRAINING
 from grue.tracking.beside import show_finished
 
@@ -48,9 +48,8 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     with processes.together():
         check_trackers(config)
         check_learning(config, processes)
-        done = read_stages(out)
         for stage in TRAINING:
-            if again or done.get(stage, {}).get("state") != "done":  # what has been trained stays as it is
+            if again or not is_done(out, stage):  # what has been trained stays as it is
                 check_games(stage, config, say)
         if not is_plain(config) and not (out / "stages.json").exists():
             check_model(config.model, config.policy)
@@ -100,7 +99,7 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
             raise ConfigError("dagger.rounds is 0", hint=f"for example: grue dagger {out} dagger.rounds=5")
         if name == "eval":  # before games are played
             check_trained(out, config)
-        undone = again or read_stages(out).get(name, {}).get("state") != "done"
+        undone = again or not is_done(out, name)
         if undone and (out / "config.yaml").exists():  # before it takes over settings of a stage that cannot begin
             check_ready(name, out, config)
     if not (out / "config.yaml").exists():

@@ -21,7 +21,7 @@ from grue.policy.policy import make_policy
 from grue.prompts.tokens import Encoder
 from grue.rollout.player import PolicyPlayer
 from grue.storage import checkpoint, episodes
-from grue.storage.contents import checkpoints, read_run_config, read_stages
+from grue.storage.contents import checkpoints, is_done, read_run_config, read_stages
 from grue.storage.contents import episodes as episodes_file
 from grue.train.learner import load_weights
 from grue.train.measures import UNMEASURED
@@ -106,7 +106,7 @@ def last_trained(run: Path) -> str | None:
             continue
         if _newest(run, name) is not None:
             return name
-        if _is_done(run, name):
+        if is_done(run, name):
             check_weights(run, name, instead=True)  # what was trained less is not silently taken for it
     return None
 
@@ -126,7 +126,7 @@ def check_weights(run: Path, stage: str, *, instead: bool = False) -> Path:
     folder, before = checkpoints(run, stage), TRAINED[TRAINED.index(stage) + 1 :]
     if not _lengths(read_run_config(run))[stage]:
         raise CheckpointError(f"{run} has no {stage} weights: its settings skip that stage", hint="name another policy")
-    if not _is_done(run, stage):
+    if not is_done(run, stage):
         raise CheckpointError(f"{folder} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}")
     others = "".join(f", or take --policy {name}" for name in before if instead and _newest(run, name) is not None)
     what = f"{'best weights' if _is_chosen(run, stage) else 'checkpoint'} that can be read"
@@ -194,13 +194,9 @@ def _newest(run: Path, stage: str) -> Path | None:
     """The best weights; the last ones where dev chose none, or has not chosen yet."""
     folder = checkpoints(run, stage)
     best = checkpoint.best_valid(folder)
-    if best is None and _is_done(run, stage) and _is_chosen(run, stage):
+    if best is None and is_done(run, stage) and _is_chosen(run, stage):
         return None  # others than those that dev has chosen are not silently taken for them
     return best or checkpoint.latest_valid(folder)
-
-
-def _is_done(run: Path, stage: str) -> bool:
-    return bool(read_stages(run).get(stage, {}).get("state") == "done")
 
 
 def _is_chosen(run: Path, stage: str) -> bool:

@@ -88,6 +88,11 @@ def read_stages(out: Path) -> dict[str, dict[str, Any]]:
     return stages
 
 
+def is_done(out: Path, stage: str) -> bool:
+    """Has the stage been finished?"""
+    return bool(read_stages(out).get(stage, {}).get("state") == "done")
+
+
 def read_json(file: Path) -> dict[str, Any] | None:
     """The object in a file, None where there is no file. DataError for anything else in it."""
     if not file.exists():

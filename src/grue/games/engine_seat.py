@@ -31,7 +31,7 @@ SHARED_PROBLEMS = {"sorting": 100}
 Answer = TypeVar("Answer")
 
 
-class Seat:
+class EngineSeat:
     """One engine interface. Not to be shared by two threads."""
 
     def __init__(self, settings: JvmSettings) -> None:
