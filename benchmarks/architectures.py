@@ -1,7 +1,7 @@
 """Every architecture that transformers calls a causal language model, made small: driven, refused or not made.
 
 `python benchmarks/architectures.py [NAME ...]` prints a line for each and counts at the end. "driven" means that three
-texts of different lengths, fed in two parts, have the logits that a plain pass over each of them has (float32).
+texts of different lengths, fed in two parts, give the same logits as a plain pass over each of them (float32).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SMALL: dict[int, tuple[str, ...]] = {  # by the names that configurations give t
     VOCABULARY: ("vocab_size", "vocab_size_per_layer_input"),
 }
 SIZES = {name: size for size, names in SMALL.items() for name in names} | {"pad_token_id": 0}
-# tried one after the other: some configurations contradict themselves when made small
+# tried in turn: some configurations contradict themselves when made small
 CHANGES: tuple[dict[str, Any], ...] = (
     {},
     {"head_dim": 8},
@@ -88,7 +88,7 @@ def made(name: str) -> PreTrainedModel:
             model(torch.tensor([[5, 6, 7]]), use_cache=False)
         except TimeoutError:
             raise
-        except Exception as error:  # whatever a model says to sizes it was not made for
+        except Exception as error:  # whatever a model raises at sizes it was not made for
             reasons.append(error)
         else:
             return model
@@ -96,7 +96,7 @@ def made(name: str) -> PreTrainedModel:
 
 
 def trial(lm: PreTrainedModel) -> float:
-    """The largest distance of logits, in their length; ModelError where the model is refused."""
+    """The largest distance of logits, relative to their norm; ModelError if the model is refused."""
     model = PolicyModel(lm)
     check_drivable(model)
     draw = torch.Generator().manual_seed(0)
@@ -106,7 +106,7 @@ def trial(lm: PreTrainedModel) -> float:
 
 @contextmanager
 def limited(seconds: int) -> Iterator[None]:
-    """TimeoutError after so many seconds: some models cannot be made small by these names."""
+    """TimeoutError after `seconds`: some models cannot be made small by these names."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"not made in {seconds} s")
@@ -124,13 +124,13 @@ def examine(name: str) -> tuple[str, str]:
     try:
         with limited(SECONDS):
             model = made(name)
-    except Exception as error:  # anything may go wrong with sizes like these, and says nothing about grue
+    except Exception as error:  # anything may fail with sizes like these, which says nothing about grue
         return "not made", f"{type(error).__name__}: {error}"
     try:
         gap = trial(model)
     except ModelError as error:
         return "refused", error.message
-    except Exception as error:  # what this looks for
+    except Exception as error:  # what this program looks for
         return "crashed", f"{type(error).__name__}: {error}"
     return "driven" if gap < 1e-4 else "differs", f"{gap:.0e}, {model.config._attn_implementation}"
 

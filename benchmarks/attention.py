@@ -1,7 +1,7 @@
 """Our attention against torch's, as ratios of times measured in turn in one run: `python benchmarks/attention.py`.
 
-Causal attention in bfloat16 on a CPU, forward and backward, as training calls it; and grouped heads over a long cache,
-forward, as play calls it. One JSON object a line; a ratio above 1 says that ours is faster.
+Causal attention in bfloat16 on a CPU, forward and backward, as in training; and grouped heads over a long cache,
+forward, as in play. One JSON object a line; a ratio above 1 means that ours is faster.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
     python benchmarks/engines.py [textworld jericho scienceworld babyai alfworld] [steps=200] [resets=5] [games=64]
 
-Prints one JSON object an engine. Each side plays one seat in the same run of this program, another game at each reset:
+Prints one JSON object per engine. Each side plays one seat in the same run of this program, another game per reset:
 ours draws valid actions at random, the engine then gets the very same actions and is asked for what ours shows (valid
-actions too, except where it knows none). Ours is in a process of its own (but for babyai), so each step crosses a pipe.
-`memory` is of `games` that are open at once, each one reset: what this process and all that it has started grew by,
-shared pages divided among those who share them; name one engine at a time, as a second finds modules loaded. No
-downloads: games are generated, or made here.
+actions too, except where it knows none). Ours is in a process of its own (except babyai), so each step crosses a pipe.
+`memory` is for `games` open at once, each reset: how much this process and all that it has started grew, shared pages
+divided among those that share them; name one engine at a time, as a second one finds modules loaded. No downloads:
+games are generated, or made here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def stock_textworld(task: Task) -> Side:
 
 
 def stock_jericho(task: Task) -> Side:
-    """`jericho.FrotzEnv`. The story is not one that it knows, so it lists no actions; ours is asked for none."""
+    """`jericho.FrotzEnv`. It does not know the story, so it lists no actions; ours is asked for none."""
     import jericho
 
     env = jericho.FrotzEnv(task.game.partition(":")[2], seed=task.seed)
@@ -122,17 +122,17 @@ STOCK: dict[str, Callable[[Task], Side]] = {
 
 
 def held_mb() -> float:
-    """Memory of this process and of all below it."""
+    """Memory of this process and of all its descendants."""
     here = psutil.Process()
     held = 0
     for process in [here, *here.children(recursive=True)]:
-        with suppress(psutil.NoSuchProcess):  # a child of the games before may just have ended
+        with suppress(psutil.NoSuchProcess):  # a child of earlier games may just have ended
             held += process.memory_full_info().pss
     return held / 1e6
 
 
 def memory(engine: str, chosen: list[Task]) -> dict[str, float]:
-    """Of one open game for each task, on either side. What is loaded once in this process counts for neither."""
+    """Of one open game for each task, on either side. What this process loads only once counts for neither."""
     _ours(chosen[:1])
     _stock(engine, chosen[:1])
     ours, stock = _ours(chosen), _stock(engine, chosen)

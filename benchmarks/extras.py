@@ -6,7 +6,7 @@ Makes a fresh environment with the core (torch and grue, as `make demo` does), c
 requirements of the extra there with `-c constraints.txt`, and deletes the copy. Prints a line of JSON for the core
 (unless `core` names an environment that has it) and one for each extra: `packages` and `mb` (sum of the sizes of files
 in site-packages) are what was added, `seconds` the wall time of `pip install` and `cpu_seconds` what it and its
-compilers computed. pip's cache is left as it is found: what is in it is not downloaded or compiled again, so a second
+compilers computed. pip's cache is left as it is: what is in it is not downloaded or compiled again, so a second
 run is faster than the first. Needs the network, and room for two environments.
 """
 
@@ -42,7 +42,7 @@ def size(environment: Path) -> tuple[int, float]:
 def install(environment: Path, *what: str) -> tuple[float, float]:
     """(wall time, processor time) of `pip install` in seconds.
 
-    The copy of an environment is run by its python, never by the scripts beside it, which name the original.
+    A copied environment is used through its python, never through the scripts beside it, which name the original.
     """
     command = [str(environment / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     start, before = time.perf_counter(), os.times()
@@ -72,7 +72,7 @@ def main() -> None:
     named = [argument for argument in sys.argv[1:] if "=" not in argument]
     settings = dict(argument.split("=", 1) for argument in sys.argv[1:] if "=" in argument)
     if unknown := [name for name in named if name not in extras]:
-        sys.exit(f"no extra is called {', '.join(unknown)}; known are {', '.join(extras)}")
+        sys.exit(f"unknown extra: {', '.join(unknown)}; extras: {', '.join(extras)}")
     with tempfile.TemporaryDirectory(prefix="grue-extras-", dir=settings.get("folder")) as temporary:
         copy = Path(temporary) / "copy"
         core = Path(settings["core"]) if "core" in settings else fresh(Path(temporary) / "core")

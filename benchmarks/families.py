@@ -2,8 +2,8 @@
 
     python benchmarks/families.py [games=200] [fold=test] [PRESET ...]
 
-Games are spread evenly over the fold. For the tasks of TALES its metric stands beside our score: the best score in 100
-steps, the game starting over after an end. One line a preset and player, as Markdown.
+Games are spread evenly over the fold. For the tasks of TALES its metric is printed beside our score: the best score in
+100 steps, the game restarting after each end. One line per preset and player, as Markdown.
 """
 
 from __future__ import annotations

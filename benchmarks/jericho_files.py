@@ -2,8 +2,8 @@
 
     python benchmarks/jericho_files.py [steps=60] FILE.z5 ...        # needs grue[jericho]
 
-For each file the whole walkthrough is played as it stands. Then its first `steps` actions are played in listed words,
-as far as `equivalent` finds some: the walkthrough says "n" where we list "north". One line a file, as Markdown.
+For each file the whole walkthrough is played as it is. Then its first `steps` actions are played in listed words,
+where `equivalent` finds them: the walkthrough says "n" where we list "north". One line per file, as Markdown.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def listed(file: str, steps: int) -> tuple[int, int, str, float, float, float]:
 
 
 def main() -> None:
-    warnings.simplefilter("ignore")  # what Jericho says of its own templates
+    warnings.simplefilter("ignore")  # Jericho warns about its own templates
     arguments = sys.argv[1:]
     steps = next((int(each.partition("=")[2]) for each in arguments if each.startswith("steps=")), 60)
     print("| file | walkthrough | played | end | score | in listed words | end | score | valid actions | s a step |")

@@ -1,9 +1,9 @@
-"""Every benchmark in turn, one JSON object a line: `python benchmarks/run.py [NAME ...] [KEY=VALUE ...]`.
+"""Every benchmark in turn, one JSON object per line: `python benchmarks/run.py [NAME ...] [KEY=VALUE ...]`.
 
 The same as `grue bench NAME --json`, but takes settings, such as model.name=FOLDER or threads=1, and sizes of the
 benchmark, such as slots=256. `--random 1536x22` plays with random weights in the shape of 22 Llama layers 1536 wide
 (0.6 B): what a real model of that size costs, without one. In `896x24x2` the 14 heads of 64 share 2 sets of keys and
-values, as those of Qwen2.5-0.5B do; with `--recurrent` three layers of four keep a state, as those of Qwen3.5 do.
+values, as in Qwen2.5-0.5B; with `--recurrent` three of four layers keep a state, as in Qwen3.5.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Ours:
 
 
 class Stock:
-    """`games` environments of the package itself, as its documentation uses them."""
+    """`games` environments of the package itself, used as in its documentation."""
 
     def __init__(self, games: int) -> None:
         self.seats = [TextWorldExpressEnv(envStepLimit=1000) for _ in range(games)]
@@ -111,7 +111,7 @@ def main(arguments: list[str]) -> None:
     our_java, _ = java_memory(set())
     stock, stock_facts = open_side(Stock, games)
     times: dict[str, list[tuple[float, float, int]]] = {"ours": [], "baseline": []}
-    play(ours, dev[:games], 2), play(stock, dev[:games], 2)  # warm
+    play(ours, dev[:games], 2), play(stock, dev[:games], 2)  # warm up
     for i in range(rounds):
         for name, side in (("ours", ours), ("baseline", stock)):
             times[name].append(play(side, dev[i * games : (i + 1) * games], steps))

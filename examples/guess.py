@@ -1,4 +1,4 @@
-"""A game of one's own: guess a number. `cd examples; grue check-game guess:Guess` checks it."""
+"""A game of your own: guess a number. `cd examples; grue check-game guess:Guess` checks it."""
 
 from random import Random
 

@@ -238,7 +238,7 @@ def test_an_arm_that_fails_says_why(tmp_path: Path) -> None:
 
 def test_shapes_that_cannot_be_are_refused(tmp_path: Path) -> None:
     config = tiny.config(tmp_path / "absent", "model.adapter=lora")
-    with pytest.raises(ConfigError, match="no multiple of 64"):
+    with pytest.raises(ConfigError, match="is not a multiple of 64"):
         random_model.make_model(tmp_path, config, 100, 1)
     with pytest.raises(ConfigError, match="3 heads cannot share 2 sets of keys"):
         random_model.make_model(tmp_path, config, 192, 1, 2)

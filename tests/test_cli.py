@@ -128,7 +128,7 @@ def test_version() -> None:
         (("play", "toy", "--seed", "5000"), "seed 5000 is in no fold"),
         (("play", "coin", "game.params.numLocations=99"), "numLocations=99"),
         (("bench",), "argument"),
-        (("bench", "nope"), "benchmarks are rollout"),
+        (("bench", "nope"), "benchmarks: rollout"),
         (("run", "runs/none"), "there is no run in runs/none"),
         (("doctor", "--model", "embedded", "model.contxt=9"), "did you mean model.context?"),
     ],

@@ -228,7 +228,7 @@ pathlib.Path({str(tmp_path / "saved")!r}).touch()
         work.stdin.close()
         said = work.stderr.read()
     assert work.returncode == 0 and (tmp_path / "saved").exists()
-    assert said == "warning: no output any more (Broken pipe); the work goes on\n"
+    assert said == "warning: no more output (Broken pipe); the work goes on\n"
 
 
 def test_without_work_a_lost_reader_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 def load_policy(folder: str | Path, policy: str | None = None, *, greedy: bool = True, seed: int = 0) -> PolicyPlayer:
     """The trained policy of a run directory or of an exported folder; `policy.act(observation)` names an action.
 
-    `policy` is "sft", "dagger" or "ppo", by default the furthest that the run has come to. Errors are those of
+    `policy` is "sft", "dagger" or "ppo", by default the furthest that the run has reached. Errors are those of
     `grue.errors`.
     """
     from grue.stages.trained import load_policy as load  # here, so that `import grue` stays light

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 STARTED_HERE = "GRUE_STARTED"  # in the environment of processes that `--processes` has started
-# A machine that has lost its network sends nothing, not even that a connection has ended: so we probe whether it lives.
+# A machine that has lost its network sends nothing, not even that a connection has ended: so we probe it.
 QUIET_S, ASK_AGAIN_S, ASK_TIMES = 60, 10, 6
 
 

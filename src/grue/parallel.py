@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 LISTED = 8  # differing facts that a message lists
-BUCKET = 2**24  # numbers that are summed in one message
+BUCKET = 2**24  # numbers summed in one message
 SAMPLED = 64  # numbers of a tensor that go into its fingerprint
 # a process may wait as long as another one plays; one that has died is noticed at once
 PATIENCE = timedelta(hours=6)

@@ -117,7 +117,7 @@ class Progress:
             if not self._unread:
                 self._unread = True
                 with suppress(OSError):
-                    print(f"warning: no output any more ({error.strerror}); the work goes on", file=sys.stderr)
+                    print(f"warning: no more output ({error.strerror}); the work goes on", file=sys.stderr)
             self._live = None
             with suppress(OSError):  # otherwise flushing the buffers at exit would fail again
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
@@ -188,7 +188,7 @@ class Bar:
             self._say(f"{self._label}  {self._count()}  {self._times()}  {self._note}".rstrip())
 
     def stop(self) -> None:
-        """Take the bar away and leave one line that says how far it came."""
+        """Remove the bar and leave one line that says how far it came."""
         try:
             if self._task is not None and not self._say._unread:
                 with self._say._outliving():

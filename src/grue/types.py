@@ -68,7 +68,7 @@ class Turn:
     action: str
     reward: float  # change of the normalised score
     valid: bool = True  # False: the game did not list this action, or a written reply was not an action
-    log_prob: float = 0.0  # of all that was decided, under the distribution it was drawn from (nats)
+    log_prob: float = 0.0  # of all choices, under the distribution they were drawn from (nats)
     entropy: float = 0.0  # summed over the branches (nats)
     value: float = 0.0  # the critic's estimate before the action
     segment: int = 0  # index into Episode.segments
@@ -78,7 +78,7 @@ class Turn:
     whole: bool = False  # a teacher's turn whose logits at branches are log-probabilities over the whole vocabulary
     thought: str = ""  # `think` only: what was written before the action
     thought_ids: int = 0  # ids between the state and the action
-    advice: str = ""  # what a watching teacher would have done; "": none was asked, or it did not know
+    advice: str = ""  # what a watching teacher would have done; "": none was asked, or it had none
 
     @property
     def is_context(self) -> bool:

@@ -205,7 +205,7 @@ def test_a_cell_is_played_once_and_another_content_has_another_file(tmp_path: Pa
     cells.get("c", {**made, "games": 4}, make)
     assert len(plays) == 2
     cells.path("c", made).write_text("{")
-    with pytest.raises(DataError, match="no cell"):
+    with pytest.raises(DataError, match="not a cell"):
         cells.get("c", made, make)
 
 
@@ -390,10 +390,10 @@ def test_the_table_ranks_costs_by_size_and_keeps_gaps_apart() -> None:
 def test_settings_name_what_is_wrong() -> None:
     assert read_settings(["games=50", "fold=test"]) == Settings(games=50, fold="test")
     for wrong, said in (
-        ("gmaes=3", "no setting"),
+        ("gmaes=3", "not a setting"),
         ("games=0", "games=0"),
         ("seeds=2", "seeds=2"),
-        ("games", "no setting"),
+        ("games", "not a setting"),
     ):
         with pytest.raises(ConfigError, match=said):
             read_settings([wrong])
@@ -467,7 +467,7 @@ def test_what_is_no_contrast_is_named_before_anything_is_measured(text: str, tra
     file = tmp_path / "contrasts" / "remaining.json"
     file.parent.mkdir()
     file.write_text(text)
-    with pytest.raises(DataError, match=r"remaining\.json is no contrast"):
+    with pytest.raises(DataError, match=r"remaining\.json is not a contrast"):
         prepare("eval-gap", [trained], SMALL, only=["sampled"], training=False, out=tmp_path)(Progress(quiet=True))
     assert not (tmp_path / "cells").exists()
 
@@ -493,7 +493,7 @@ def test_several_trainings_are_averaged(trained: Path, trained_again: Path, tmp_
         assert contrast["seeds"] == 2 and contrast["group"] == "evaluation"
     assert found["sampled"]["pairing"] == "2 trainings, paired on 8 games"
     text = (tmp_path / "over-trainings.md").read_text()
-    assert "2 trainings, other games on either side" in text
+    assert "2 trainings, different games on each side" in text
     for run in (trained, trained_again):  # each has its own table, too
         assert (run / "experiments" / "eval-gap" / "eval-gap.md").exists()
 
@@ -508,9 +508,9 @@ def test_runs_that_are_not_of_one_kind_are_not_averaged(trained: Path, tiny_fold
     with pytest.raises(ConfigError, match=r"not trainings of one kind: ppo\.clip=0\.2 and 0\.1"):
         measure(trained, tmp_path / "other")
     shutil.copytree(trained, tmp_path / "copy", ignore=shutil.ignore_patterns("experiments"))
-    with pytest.raises(DataError, match="has the weights of another"):
+    with pytest.raises(DataError, match="has the same weights as another"):
         measure(trained, tmp_path / "copy")
-    with pytest.raises(ConfigError, match="few-games: nothing here is averaged"):
+    with pytest.raises(ConfigError, match="few-games: none of these can be averaged"):
         measure(trained, tmp_path / "copy", only="few-games")
 
 

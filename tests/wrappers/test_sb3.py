@@ -29,7 +29,7 @@ def test_the_list_holds_every_action_that_a_game_can_list() -> None:
 
 
 def test_indices_that_mean_another_action_at_each_step_are_refused() -> None:
-    with pytest.raises(ConfigError, match="action='index' does not go with Stable-Baselines3"):
+    with pytest.raises(ConfigError, match="action='index' does not work with Stable-Baselines3"):
         toy(action="index")
 
 

@@ -1,6 +1,6 @@
 """Benchmarks against named baselines, as ratios measured in one run.
 
-`rollout`, `update`, `score` and `grpo` compare rates; `turn-cost` a late turn with an early one; `memory` peaks.
+`rollout`, `update`, `score` and `grpo` compare rates, `turn-cost` a late turn with an early one, `memory` peak memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main(name: str, settings: Sequence[str] = (), *, say: Say | None = None, **s
     """Run the benchmark `name`: {"bench", "ratio", "ours", "baseline", "same"}.
 
     `settings` are overrides of the preset cooking16 such as "model.name=FOLDER" or "threads=2"; `sizes` are the keyword
-    arguments of the benchmark's `run`. `say` is told what is going on. Raises ConfigError for an unknown name.
+    arguments of the benchmark's `run`. `say` gets progress messages. Raises ConfigError for an unknown name.
     """
     run = run_of(name)
     from grue.config import load_config
@@ -30,16 +30,16 @@ def main(name: str, settings: Sequence[str] = (), *, say: Say | None = None, **s
 
 
 def run_of(name: str) -> Callable[..., dict[str, Any]]:
-    """The function behind `main`, whose keyword arguments are its sizes. ConfigError for an unknown name."""
+    """The function that `main` calls, whose keyword arguments are the sizes. ConfigError for an unknown name."""
     check_name(name)
     found: Callable[..., dict[str, Any]] = import_module(f"grue.bench.{name.replace('-', '_')}").run
     return found
 
 
 def check_name(name: str) -> None:
-    """ConfigError where there is no benchmark of this name."""
+    """Raise ConfigError if there is no benchmark of this name."""
     if name not in NAMES:
-        raise ConfigError(f"there is no benchmark {name!r}", hint=f"benchmarks are {', '.join(NAMES)}")
+        raise ConfigError(f"there is no benchmark {name!r}", hint=f"benchmarks: {', '.join(NAMES)}")
 
 
 def _silent(_: str) -> None:

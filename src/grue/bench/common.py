@@ -1,4 +1,4 @@
-"""What the benchmarks share: the model and games of both sides, and rates measured in turn."""
+"""Shared by the benchmarks: the model and games of both sides, and rates measured alternately."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Timed:
 
 
 def now() -> float:
-    """Seconds, read when a GPU has done what it was given: its work is queued, and the queue is no result."""
+    """Seconds, read once a GPU has finished its work: calls only queue it, and return before it is done."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
@@ -44,7 +44,7 @@ def now() -> float:
 def alternate(
     ours: Callable[[int], int], baseline: Callable[[int], int], repetitions: int, unit: str, say: Say
 ) -> tuple[list[Timed], list[Timed]]:
-    """Time both in turn, A B A B, so that whatever else the machine does meets both alike.
+    """Time both in turn, A B A B, so that other load on the machine affects both alike.
 
     Each is called with the number of the repetition and returns how many units it did.
     """
@@ -67,7 +67,7 @@ def result(
     baseline: dict[str, Any],
     same: str,
 ) -> dict[str, Any]:
-    """The benchmark's JSON object: the median rate of each side, their ratio, and what is known of each side."""
+    """The benchmark's JSON object: the median rate of each side, their ratio, and the facts about each side."""
     sides = [_side(unit, timed) | facts for timed, facts in zip(measured, (ours, baseline), strict=True)]
     rates = [side[f"{unit}_per_s"] for side in sides]
     return {
@@ -91,7 +91,7 @@ def _side(unit: str, timed: list[Timed]) -> dict[str, Any]:
 
 @contextmanager
 def threads(config: Config) -> Iterator[int]:
-    """The configured number of CPU threads for both sides; what was set before comes back."""
+    """The configured number of CPU threads for both sides; the previous setting is restored."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     before, wanted = torch.get_num_threads(), config.threads or usual_threads()
     torch.set_num_threads(wanted)
@@ -114,7 +114,7 @@ def open_games(config: Config, count: int) -> Iterator[list[Game]]:
 
 
 def task_sets(config: Config, sets: int, size: int) -> list[list[Task]]:
-    """`sets` lists of `size` tasks, spread over the dev fold; a fold that is too small is used again."""
+    """`sets` lists of `size` tasks, spread over the dev fold; a fold that is too small is reused."""
     game = config.game
     every = tasks(game.name, game.params, "dev", game.limit, java=game.java)
     stride = max(1, len(every) // (sets * size))

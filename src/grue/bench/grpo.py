@@ -1,4 +1,4 @@
-"""Turns per second of whole rounds like GRPO's, play and update: ours against TRL's GRPOTrainer playing our games."""
+"""Turns per second of whole GRPO-style rounds, play and update: ours against TRL's GRPOTrainer playing our games."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from grue.bench.grpo_trl import Call, Count
 
 GROUPED = {
-    # credit: the score of a play less the mean over the plays of its game, for every turn of it; no critic learns
+    # credit of every turn: the score of its play less the mean over the plays of its game; no critic is trained
     "group_weight": 1.0,
     "gamma": 1.0,
     "normalise_advantages": False,
@@ -39,7 +39,7 @@ GROUPED = {
     "hidden_state": False,
     "win_bonus": 0.0,
     "lost_penalty": 0.0,
-    # one clipped pass in one optimiser step, without further terms
+    # one clipped pass in one optimiser step, without further loss terms
     "epochs": 1,
     "minibatches": 1,
     "warmup_iterations": 0,
@@ -50,18 +50,18 @@ GROUPED = {
     "target_kl": 0.0,
 }
 SAME = (
-    "the same model, number format of products, threads, games, plays of a game, step limit and reward (the score at "
-    "the end), actions sampled at temperature 1 among the valid ones, advantages of a play against its game's others "
-    "over the deviation of the round, one optimiser step (AdamW) a round, no reference model, no learning critic. "
-    "Ours chooses by `choose`, learns the log-probability of an action among the valid ones, and reads a value at "
-    "each turn, which nothing uses; TRL writes a tool call, confined to valid actions, and learns each token of it "
-    "over the whole vocabulary"
+    "the same model, compute dtype, threads, games, plays of a game, step limit and reward (the score at "
+    "the end), actions sampled at temperature 1 among the valid ones, advantages of a play relative to its game's "
+    "others over the round's deviation, one optimiser step (AdamW) per round, no reference model, no trained critic. "
+    "Ours plays with `choose`, learns the log-probability of an action among the valid ones, and computes a value at "
+    "each turn, which is not used; TRL writes a tool call, constrained to valid actions, and learns the "
+    "log-probability of each of its tokens over the whole vocabulary"
 )
 
 
 @dataclass(slots=True)
 class Ours:
-    """Rounds of `collect` and one update, as `grue ppo` has them."""
+    """Rounds of `collect` and one update, as in `grue ppo`."""
 
     policy: ChoosePolicy
     actor: Actor
@@ -72,12 +72,12 @@ class Ours:
     tokens: int = 0  # of all transcripts; each was read once while playing
 
     def round(self, tasks: Sequence[Task], number: int) -> int:
-        """Play `tasks` and learn from them; the turns that were played."""
+        """Play `tasks` and learn from them; returns the number of turns played."""
         self.actor.sync()
         decoding = Decoding(temperature=self.updater.config.ppo.temperature)
         episodes = collect(self.policy, self.games, tasks, decoding, seed=f"bench/{number}", columns=self.columns)
         self.tokens += sum(len(segment.ids) for episode in episodes for segment in episode.segments)
-        # of five iterations the first also watches the KL from the reference, which TRL without one does not
+        # iterations 0, 5, 10, ... also measure the KL to the reference, which TRL does not: avoid these
         self.updater.update(episodes, 5 * number + 1, 1.0, self.reference)
         return sum(episode.steps for episode in episodes)
 
@@ -85,9 +85,9 @@ class Ours:
 def run(
     config: Config, say: Say, *, games: int = 64, plays: int = 8, micro_batch: int = 32, repetitions: int = 3
 ) -> dict[str, Any]:
-    """`repetitions` rounds of each side in turn: `games` episodes, `plays` of each of `games / plays` games.
+    """`repetitions` rounds of each side in turn, each of `games` episodes: `plays` of each of `games / plays` games.
 
-    `micro_batch`: episodes of a forward pass in TRL's update; ours fills its passes up to ppo.micro_tokens.
+    `micro_batch`: episodes per forward pass in TRL's update; ours fills its passes up to ppo.micro_tokens.
     """
     for module in ("trl", "datasets"):
         needs(module, feature="grue bench grpo")
@@ -122,10 +122,10 @@ def run(
 
 @dataclass(slots=True)
 class Compared:
-    """What both sides did, in turn. `cpu`: seconds of this process, ours and theirs.
+    """Measurements of both sides. `cpu`: processor seconds of this process, ours and theirs.
 
-    Processor time is less disturbed by other work on the machine. That of the games is not in it: on both sides they
-    run in Java's process.
+    Processor time is less disturbed by other work on the machine. It excludes the games, which run in Java's process
+    on both sides.
     """
 
     measured: tuple[list[Timed], list[Timed]]
@@ -138,7 +138,7 @@ class Compared:
         return [statistics.median(timed.rate for timed in side) for side in self.measured]
 
     def sides(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What is known of both beside the rate."""
+        """The facts about both besides the rate."""
         count = self.count
         mine, theirs = self._side(0, self.tokens, self.tokens), self._side(1, count.transcripts, count.read)
         whole = sum(timed.seconds for timed in self.measured[1])
@@ -159,7 +159,7 @@ class Compared:
 def against(
     ours: Ours, rounds: Sequence[Sequence[Task]], plays: int, micro_batch: int, call: Call, say: Say
 ) -> Compared:
-    """Rounds of both sides in turn, the last one first to warm up."""
+    """Rounds of both sides in turn, after a warm-up on the last of `rounds`."""
     from grue.bench.grpo_trl import trl_side
 
     *rounds, warm_up = rounds
@@ -190,7 +190,7 @@ def against(
 
 
 def ours_side(config: Config, games: list[Game]) -> Ours:
-    """A fresh model of the configuration, ready for rounds."""
+    """A fresh model as configured, ready for rounds."""
     model, encoder = load(config)
     cfg, actor = config.ppo, Actor(model, config.model.dtype)
     learner = Learner.of(model, config.model, cfg)

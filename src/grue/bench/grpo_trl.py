@@ -1,13 +1,13 @@
 """TRL's GRPOTrainer as the baseline of the GRPO benchmark: our games through its environment interface.
 
-A tiny model that never learned to call tools ends every game with its first word. So its generation is confined to
-tool calls that name a valid action, which a model that had learned it well would write of its own accord: the games
-are then those that ours plays, turn by turn. What there was to choose is chosen so that TRL is fast:
+A tiny model that never learned to call tools ends every game with its first word. So its generation is constrained to
+tool calls that name a valid action, which a model trained on them would write without constraints: the games are then
+those that ours plays, turn by turn. Wherever there was a choice, it was made so that TRL is fast:
 
-- its chat template adds a line's end and the marker `>` to what the game says, as our transcript does, and lists no
+- its chat template adds a newline and the marker `>` to what the game says, as our transcript does, and lists no
   tools in the prompt, which take some hundred tokens in TRL's own template for Qwen3;
-- a call is the JSON that TRL reads, in 18 tokens around the action, cut at words and punctuation as tokenizers of
-  large vocabularies do; the embedded one, which knows no JSON, would take 56. `SHORT` takes 2: no model does;
+- a call is the JSON that TRL reads, in 18 tokens around the action, split at words and punctuation as tokenizers with
+  large vocabularies do; the embedded one, which knows no JSON, would take 56. `SHORT` takes 2, which no model does;
 - no reference model, no second pass for old log-probabilities, no gradient checkpointing, one pass over the samples.
 """
 
@@ -34,7 +34,7 @@ from grue.wrappers.trl import GameEnvironment
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Call = tuple[tuple[str, ...], tuple[str, ...]]  # the tokens before an action, and those behind it
+Call = tuple[tuple[str, ...], tuple[str, ...]]  # the tokens before an action, and those after it
 JSON: Call = (
     ("<tool_call>", "\n", '{"', 'name"', ":", ' "', 'act"', ",", ' "', 'arguments"', ":", ' {"', 'action"', ":", ' "'),
     ('"}}', "\n", "</tool_call>"),
@@ -48,7 +48,7 @@ TEMPLATE = (
 
 
 class Seat(GameEnvironment):
-    """The adapter's environment, which also tells whoever confines the model what may be done now.
+    """The adapter's environment, which also exposes the valid actions, to which generation is constrained.
 
     It shows what our transcript shows: the game's text, tidied, without a list of actions.
     """
@@ -62,18 +62,18 @@ class Seat(GameEnvironment):
 
 @dataclass(slots=True)
 class Count:
-    """What a trainer did."""
+    """What a trainer has done."""
 
     turns: int = 0
-    read: int = 0  # tokens, while playing
+    read: int = 0  # tokens read while playing
     transcripts: int = 0  # tokens of all finished games
     generating_s: float = 0.0  # inside the model's `generate`
-    confining_s: float = 0.0  # of these, spent on confining it, which TRL itself would not do
+    confining_s: float = 0.0  # of which spent on constraining it, which TRL itself would not do
 
 
 @dataclass(slots=True)
 class Calls:
-    """Confines generation to calls: a logits processor of transformers, for the rows of one `generate`."""
+    """Constrains generation to calls: a transformers logits processor, for the rows of one `generate`."""
 
     nodes: list[Node]
     count: Count
@@ -103,30 +103,30 @@ class TrlSide:
 
     trainer: Any
     tries: TrieCache
-    end: Node  # what may be written after a game's end: the end of the message
-    seats: list[Seat]  # all that the trainer has asked for
+    end: Node  # what may be written once a game is over: the end of the message
+    seats: list[Seat]  # all that the trainer has created
     count: Count = field(default_factory=Count)
 
     def fresh_count(self) -> Count:
-        """Count anew from here on."""
+        """Restart the counts from here."""
         self.count = Count()
         return self.count
 
     def round(self, tasks: Sequence[Task]) -> int:
-        """One round on `tasks`, the plays of a game next to one another; the turns that were played."""
+        """One round on `tasks`, where the plays of a game are adjacent; returns the number of turns played."""
         before = self.count.turns
         self.trainer.train_dataset = rows_of(tasks[:: self.trainer.num_generations])
         self.trainer.train()
         return self.count.turns - before
 
     def generate(self, plain: Callable[..., torch.Tensor], **inputs: Any) -> torch.Tensor:
-        """`plain`, the model's own `generate`, confined to calls; where the game is over, to ending the message."""
+        """`plain`, the model's own `generate`, constrained to calls; once a game is over, to ending the message."""
         from transformers import LogitsProcessorList
 
         seats = [seat for seat in self.trainer.environments if not seat._done]
         nodes = [self.tries(seat._actions) if seat._outcome is None else self.end for seat in seats]
         if len(nodes) != len(inputs["input_ids"]):
-            raise RuntimeError(f"TRL generates {len(inputs['input_ids'])} rows, {len(nodes)} games go on")
+            raise RuntimeError(f"TRL generates {len(inputs['input_ids'])} rows, but {len(nodes)} games are running")
         for seat in seats:
             seat._done = seat._outcome is not None
         start = time.perf_counter()
@@ -142,7 +142,7 @@ class TrlSide:
 
 
 def rows_of(tasks: Sequence[Task]) -> Any:
-    """A `datasets.Dataset` of games; what is shown of them comes from the environment."""
+    """A `datasets.Dataset` of games; their text comes from the environment."""
     from datasets import Dataset
 
     prompt = [{"role": "user", "content": ""}]
@@ -150,7 +150,7 @@ def rows_of(tasks: Sequence[Task]) -> Any:
 
 
 def calling(config: Config, call: Call) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """(the model with the tokens of a call, its tokenizer with a chat template that knows calls)."""
+    """(the model with the tokens of a call, its tokenizer with a chat template for calls)."""
     model, tokenizer = load_model(config.model)
     tokenizer.add_tokens([text for text in dict.fromkeys(call[0] + call[1]) if len(_ids(tokenizer, text)) > 1])
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
@@ -160,7 +160,7 @@ def calling(config: Config, call: Call) -> tuple[PreTrainedModel, PreTrainedToke
 
 
 def _response(end: str) -> dict[str, Any]:
-    """How TRL reads a call out of what was written: as its template for Qwen3 says, with `end` to end a message."""
+    """How TRL parses a call from generated text: as in its template for Qwen3, with `end` closing a message."""
     return {
         "defaults": {"role": "assistant"},
         "start_anchor": ">",
@@ -183,8 +183,8 @@ def trl_side(
 ) -> Iterator[TrlSide]:
     """A trainer for rounds like `first`: as many episodes of the same game, `plays` of each of its tasks.
 
-    Accelerate has one mixed precision for a whole process, of which our learner uses none: make that one before. It
-    is reset here, and again afterwards.
+    Accelerate has one mixed precision for a whole process, and our learner uses none: create the learner first. The
+    setting is reset here and again on exit.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -213,7 +213,7 @@ def trl_side(
         environment_factory=seat,
         args=_arguments(config, folder, len(first), plays, micro_batch),
     )
-    trainer.remove_callback(PrinterCallback)  # it prints to where the benchmark's result goes
+    trainer.remove_callback(PrinterCallback)  # it prints to stdout, where the benchmark's result goes
     side = TrlSide(trainer, TrieCache(encode), build_trie([""], lambda _: (end,)), seats)
     plain: Any = model.generate
     setattr(model, "generate", lambda **inputs: side.generate(plain, **inputs))  # noqa: B010  # mypy: a method

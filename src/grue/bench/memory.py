@@ -1,20 +1,20 @@
-"""Peak memory of one PPO update with LoRA on 4-bit weights: one model in three parts, against three models.
+"""Peak memory of one PPO update with LoRA on 4-bit weights: one model in three roles, against three models.
 
-Ours is what grue does: one NF4 model with an adapter that learns; the reference is the same model with the adapter as
+Ours is what grue does: one NF4 model with a trained adapter; the reference is the same model with the adapter as
 it was before PPO, swapped in for a pass; the value head reads the hidden states of the same pass. The baseline is what
 trainers with separate models do: the same policy, a frozen reference model, and a value model with an adapter and a
-head of its own. The figure that `ratio` takes has both of these in NF4 too, which is the smallest that they can be;
-`unquantised_peak_mib` has them in the number format of products, as where only the policy is quantised.
+head of its own. `ratio` is against both of these in NF4 too, the smallest that they can be; `unquantised_peak_mib` has
+them in the number format of matrix products, as where only the policy is quantised.
 
-Each arm is a child process of its own (`memory_arm`), so that none finds what another has left. Counted is the highest
-memory during the update less that before any model was loaded: on a GPU as torch has allocated it, on a CPU as the
-kernel counts resident pages, both with the watermark set back once the models are loaded, since a loader's own peak is
-not the update's (it is given beside it). Before all that, a child does the same with a model of 0.2 M parameters, as
-libraries take some 50 MiB when they first run. What is learned from is random tokens: memory does not read.
+Each arm is a child process of its own (`memory_arm`), so that none inherits what another has left. What counts is the
+peak memory during the update less the memory before any model was loaded: on a GPU as torch allocates it, on a CPU as
+the kernel counts resident pages, both with the peak reset once the models are loaded, since a loader's own peak is not
+the update's (it is reported separately). Before all that, a child does the same with a model of 0.2 M parameters, as
+libraries take some 50 MiB when they first run. The training data are random tokens: memory does not depend on them.
 
-A model on a CPU is small, and what is not weights (activations, adapters, moments, a matrix that is being unpacked)
-weighs more than it would in a model of billions. So the embedded base is replaced by random weights in the shape of
-eight wide Llama layers (0.4 B), and few tokens are read at once. Any other `model.name` is taken as it is.
+A model for a CPU is small, and what is not weights (activations, adapters, moments, a matrix being unpacked) takes a
+larger share than in a model of billions. So the embedded base is replaced by random weights in the shape of eight wide
+Llama layers (0.4 B), and few tokens are read at once. Any other `model.name` is used as it is.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from grue.models.sources import EMBEDDED
 
 ARMS = ("shared", "separate", "unquantised")
 CHILD = {
-    # fixed, so that glibc returns what is freed instead of raising the threshold with each large tensor
+    # fixed, so that glibc returns freed memory instead of raising the threshold with each large tensor
     "MALLOC_MMAP_THRESHOLD_": str(2**20),
     "TOKENIZERS_PARALLELISM": "false",
 }
 SAME = (
     "the same NF4 policy, adapter, tokens, micro-batches, threads, optimiser and PPO loss (policy, value, entropy and "
     "KL terms), each in a process of its own; peak of one update less the memory before loading. The baseline has the "
-    "reference and the value model as separate models, in NF4 as well, and learns policy and value one after the "
-    "other, so that its activations are never held together. `ratio` is ours over the baseline: smaller is better"
+    "reference and the value model as separate models, in NF4 as well, and trains policy and value one after the "
+    "other, so that it never holds the activations of both. `ratio` is ours over the baseline: smaller is better"
 )
 
 
@@ -59,7 +59,7 @@ def run(
     tokens: int = 64,
     repetitions: int = 1,
 ) -> dict[str, Any]:
-    """One update on `segments` segments of `tokens` tokens, one a pass, by each arm, `repetitions` times in turn.
+    """One update on `segments` segments of `tokens` tokens, one per pass, by each arm, `repetitions` times in turn.
 
     `hidden` and `layers` are those of the model that stands in for the embedded base.
     """
@@ -94,7 +94,7 @@ def run(
 
 
 def check_platform() -> None:
-    """ConfigError where neither a GPU nor Linux counts the memory."""
+    """Raise ConfigError if there is neither a GPU nor a Linux kernel to count the memory."""
     import torch
 
     if not torch.cuda.is_available() and not Path("/proc/self/clear_refs").exists():
@@ -104,7 +104,7 @@ def check_platform() -> None:
 
 
 def measure(arm: str, config: Config, small: Path, segments: int, tokens: int) -> dict[str, Any]:
-    """What a child process finds that begins with the model in `small`; ModelError with its last words if it fails."""
+    """Result of a child process that warms up with the model in `small`; ModelError with its last line if it fails."""
     settings = {
         "arm": arm,
         "config": config.model_dump(mode="json"),
@@ -118,7 +118,7 @@ def measure(arm: str, config: Config, small: Path, segments: int, tokens: int) -
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise ModelError(
             f"the arm {arm!r} of the memory benchmark failed: {last}",
-            hint="a negative exit code is a signal: -9 is often lack of memory; a smaller model needs less",
+            hint="a negative exit code is a signal, and -9 often means out of memory: use a smaller model",
         )
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found

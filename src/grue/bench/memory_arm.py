@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 EVERY = 16  # tokens between two turns
-CHILDREN = (3, 4, 5, 6)  # what each turn chose among
+CHILDREN = (3, 4, 5, 6)  # token ids that each turn chose among
 Update = Callable[[list[Sample]], None]
 
 
@@ -73,12 +73,12 @@ def shared(config: Config) -> tuple[PolicyModel, Update]:
 
 
 def separate(config: Config, quantize: str = "nf4") -> tuple[PolicyModel, Update]:
-    """The usual way: a reference model that stands still, and a value model that learns by an adapter of its own."""
+    """The usual way: a frozen reference model, and a value model with a trained adapter of its own."""
     other: ModelConfig = config.model.model_copy(update={"quantize": quantize})
     model = PolicyModel(_own(load_model(config.model)[0]))
     reference = PolicyModel(_own(load_base(other)[0]))
     critic = PolicyModel(_own(load_model(other)[0]), value_shares_trunk=True)
-    cfg, critic_cfg = _ppo(config, value_passes=1), _ppo(config, value_passes=0)  # not 0: no value term in the loss
+    cfg, critic_cfg = _ppo(config, value_passes=1), _ppo(config, value_passes=0)  # 1: no value term in the loss
     learner = learner_of(model, config, 0.0)
     critic_learner = learner_of(critic, config, cfg.value_learning_rate)
 
@@ -91,10 +91,10 @@ def separate(config: Config, quantize: str = "nf4") -> tuple[PolicyModel, Update
 
 
 def _own(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with its unquantised weights in memory of its own.
+    """The model with its unquantised weights copied to memory of their own.
 
-    On a CPU they are views of the file, and while one of them is, all pages of the file that were read count as
-    resident: with 4-bit weights, the whole model in 16 bits beside them.
+    On a CPU they are views of the mapped file, and while one of them is, all pages of the file that were read count as
+    resident: besides the 4-bit weights, the whole model in 16 bits.
     """
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.is_floating_point():
@@ -103,7 +103,7 @@ def _own(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _ppo(config: Config, **changes: Any) -> PPOConfig:
-    """The run's settings with a KL term, for which there is a reference at all."""
+    """The run's settings with a KL term, without which there would be no reference."""
     kl_coef = config.ppo.kl_coef or 0.01
     return config.ppo.model_copy(update={"kl_coef": kl_coef, "value_learning_rate": 1e-3, **changes})
 
@@ -124,12 +124,12 @@ def held() -> int:
 
 
 def peak() -> int:
-    """The most that it has held since the watermark was set back."""
+    """The most that it has held since the peak was reset."""
     return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else _status("VmHWM")
 
 
 def set_back() -> None:
-    """Set the watermark to what is held now."""
+    """Reset the peak to what is held now."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
@@ -145,7 +145,7 @@ def _status(name: str) -> int:
 
 
 def measure(arm: str, config: Config, small: str, segments: int, tokens: int) -> dict[str, Any]:
-    """Facts and MiB of one arm: peak of the update, held before it, and the highest of all with loading."""
+    """Facts and MiB of one arm: held before the update, its peak, and the peak including loading."""
     torch.set_num_threads(config.threads or 1)
     torch.manual_seed(config.seed)
     _warm_up(arm, override(config, [f"model.name={small}"]), tokens)
@@ -158,7 +158,7 @@ def measure(arm: str, config: Config, small: str, segments: int, tokens: int) ->
     most = peak()
     return {
         **facts(config, model, config.threads or 1),
-        "parameters": model.base_lm().num_parameters(),  # packed ones count twice; with the adapter
+        "parameters": model.base_lm().num_parameters(),  # packed bytes count twice; includes the adapter
         "tokens_per_pass": tokens,
         "loaded_mib": _mib(loaded - before),
         "peak_mib": _mib(most - before),
@@ -167,7 +167,7 @@ def measure(arm: str, config: Config, small: str, segments: int, tokens: int) ->
 
 
 def _warm_up(arm: str, config: Config, tokens: int) -> None:
-    """The whole arm with a small model: what libraries load or keep when they first run is none of the model's."""
+    """The whole arm with a small model: what libraries load or keep when they first run is not the model's."""
     _, update = ARMS[arm](config)
     update(items_of(1, tokens))
 

@@ -1,7 +1,7 @@
-"""The baseline: how a first notebook plays and learns, written anew, plain and without its mistakes.
+"""The baseline: how a typical first notebook plays and learns, rewritten plainly and without its mistakes.
 
-One prompt a step holds everything the model is told: the task, the last steps, and what is valid now. It is rendered
-and tokenised anew at every step, and every token of the answer encodes all of it again. For training, every turn is
+One prompt per step holds everything the model is told: the task, the last steps, and the valid actions. It is rendered
+and tokenised anew at every step, and encoded again in full for every token of the answer. For training, every turn is
 such a prompt with its answer.
 """
 
@@ -44,7 +44,7 @@ def prompts_of(turns: Sequence[Turn], window: int = WINDOW) -> list[str]:
 
 @dataclass(slots=True)
 class PromptPlayer:
-    """Plays one game at a time. `passes` and `tokens` count what the model has read in all."""
+    """Plays one game at a time. `passes` and `tokens` count what the model has read in total."""
 
     model: PolicyModel
     encoder: Encoder
@@ -80,8 +80,8 @@ class PromptPlayer:
     def choose(self, ids: Sequence[int], root: Node, rng: random.Random | None = None) -> str:
         """The action after the prompt `ids`, a token at a time; greedy without `rng`.
 
-        Every token takes a pass over prompt and answer so far, also one that is the only valid one: free generation,
-        which the valid actions stand in for, does not know that either.
+        Every token takes a pass over the prompt and the answer so far, even where only one token is valid: free
+        generation, for which this stands in, would not know that either.
         """
         decoder = self.model.base_lm().get_decoder()
         device = next(self.model.parameters()).device
@@ -102,7 +102,7 @@ class PromptPlayer:
     def weigh(self, turns: Sequence[Turn]) -> list[tuple[float, float]]:
         """(log-probability of the action, value of its prompt) for each turn: what PPO learns from.
 
-        As in the notebook a pass of its own over prompt and answer, after the game.
+        As in the notebook, this is a separate pass over prompt and answer, after the game.
         """
         agent, device = PromptActorCritic(self.model), next(self.model.parameters()).device
         found = []
@@ -122,7 +122,7 @@ class PromptSample:
     ids_L: torch.Tensor
     answer: int  # tokens at the end of ids_L that are the answer
     advantage: float
-    target: float  # what the critic should have said
+    target: float  # what the critic should have predicted
     old_value: float
 
 

@@ -1,4 +1,4 @@
-"""Models of real shapes with random weights: what a real one costs, without its weights."""
+"""Models in the shape of real ones with random weights: what a real one costs, without its weights."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def make_model(
 ) -> Path:
     """A folder with random weights in bfloat16, heads of 64 and the inner layer 8/3 as wide, as Llama has them.
 
-    Without `key_heads` each head has keys of its own; most models of today share them between heads. In a `recurrent`
-    one three layers of four keep a state instead of keys, as in Qwen3.5.
+    Without `key_heads` each head has keys of its own; most current models share them between heads. With `recurrent`
+    three of four layers keep a state instead of keys, as in Qwen3.5.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -27,11 +27,11 @@ def make_model(
     from grue.models.tokenizer import load_tokenizer
 
     if hidden % 64:
-        raise ConfigError(f"hidden={hidden} is no multiple of 64", hint="4-bit weights and heads need one")
+        raise ConfigError(f"hidden={hidden} is not a multiple of 64", hint="4-bit weights and heads need one")
     heads = hidden // 64
     key_heads = key_heads or heads
     if heads % key_heads:
-        raise ConfigError(f"{heads} heads cannot share {key_heads} sets of keys", hint=f"take a divisor of {heads}")
+        raise ConfigError(f"{heads} heads cannot share {key_heads} sets of keys", hint=f"use a divisor of {heads}")
     tokenizer = load_tokenizer(config.model)
     shape: dict[str, Any] = {
         "vocab_size": len(tokenizer),

@@ -20,11 +20,11 @@ from grue.types import Episode, Task
 
 SAME = (
     "the same model, number format, threads and games (the baseline plays the first ones of each repetition), through "
-    "the same adapter of the game: the ratio is about the model's side. Both sample at temperature 1 from the valid "
-    "actions, and both give what PPO learns from: the log-probability of each action and the value before it. The "
+    "the same adapter of the game: the ratio compares the models' side. Both sample at temperature 1 from the valid "
+    "actions, and both record what PPO learns from: the log-probability of each action and the value before it. The "
     "baseline reads its whole prompt again for each token of an action, as generation without a cache does, and, as "
     "the notebook does, prompt and action once more for log-probability and value. The baseline's `playing_only` "
-    "leaves that last pass out, and nothing of ours"
+    "omits that last pass; ours omits nothing"
 )
 
 
@@ -37,7 +37,7 @@ class Sides:
     games: list[Game]
     task_sets: list[list[Task]]
     columns: int
-    playing: list[Timed] = field(default_factory=list)  # the baseline's games without the pass for what PPO needs
+    playing: list[Timed] = field(default_factory=list)  # the baseline's games without the extra pass for PPO
 
     def ours(self, repetition: int) -> list[Episode]:
         tasks = self.task_sets[repetition]

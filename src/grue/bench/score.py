@@ -1,4 +1,4 @@
-"""Scoring all valid actions of a state: one tree behind a shared cache, against one forward pass for each action."""
+"""Scoring all valid actions of a state: one tree after a shared cached prefix, against one forward pass per action."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ HISTORY = (
 )
 SAME = (
     "the same model, number format, threads, prompts and actions; both score every action by the log-probability of "
-    "its text over the whole vocabulary, and their softmax agrees. The clock of both begins when a new observation has "
-    "been shown: ours reads it behind the cached game and then all actions as one tree, the baseline reads the whole "
+    "its text over the whole vocabulary, and their softmax agrees. Both clocks start when a new observation has been "
+    "shown: ours reads it after the cached game and then all actions as one tree, the baseline reads the whole "
     "prompt with each action, as a forward pass of the Hugging Face model without a cache does"
 )
 
 
 def state_actions(count: int = ACTIONS) -> tuple[str, ...]:
-    """`count` different actions as a kitchen has them."""
+    """`count` different actions like those of a kitchen."""
     verbs = ("take", "cook", "slice", "chop", "dice", "eat", "put")
     things = ("red apple", "yellow bell pepper", "cheese", "knife", "cookbook", "water", "black pepper")
     every = [f"{verb} {thing}" for thing in things for verb in verbs]

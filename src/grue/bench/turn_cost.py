@@ -1,4 +1,4 @@
-"""What a late turn of a long game costs against an early one: only new tokens fed, against the prompt read again."""
+"""What a late turn of a long game costs against an early one: feeding only new tokens, against rereading the prompt."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from grue.rollout.collect import collect
 from grue.types import Episode, Observation, Outcome, Task
 
 ENDING = ("chop", "cook", "dice", "eat", "prepare", "slice")  # verbs that can win or lose a CookingWorld game
-COLUMNS = 4096  # tokens of a segment, where the model has as many positions: no history is cut
+COLUMNS = 4096  # tokens of a segment, if the model has as many positions: no history is cut
 SAME = (
     "the same model, number format, threads and games, through the same adapter of the game, without the actions that "
     "can end a game early; at the late turns the observations and actions of the early ones are shown again, so that "
     "only the history differs. Ours plays the same games once before, so that every text is known to the tokeniser. "
-    "`ratio` is ours alone: the median cost of the turns around the late one over that around the early one, which the "
-    "baseline's own `ratio` stands beside. The cost of a turn is everything but the time inside the games: prompts, "
-    "tries, the model, the draw. `cpu_ratio` is the same in processor time, which other work on the machine disturbs "
-    "less (on a GPU it says little). The baseline forgets all but the last "
-    f"{WINDOW} steps; `ratio_whole_history` is what it would be if it forgot nothing, as ours does not"
+    "`ratio` is ours alone: the median cost of the turns around the late one over that around the early one; the "
+    "baseline has its own `ratio`. The cost of a turn is everything but the time inside the games: prompts, tries, "
+    "the model, sampling. `cpu_ratio` is the same in processor time, which other work on the machine disturbs less "
+    "(on a GPU it says little). The baseline forgets all but the last "
+    f"{WINDOW} steps; `ratio_whole_history` is its ratio when it keeps all of them, as ours does"
 )
-Seconds = NDArray[np.float64]  # of the wall clock, and of this process's processor time
+Seconds = NDArray[np.float64]  # wall-clock time, and processor time of this process
 
 
 def _now() -> Seconds:
@@ -45,7 +45,7 @@ def _now() -> Seconds:
 
 @dataclass(slots=True)
 class Clock:
-    """When the first game was given its n-th action, and the seconds that all games took over theirs."""
+    """When the first game was given its n-th action, and the seconds that all games spent on theirs."""
 
     began: list[Seconds] = field(default_factory=list)
     inside: list[Seconds] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Span:
         return range(middle - self.around, middle + self.around + 1)
 
     def ratio(self, clocks: Sequence[Clock]) -> tuple[float, float]:
-        """Cost of the late turn in costs of the early one, by the wall clock and in processor time."""
+        """Cost of the late turn over that of the early one, in wall-clock and in processor time."""
         wall, cpu = (self.seconds(clocks, self.late) / self.seconds(clocks, self.early)).round(3).tolist()
         return wall, cpu
 
@@ -84,8 +84,8 @@ class Span:
 
 @dataclass(slots=True)
 class ClockedGame:
-    """A game that says when it is stepped, lists no action that could end it, and at the late turns shows again what
-    it showed at the early ones, so that only the history differs: the game behind it has stopped by then.
+    """A game that records when it is stepped, lists no action that could end it, and at the late turns shows again what
+    it showed at the early ones, so that only the history differs: the underlying game is no longer stepped by then.
     """
 
     game: Game
@@ -169,7 +169,7 @@ def run(
     span = Span(early, late, around)
     if not 2 <= early - around <= early + around < late - around:
         raise ConfigError(
-            f"turns {early} and {late} with {around} around each: they must not overlap, nor reach turn 1",
+            f"early={early}, late={late}, around={around}: the two ranges must not overlap, nor include turn 1",
             hint="for example early=5 late=50 around=2",
         )
     config = config.model_copy(update={"game": config.game.model_copy(update={"limit": span.limit})})
@@ -181,7 +181,7 @@ def run(
         clocks: dict[str, list[Clock]] = {"ours": [], "baseline": [], "whole history": []}
         for number, tasks in enumerate(task_sets(config, repetitions, games)):
             say(f"{number + 1}/{repetitions} warming up: {games} games of {span.limit} turns")
-            sides.ours(tasks)  # the same games: else late texts alone would be known to the tokeniser and as tries
+            sides.ours(tasks)  # the same games: otherwise only the late texts would already be tokenised and have tries
             for name, (episodes, found) in (
                 ("ours", sides.ours(tasks)),
                 ("baseline", sides.baseline(tasks[:baseline_games], WINDOW)),
@@ -220,12 +220,12 @@ def _check_long(episodes: Sequence[Episode], span: Span) -> None:
             raise ConfigError(
                 f"{episode.task.game} (seed {episode.task.seed}) ended after {episode.steps} of {span.limit} turns"
                 + (f": {episode.error}" if episode.error else ""),
-                hint="turn-cost needs games that go on: game.name=cookingworld, whose ending actions it leaves out",
+                hint="turn-cost needs games that last: game.name=cookingworld, whose ending actions it leaves out",
             )
 
 
 def _costs(span: Span, clocks: Sequence[Clock], games: int) -> dict[str, Any]:
-    """Both ratios, and milliseconds of a turn of one game."""
+    """Both ratios, and milliseconds per turn of one game."""
     found: dict[str, Any] = dict(zip(("ratio", "cpu_ratio"), span.ratio(clocks), strict=True))
     for middle in (span.early, span.late):
         wall, cpu = (1e3 * span.seconds(clocks, middle) / games).round(3).tolist()
@@ -234,7 +234,7 @@ def _costs(span: Span, clocks: Sequence[Clock], games: int) -> dict[str, Any]:
 
 
 def _tokens(span: Span, episodes: Sequence[Episode]) -> dict[str, Any]:
-    """New tokens of a turn and tokens before it, means around both turns; and the games whose history was cut."""
+    """Mean new tokens of a turn and tokens before it, around both turns; and the count of games with a cut history."""
     found: dict[str, Any] = {}
     for middle in (span.early, span.late):
         pairs = [(e.turns[n - 2], e.turns[n - 1]) for e in episodes for n in span.turns(middle)]

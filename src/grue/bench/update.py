@@ -26,9 +26,9 @@ from grue.train.learner import Learner
 from grue.train.ppo_update import ppo_loss
 from grue.types import Episode, Outcome
 
-SMALL = 1e-3  # of the configured learning rate: the policies stay what they are
+SMALL = 1e-3  # of the configured learning rate: the policies hardly change
 ACCUMULATE = 8  # samples per optimiser step of the baseline
-ONE_LOSS = {"kl_coef": 0.0, "group_weight": 0.0, "plays_kept": 0}  # the terms that both have
+ONE_LOSS = {"kl_coef": 0.0, "group_weight": 0.0, "plays_kept": 0}  # leaves the terms that both sides have
 SAME = (
     "the same model, number format, threads, episodes, optimiser and PPO loss (policy, value and entropy terms); the "
     "baseline's turns are a random part of the same episodes, its prompts are tokenised and its old log-probabilities "
@@ -41,7 +41,7 @@ def run(
 ) -> dict[str, Any]:
     """One pass over `games` episodes against one over `baseline_turns` of their turns, `repetitions` times each.
 
-    Ours takes ppo.minibatches optimiser steps a pass, the baseline one for every ACCUMULATE turns.
+    Ours takes ppo.minibatches optimiser steps per pass, the baseline one for every ACCUMULATE turns.
     """
     model, encoder = load(config)
     model.value_shares_trunk = True
@@ -108,7 +108,7 @@ class Ours:
 
 
 class Baseline:
-    """One turn a sample, one sample a forward pass, gradients accumulated over ACCUMULATE of them."""
+    """One turn per sample, one sample per forward pass, gradients accumulated over ACCUMULATE of them."""
 
     def __init__(self, model: PolicyModel, config: Config, cfg: PPOConfig) -> None:
         self.cfg, self.steps = cfg, 0

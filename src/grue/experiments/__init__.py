@@ -1,4 +1,4 @@
-"""Questions that are answered with measurements, one command each: `eval-gap`."""
+"""Questions answered by measurement, one command each: `eval-gap`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = ("eval-gap",)
 
 
 def check_name(name: str) -> None:
-    """ConfigError where there is no such experiment."""
+    """Raise ConfigError if there is no such experiment."""
     if name not in NAMES:
         raise ConfigError(f"there is no experiment {name!r}", hint=f"experiments: {', '.join(NAMES)}")
 
@@ -27,9 +27,9 @@ def prepare(
     training: bool = True,
     out: Path | None = None,
 ) -> Callable[[Progress], dict[str, Any]]:
-    """The experiment `name` on run directories, ready to be started. ConfigError for names or settings that are wrong.
+    """The experiment `name` on run directories, ready to start. ConfigError for wrong names or settings.
 
-    `settings` are `key=value` texts of the experiment's own sizes; `only` names some of its contrasts.
+    `settings` are `key=value` texts for the experiment's own sizes; `only` names the contrasts to measure.
     """
     check_name(name)
     from grue.experiments.eval_gap import main as eval_gap

@@ -1,4 +1,4 @@
-"""Where ALFWorld's games lie, which of them a seed means, and reading one. Plain files: the engine is not needed here.
+"""Where ALFWorld's games are, which one a seed selects, and reading one. Plain files: the engine is not needed here.
 
 The official data (`alfworld-download`) has a folder `json_2.1.1` with the splits `train`, `valid_seen` and
 `valid_unseen`; a game is a folder with `game.tw-pddl` and `traj_data.json`. Nothing is downloaded by this module.
@@ -21,7 +21,7 @@ from grue.games.base import fold_range
 from grue.types import Task
 
 SPLITS = {"train": "train", "pretrain": "train", "dev": "valid_seen", "test": "valid_unseen"}
-OFFICIAL = {"train": 3553, "valid_seen": 140, "valid_unseen": 134}  # games, by ALFWorld's data/README.md
+OFFICIAL = {"train": 3553, "valid_seen": 140, "valid_unseen": 134}  # games, according to ALFWorld's data/README.md
 # The numbers of the parameter `task`, from 1, are those of ALFWorld's own configuration.
 TASK_TYPES = (
     "pick_and_place_simple",
@@ -47,9 +47,9 @@ class Household:
 
 
 def game_file(task: Task) -> Path:
-    """The `game.tw-pddl` that a task means: the n-th of its split for the n-th seed of its fold.
+    """The `game.tw-pddl` that a task selects: the n-th of its split for the n-th seed of its fold.
 
-    ConfigError when the split has no such game, or the data is not there.
+    ConfigError if the split has no such game, or the data is missing.
     """
     kind = _kind(task.params)
     files = game_files(task.game, kind, task.fold)
@@ -69,10 +69,10 @@ def game_count(game: str, params: str, fold: str) -> int:
 
 
 def game_files(game: str, kind: int, fold: str) -> tuple[Path, ...]:
-    """The games of a fold, of one type of task or (0) all, in an order that is the same wherever the data lies.
+    """The games of a fold, of one type of task or (0) all, in an order that is the same wherever the data is.
 
-    The order is drawn by a hash of the path inside the split: by name, all of a type would come together. ConfigError
-    when games are missing.
+    The order is that of a hash of the path inside the split: by name, all of a type would come together. ConfigError
+    if games are missing.
     """
     folder, where = _data_folder(game)
     split = SPLITS[fold]
@@ -80,7 +80,7 @@ def game_files(game: str, kind: int, fold: str) -> tuple[Path, ...]:
     wanted = OFFICIAL[split]
     if ":" not in game and len(files) != wanted:
         raise ConfigError(
-            f"{split} of ALFWorld's data in {folder} ({where}) has {len(files)} games, not {wanted}: it is not whole",
+            f"{split} of ALFWorld's data in {folder} ({where}) has {len(files)} games, not {wanted}: it is incomplete",
             hint=f"{_download(folder)}; to play what is there: game.name=alfworld:{folder}",
         )
     if not kind:
@@ -89,7 +89,7 @@ def game_files(game: str, kind: int, fold: str) -> tuple[Path, ...]:
 
 
 def load(file: Path) -> Household:
-    """Read a game. The texts that it holds for the engine are left where they are: see docs/decisions.md."""
+    """Read a game. The texts that it holds for the engine are not read: see docs/decisions.md."""
     try:
         made, trajectory = orjson.loads(file.read_bytes()), orjson.loads(file.with_name("traj_data.json").read_bytes())
         goal = _GOAL.search(made["grammar"])
@@ -104,7 +104,7 @@ def load(file: Path) -> Household:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise GameError(
-            f"{file} is no game of ALFWorld: {type(error).__name__}: {error}", hint=_download(file.parents[3])
+            f"{file} is not an ALFWorld game: {type(error).__name__}: {error}", hint=_download(file.parents[3])
         ) from error
 
 
@@ -115,7 +115,7 @@ def _kind(params: str) -> int:
 
 
 def _data_folder(game: str) -> tuple[Path, str]:
-    """(the folder with the data, what named it)."""
+    """(the folder with the data, where its name came from)."""
     named, given = game.partition(":")[2], os.environ.get("ALFWORLD_DATA")
     if named:
         return Path(named).expanduser(), "named after the colon"
@@ -137,14 +137,14 @@ def _games_of(folder: Path, split: str, where: str) -> tuple[Path, ...]:
     if not found:
         missing = f"no folder {split} or json_*/{split}" if below is None else f"no games in {below}"
         raise ConfigError(
-            f"ALFWorld's games are not there: {missing} in {folder} ({where})",
+            f"ALFWorld's games were not found: {missing} in {folder} ({where})",
             hint=f"{_download(folder)}; or name another folder: ALFWORLD_DATA=FOLDER, game.name=alfworld:FOLDER",
         )
     return tuple(file for _, file in sorted(found))
 
 
 def _task_type(folder: str) -> str:
-    """What stands before the first dash: pick_heat_then_place_in_recep-Egg-None-Fridge-13 is a folder of the data."""
+    """The part before the first dash: pick_heat_then_place_in_recep-Egg-None-Fridge-13 is a folder of the data."""
     return folder.partition("-")[0]
 
 

@@ -1,13 +1,13 @@
 """Any Z-machine story file through Jericho (Hausknecht et al. 2020), behind the contract of `base.Game`.
 
 Hosted by a worker process (`native.make_native`): the interpreter is C code that some commands hang or crash. Jericho
-itself knows score, moves and a walkthrough of some fifty files by their checksum. Of any other file, such as the
-Zorks that were put under the MIT licence in 2025, the score is read from memory (versions 1 to 3) or from the reply to
-"score", which is asked and taken back; and valid actions are found by trying (`jericho_actions`).
+itself knows score, moves and a walkthrough of some fifty files by their checksum. For any other file, such as the
+Zorks released under the MIT licence in 2025, the score is read from memory (versions 1 to 3) or from the reply to
+"score", a command that is then undone; and valid actions are found by trial (`jericho_actions`).
 
-A story file is one game, in every fold; the seed only throws the interpreter's dice, and not even these where Jericho
-has a walkthrough. So episodes come through the same states again, and what was found by trying there is remembered,
-under the interpreter's whole state: the same state has the same future, dice included.
+A story file is one game, in every fold; the seed only sets the interpreter's random numbers, and not even these where
+Jericho has a walkthrough. So episodes reach the same states again, and what was found by trial there is cached under
+the interpreter's whole state: the same state has the same future, random numbers included.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from grue.games.native import values
 from grue.games.textworld import check_story, tidy
 from grue.types import Task
 
-_FIRST_SEED = 1000  # below this the interpreter's dice count up instead of being random; 0 means the clock
+_FIRST_SEED = 1000  # below this the interpreter's numbers count up instead of being random; 0 means the clock
 _ASKS_TO_RESTART = re.compile(r"\brestart\b.{0,60}\brestore\b.{0,120}\b(quit|end)\b", re.IGNORECASE | re.DOTALL)
 _HAS_WON = re.compile(r"\*{2,}\s*(you have won|the end)\s*\*{2,}", re.IGNORECASE)
 _POINTS = re.compile(r"(?:score is|scored) (-?\d+)", re.IGNORECASE)
@@ -37,7 +37,7 @@ _OUT_OF = re.compile(r"(?:total of|out of(?: a)?(?: possible)?(?: total of)?) (\
 
 Value = TypeVar("Value")
 
-_MOST_KNOWN = 8_000  # places of a process, 2 to 5 kB each
+_MOST_KNOWN = 8_000  # places cached per process, 2 to 5 kB each
 _found: dict[bytes, tuple[str, tuple[str, ...] | None]] = {}  # (what is carried, valid actions) by place
 _said: dict[bytes, str] = {}  # the listed action by place, action and what follows
 
@@ -53,7 +53,7 @@ class JerichoGame(EngineGame):
         self._values = values(self.game, self.params)
         self._env: Any = None
         self._digest = b""  # of the story file
-        self._here: tuple[Any, ...] = ()  # the interpreter's state, to which all that is tried goes back
+        self._here: tuple[Any, ...] = ()  # the interpreter's state, restored after every trial
         self._place = b""  # digest of story, state and what is shown
         self._words: Words | None = None
         self._layout: Layout | None = None
@@ -73,15 +73,15 @@ class JerichoGame(EngineGame):
         """Jericho's walkthrough. GameError for a file that it does not know."""
         self._running(over=True)
         if not self._env.is_fully_supported or not (path := self._env.get_walkthrough()):
-            raise GameError(f"Jericho knows no walkthrough of {self._file.name}", hint="it knows some fifty files")
+            raise GameError(f"Jericho knows no walkthrough of {self._file.name}", hint="it has them for some fifty")
         return [str(action).lower() for action in path]
 
     def equivalent(self, action: str, then: Sequence[str] = ()) -> str:
-        """The listed action that does here what `action` does; `action` itself where none is found.
+        """The listed action that does here what `action` does; `action` itself if none is found.
 
-        Walkthroughs say "n" and "get lamp" where "north" and "take lamp" are listed. What changes no thing and no
-        score is told by its reply. As a story also counts and remembers what is no thing, `then` has to end the same
-        after it.
+        Walkthroughs say "n" and "get lamp" where "north" and "take lamp" are listed. Actions that change no object and
+        no score are compared by their replies. As a story also keeps counters and flags that belong to no object,
+        `then` must end the same after either.
         """
         _, state = self._running()
         if state.actions is None or action in state.actions or refusal(action, commas=self.commas):
@@ -101,7 +101,7 @@ class JerichoGame(EngineGame):
         return next((each for each in same if self._attempt(each, *then).effect == end), action)
 
     def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
-        """(the game listed the action, the game was won) for each, beside the live game."""
+        """For each action (the game listed it, the game was won), without touching the live game."""
         other = JerichoGame(self.game, self.params)
         try:
             return self.rehearse_in(other, actions)
@@ -115,7 +115,7 @@ class JerichoGame(EngineGame):
             warnings.simplefilter("ignore")  # that the file is not supported, which is why this module reads memory
             self._env = _load(self._file, _FIRST_SEED + task.seed)
             if self._env.is_fully_supported:
-                self._env.seed(None)  # the dice of its walkthrough, which wins with no others
+                self._env.seed(None)  # the seed of its walkthrough, which wins with no other
             text, _ = self._env.reset()
         self._digest = blake2b(self._file.read_bytes()).digest()
         self._here = self._env.get_state()
@@ -138,7 +138,7 @@ class JerichoGame(EngineGame):
             self._env = None
 
     def _shown(self, text: str) -> State:
-        """What the player sees. Everything that is asked besides is taken back."""
+        """What the player sees. Every other command that this takes is undone."""
         env = self._env
         self._here = env.get_state()
         self._over = self._ends(text)
@@ -166,7 +166,7 @@ class JerichoGame(EngineGame):
         return bool(env.game_over() or env.victory() or env._emulator_halted() or _ASKS_TO_RESTART.search(text))
 
     def _found(self, text: str) -> tuple[str, tuple[str, ...] | None]:
-        """(what is carried, the valid actions): tried out, or remembered from the same state."""
+        """(what is carried, the valid actions): found by trial, or cached from the same state."""
         lists = bool(self._values["validActions"])
         place = blake2b(self._digest + repr((lists, text, *self._here[2:])).encode())
         for memory in self._here[:2]:
@@ -183,7 +183,7 @@ class JerichoGame(EngineGame):
         return valid_actions(seen, carried, self._words, self._attempt)
 
     def _attempt(self, *actions: str) -> Trial:
-        """Do `actions`, as far as the story goes, and take them back."""
+        """Do `actions`, stopping if the story ends, and undo them."""
         env = self._env
         assert self._layout is not None
         for action in actions:
@@ -194,7 +194,7 @@ class JerichoGame(EngineGame):
         memory = self._memory()
         known = (env.get_score(), 0) if env.is_fully_supported else points_and_moves(memory)
         trial = Trial(text, world(memory, self._layout), known[0] if known else 0, halted or self._ends(text))
-        if halted:  # the interpreter has to be started again before a state can be put back
+        if halted:  # the interpreter must be restarted before a state can be restored
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 env.reset()
@@ -223,7 +223,7 @@ class JerichoGame(EngineGame):
 
 
 def _remember(known: dict[bytes, Value], key: bytes, value: Value) -> None:
-    """`value` under `key`; of too many, the oldest is forgotten."""
+    """Store `value` under `key`; if there are too many, drop the oldest."""
     if len(known) >= _MOST_KNOWN:
         del known[next(iter(known))]
     known[key] = value
@@ -233,6 +233,6 @@ def _load(file: Path, seed: int) -> Any:
     import jericho
 
     if not file.is_file():
-        raise ConfigError(f"there is no file {str(file)!r}", hint="the path stands behind the colon")
+        raise ConfigError(f"there is no file {str(file)!r}", hint="the path follows the colon")
     check_story(file)
     return jericho.FrotzEnv(str(file), seed=seed)

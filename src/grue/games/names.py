@@ -1,9 +1,9 @@
-"""Exchanged and invented food names, so that the base learns to read the recipe instead of remembering pairs.
+"""Swapped and invented food names, so that the base learns to read the recipe instead of remembering pairs.
 
 The game's folds share their foods and differ in (food, preparation) pairs: a model trained on train recipes learns
-those pairs by heart and fails on dev and test. Renaming every food of a transcript consistently makes memory useless
-and copying from the cookbook the only way. A renaming that would produce a recipe that dev or test may draw is drawn
-again; for the base, so is one that would produce a single line of such a recipe.
+those pairs by heart and fails on dev and test. Renaming every food of a transcript consistently makes memorising
+useless and copying from the cookbook the only way. A renaming that would produce a recipe that dev or test may draw is
+drawn again; for the base, so is one that would produce a single line of such a recipe.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _fold_pairs(fold: str) -> frozenset[Pair]:
 def held_out_pairs() -> frozenset[Pair]:
     """(food, cut, cook) of every recipe line that dev or test may draw, less those without any preparation."""
     pairs = _fold_pairs("valid") | _fold_pairs("test")
-    # an ingredient that needs nothing done to it says nothing about a recipe; all folds share these
+    # an ingredient that needs no preparation says nothing about a recipe; all folds share these
     return frozenset(pair for pair in pairs if pair[1] or pair[2])
 
 
@@ -67,7 +67,7 @@ def _world() -> dict[str, Any]:
 
 
 def recipe_pairs(cookbook: str) -> frozenset[Pair]:
-    """The (food, cut, cook) of a cookbook page; empty where the text is no recipe."""
+    """The (food, cut, cook) of a cookbook page; empty if the text is not a recipe."""
     match = _INGREDIENTS.search(cookbook)
     if match is None:
         return frozenset()
@@ -84,10 +84,10 @@ def _pattern() -> re.Pattern[str]:
 
 
 def replacing(pattern: Callable[[], re.Pattern[str]]) -> Rename:
-    """The function that replaces what `pattern` matches (its one group) and a mapping holds; the rest stays."""
+    """A function that replaces what `pattern` matches (its one group) if a mapping has it; the rest stays."""
 
-    @lru_cache(maxsize=20_000)  # games say the same things again and again
-    def parts(text: str) -> tuple[str, ...]:  # matches stand at the odd places
+    @lru_cache(maxsize=20_000)  # games repeat the same texts
+    def parts(text: str) -> tuple[str, ...]:  # matches are at the odd places
         return tuple(pattern().split(text))
 
     def replaced(text: str, names: dict[str, str]) -> str:

@@ -1,9 +1,9 @@
 """Demonstrations replayed with steps left out: noise that keeps a clone consistent when it strays from the teacher.
 
 A clone of clean demonstrations answers a skipped step by going back to the script, so a shortcut that exploration
-finds is undone at once and never pays. Replays in which random steps are missing, whatever comes of them, teach it to
+finds is undone at once and never pays. Replays with random steps missing, whatever their outcome, teach it to
 go on from there (noise injection for imitation: Laskey et al. 2017). Needed steps are left out as often as useless
-ones, but for those that `keep` names, and most replays fail, so which steps are worth skipping is for RL to find out.
+ones, except those that `keep` names, and most replays fail, so RL must find out which steps are worth skipping.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def replay_with_omissions(
     """`demonstration` played again with each step left out with probability `share` (0..1).
 
     Actions that begin with `keep` are never left out by chance ("" keeps none). Steps that are no longer valid without
-    the missing ones are left out too. A replay that comes to the end of the script without an ending has Outcome.LIMIT.
+    the missing ones are left out too. A replay whose script runs out before the game ends has Outcome.LIMIT.
     """
     turns: list[Turn] = []
     player = f"{demonstration.player}-omit"

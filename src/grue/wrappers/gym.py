@@ -27,9 +27,9 @@ from grue.prompts.transcript import render_task
 from grue.types import Observation, Outcome, Task
 
 MAX_TEXT = 100_000  # characters of an observation
-NO_SUCH_ACTION = "(no such action)"  # what an index without an action plays
+NO_SUCH_ACTION = "(no such action)"  # played for an index that stands for no action
 
-# Name of the environment -> preset whose game it is. Another game under a name needs a new version.
+# Name of the environment -> preset whose game it is. Another game under the same name needs a new version.
 IDS = {
     "Toy": "toy",
     "CookingWorld": "cooking16",
@@ -48,7 +48,7 @@ IDS = {
 class AnyText(spaces.Text):
     """Every str of up to MAX_TEXT characters: games print what they like. Samples are printable ASCII of `max_length`.
 
-    `spaces.Text` holds a fixed alphabet, by default one without a space.
+    `spaces.Text` has a fixed alphabet, by default one without a space.
     """
 
     def __init__(self, max_length: int, seed: int | np.random.Generator | None = None) -> None:
@@ -92,9 +92,9 @@ class GrueEnv(gymnasium.Env[str, Any]):
         render_mode: str | None = None,
     ) -> None:
         if action not in ("text", "index"):
-            raise ConfigError(f"action={action!r} of the environment is unknown", hint="it is 'text' or 'index'")
+            raise ConfigError(f"action={action!r} of the environment is unknown", hint="use 'text' or 'index'")
         if render_mode not in (None, "ansi"):
-            raise ConfigError(f"render_mode={render_mode!r} is unknown", hint="it is None or 'ansi'")
+            raise ConfigError(f"render_mode={render_mode!r} is unknown", hint="use None or 'ansi'")
         self.render_mode = render_mode
         self.observation_space = AnyText(MAX_TEXT)
         self.action_space = AnyText(MAX_ACTION) if action == "text" else spaces.Discrete(max_actions)
@@ -106,14 +106,14 @@ class GrueEnv(gymnasium.Env[str, Any]):
         self._steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin a game; see the class about `seed` and `options`."""
+        """Start a game; the class describes `seed` and `options`."""
         super().reset(seed=seed)
         self._task = self._draw(options or {})
         self._seen, self._steps = self._game.reset(self._task), 0
         return render_task(self._seen.goal, self._task.limit) + self._seen.text, self._info(None, valid=True)
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Do one action: a str or an index, as the environment was made."""
+        """Take one action: a str or an index, depending on the environment's `action`."""
         text = self._text_of(action) if self._by_index else self._typed(action)
         valid = self._seen.actions is None or text in self._seen.actions
         self._seen, reward, outcome = self._game.step(text)
@@ -141,7 +141,7 @@ class GrueEnv(gymnasium.Env[str, Any]):
         task = Task(known.game, known.params, known.fold, seed, known.limit)
         if seed in fold_range(known.fold) and task not in self._tasks:
             raise ConfigError(
-                f"game_seed={seed} is a game that a later fold of {known.game} measures", hint="choose another"
+                f"game_seed={seed} is a game that is reserved for a later fold of {known.game}", hint="choose another"
             )
         return task
 
@@ -151,16 +151,16 @@ class GrueEnv(gymnasium.Env[str, Any]):
         except TypeError as error:
             raise ConfigError(
                 f"an action of this environment is an index, not {index!r} of type {type(index).__name__}",
-                hint="action='text' makes one that takes texts",
+                hint="make the environment with action='text' to pass texts",
             ) from error
         actions = self._seen.actions or ()
         return actions[place] if 0 <= place < len(actions) else NO_SUCH_ACTION
 
     def _typed(self, action: Any) -> str:
-        if not isinstance(action, str):  # the text of a number would cost a step and do nothing, step after step
+        if not isinstance(action, str):  # a number as text would cost a step and do nothing, at every step
             raise ConfigError(
                 f"an action of this environment is a str, not {action!r} of type {type(action).__name__}",
-                hint="action='index' makes one that takes numbers of info['valid_actions']",
+                hint="make the environment with action='index' to pass indices into info['valid_actions']",
             )
         return as_played(action, self._seen.actions)
 
@@ -197,14 +197,14 @@ class GrueEnv(gymnasium.Env[str, Any]):
 
 @lru_cache(maxsize=32)
 def _tasks(game: str, params: str, fold: str, limit: int, java: str | None) -> tuple[Task, ...]:
-    """The games of a fold. Cached: finding out which kitchens may be used takes a second or more."""
+    """The games of a fold. Cached: finding which kitchens may be used takes a second or more."""
     if fold == "pretrain":
-        raise ConfigError("fold='pretrain' is for making the embedded base", hint="folds are train, dev and test")
+        raise ConfigError("fold='pretrain' is for training the embedded base", hint="folds are train, dev and test")
     return tuple(tasks(game, params, fold, limit, java=java))
 
 
 def register() -> None:
-    """Tell Gymnasium the ids above."""
+    """Register the ids above with Gymnasium."""
     for name, preset in IDS.items():
         game = PRESETS[preset]().game
         settings = {"game": game.name, "params": dict(game.params), "limit": game.limit}

@@ -4,8 +4,8 @@
     model = sb3.maskable_ppo(env, verbose=1)  # sb3_contrib.MaskablePPO
     model.learn(50_000)
 
-Stable-Baselines3 wants arrays of fixed shapes. So the actions are a fixed list, gathered from train games, and those
-that the game does not allow now are masked out. An action that never came up there cannot be chosen.
+Stable-Baselines3 needs arrays of fixed shapes. So the actions are a fixed list, gathered from train games, and those
+that the game does not allow now are masked out. An action that never occurred there cannot be chosen.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Ids = NDArray[np.int64]
 
 
 class TokenIds(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """The newest `columns` tokens of the transcript so far; shape (columns,), newest last, 0 where nothing is yet.
+    """The newest `columns` tokens of the transcript so far; shape (columns,), newest last, padded with 0.
 
     `encode` maps a text to ids from 1 to `vocabulary`. The default is the tokenizer of the embedded base, shifted by 1.
     """
@@ -46,7 +46,7 @@ class TokenIds(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         RecordConstructorArgs.__init__(self, columns=columns, encode=encode, vocabulary=vocabulary)
         super().__init__(env)
         if (encode is None) != (vocabulary is None):
-            raise ConfigError("encode and vocabulary, the largest id that it gives, go together", hint="give both")
+            raise ConfigError("encode and vocabulary, the largest id that it returns, go together", hint="give both")
         self._encode = encode or _embedded_ids
         high = vocabulary or _embedded_tokenizer().get_vocab_size()
         self.observation_space = spaces.Box(0, high, (columns,), np.int64)
@@ -80,8 +80,8 @@ class ActionList(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self.actions = tuple(actions)
         if not self.actions or len({*self.actions}) < len(self.actions):
             raise ConfigError(
-                f"a list of {len(self.actions)} actions, {len({*self.actions})} of them different, cannot be numbered",
-                hint="known_actions(env) makes one",
+                f"a list of {len(self.actions)} actions, {len({*self.actions})} of them distinct, cannot be numbered",
+                hint="known_actions(env) makes a list of distinct ones",
             )
         self.action_space = spaces.Discrete(len(self.actions))
         self._number = {action: i for i, action in enumerate(self.actions)}
@@ -98,7 +98,7 @@ class ActionList(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return result
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """True for what can be done now; shape (actions,). sb3-contrib expects this name."""
+        """True for each action that is valid now; shape (actions,). sb3-contrib expects this name."""
         mask = np.zeros(len(self.actions), dtype=np.bool_)
         mask[[self._number[action] for action in self._valid or () if action in self._number]] = True
         if not mask.any():
@@ -128,11 +128,11 @@ def known_actions(env: gymnasium.Env[str, str], episodes: int = 200, seed: int =
 def environment(
     name: str = "grue/Coin-v0", *, actions: Sequence[str] | None = None, columns: int = 128, **settings: Any
 ) -> ActionList:
-    """A game as Stable-Baselines3 wants it. `settings` go to `gymnasium.make`; `actions` is gathered if not given."""
+    """A game as Stable-Baselines3 expects it. `settings` go to `gymnasium.make`; `actions` is gathered if not given."""
     if settings.get("action", "text") != "text":
         raise ConfigError(
-            f"action={settings['action']!r} does not go with Stable-Baselines3: its policies choose from one list",
-            hint="leave it out, or use gymnasium.make by itself",
+            f"action={settings['action']!r} does not work with Stable-Baselines3: its policies choose from one list",
+            hint="leave it out, or use gymnasium.make directly",
         )
     env: gymnasium.Env[str, str] = gymnasium.make(name, **settings)
     if actions is None:
@@ -145,7 +145,7 @@ def environment(
 class TokenFeatures(torch.nn.Module):
     """Embedding, convolution over five tokens, maximum over the window and over its newest quarter.
 
-    To be given as `features_extractor_class`. In: ids (B, columns). Out: features (B, 2 * hidden).
+    Passed as `features_extractor_class`. In: ids (B, columns). Out: features (B, 2 * hidden).
     """
 
     def __init__(self, observation_space: spaces.Box, embedding: int = 32, hidden: int = 64) -> None:
@@ -161,7 +161,7 @@ class TokenFeatures(torch.nn.Module):
 
 
 def maskable_ppo(env: Any, **settings: Any) -> Any:
-    """A `sb3_contrib.MaskablePPO` that reads with TokenFeatures; `settings` go to it and override what is set here."""
+    """A `sb3_contrib.MaskablePPO` that reads with TokenFeatures; `settings` go to it and override the defaults here."""
     needs("sb3_contrib", feature="MaskablePPO")
     from sb3_contrib import MaskablePPO
 

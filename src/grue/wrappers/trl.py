@@ -7,9 +7,9 @@
         args=GRPOConfig(max_tool_calling_iterations=25, max_completion_length=4096, ...),
     )
 
-TRL asks for a chat template that knows tool calls, gives one reward per episode, and calls this interface experimental.
-grue's own PPO needs neither template nor tools and gives credit per turn; this is for comparing, and for those
-who have a TRL set-up already.
+TRL needs a chat template with tool calls, takes one reward per episode, and calls this interface experimental.
+grue's own PPO needs neither template nor tools and assigns credit per turn; this is for comparison, and for those
+who already have a TRL setup.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROMPT = "You play a text game. Do one action at a time with the tool `act` unti
 
 
 class GameEnvironment:
-    """One game at a time, as TRL wants it: every public method but `reset` and `get_reward` is a tool."""
+    """One game at a time, as TRL expects it: every public method but `reset` and `get_reward` is a tool."""
 
     def __init__(self, game: str, params: Params = "", *, limit: int = 16, list_actions: bool = True) -> None:
         self._game = make(game, params)
@@ -40,7 +40,7 @@ class GameEnvironment:
         self._listed: tuple[str, ...] | None = None
 
     def reset(self, game_seed: int = 0, fold: str = "train", **row: Any) -> str:
-        """Begin the game of a row of `dataset`; what the player sees first. Other columns are not read."""
+        """Start the game of a row of `dataset`; returns what the player sees first. Other columns are ignored."""
         task = Task(self._named.game, self._named.params, fold, int(game_seed), self._named.limit)
         try:
             observation = self._game.reset(task)
@@ -62,7 +62,7 @@ class GameEnvironment:
         if self._outcome is not None:
             return "The game is over."
         try:
-            # a call with something else than text costs a step, as any other action that the game does not know
+            # a call with something other than text costs a step, like any action that the game does not know
             observation, _, self._outcome = self._game.step(as_played(str(action), self._listed))
         except GameError:
             self._outcome = Outcome.FAILED
@@ -85,16 +85,16 @@ class GameEnvironment:
 def environment(
     game: str, params: Params = "", *, limit: int = 16, list_actions: bool = True
 ) -> Callable[[], GameEnvironment]:
-    """What GRPOTrainer takes as `environment_factory`. `list_actions` shows the valid actions after each step."""
+    """The `environment_factory` for GRPOTrainer. `list_actions` shows the valid actions after each step."""
     return partial(GameEnvironment, game, params, limit=limit, list_actions=list_actions)
 
 
 def dataset(game: str, params: Params = "", *, limit: int = 16, fold: str = "train", count: int | None = None) -> Any:
-    """A `datasets.Dataset` of games: a prompt to which `reset` adds the first observation, and which game to play.
+    """A `datasets.Dataset` of games: a prompt to which `reset` adds the first observation, and the game to play.
 
     The plays of a GRPO group share a row, hence the game.
     """
-    needs("datasets", feature="a TRL data set of games")
+    needs("datasets", feature="a TRL dataset of games")
     from datasets import Dataset
 
     chosen = tasks(game, params, fold, limit, count)

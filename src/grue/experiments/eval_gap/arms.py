@@ -1,4 +1,4 @@
-"""Short trainings that differ in one switch. They share the library's loss, credit, learner and play."""
+"""Short training runs that differ in one switch and share the library's loss, credit, learner and play."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from grue.stages.session import Session
 
 Weights = dict[str, torch.Tensor]
-Watch = Callable[[int, ChoosePolicy], None]  # called now and then with the iteration and the greedy player
+Watch = Callable[[int, ChoosePolicy], None]  # called every few iterations with the iteration and the greedy player
 
 
 def train_sft_arm(
@@ -64,9 +64,9 @@ def train_sft_arm(
 
 
 def arm_config(ours: PPOConfig, size: Settings, arm: Arm) -> PPOConfig:
-    """The run's own PPO settings at the sizes of the experiment, with the critic fitted apart and no other baseline.
+    """The run's own PPO settings at the sizes of the experiment, with a separately fitted critic and no other baseline.
 
-    What steers a run besides (an entropy target, an end of the iteration at a KL) is off: arms differ in one thing.
+    Other controls of a run (an entropy target, early stopping at a KL) are off: arms differ in one thing.
     """
     changed: dict[str, Any] = {
         "iterations": size.iterations,
@@ -92,7 +92,7 @@ def arm_config(ours: PPOConfig, size: Settings, arm: Arm) -> PPOConfig:
 
 @dataclass(slots=True)
 class PPOArm:
-    """One PPO training of an arm, from the weights that SFT left."""
+    """One PPO training of an arm, starting from the SFT weights."""
 
     session: Session
     arm: Arm
@@ -105,7 +105,7 @@ class PPOArm:
         session, size = self.session, self.size
         cfg = arm_config(session.config.ppo, size, self.arm)
         model = adapted_model(session, self.start, size, self.seed) if self.arm.adapter else self._full_model()
-        # the few weights of adapters have a longer way to go; a run that trains some has its own rate for them
+        # an adapter's few weights have further to go; a run that trains one has its own rate for it
         added = self.arm.adapter and session.config.model.adapter == "none"
         peak = cfg.learning_rate * (size.lora_rate if added else 1.0)
         learner = Learner.of(model, session.config.model, cfg, learning_rate=peak, dropout=self.arm.dropout)
@@ -180,7 +180,7 @@ class PPOArm:
             "entropy": float(np.mean([row["entropy"] for row in rows])),
             "first_gap": rows[0][
                 "engine_gap"
-            ],  # mean |log ratio| before the first step: 0 but for dropout and rounding
+            ],  # mean |log ratio| before the first step: 0 except for dropout and rounding
             "first_clipped": rows[0]["clip_fraction"],
             "kl_old": rows[-1]["kl_old"],
             "value_loss": fitted["value_loss"],
@@ -192,28 +192,28 @@ def _turns(part: Sequence[Sample]) -> int:
 
 
 def defective(episodes: Sequence[Episode], arm: Arm, cfg: PPOConfig) -> list[Array]:
-    """The advantages that `credit` gives, but for the arm's defects."""
+    """The advantages that `credit` gives, with the arm's defects added."""
     rewards = [turn_rewards(episode, cfg) for episode in episodes]
     raw = advantages_with(rewards, critic_values(episodes), cfg.gamma, cfg.lam, bootstrap=arm.bootstrap, leak=arm.leak)
     return scaled(raw, centre=True) if cfg.normalise_advantages else raw
 
 
 def fresh_model(session: Session, weights: Weights, seed: int) -> PolicyModel:
-    """A model of its own with these weights, and a critic that knows nothing yet."""
+    """A separate model with these weights and an untrained critic."""
     torch.manual_seed(seed)
     lm, _ = load_model(session.config.model)
     model = PolicyModel(lm)
-    # the critic starts anew in every arm: what an earlier training taught it belongs to that training
+    # the critic starts untrained in every arm: what an earlier training taught it belongs to that training
     own = {name: p.detach().clone() for name, p in model.named_parameters() if name.startswith("value_head.")}
     load_weights(model, {**weights, **own})
     return model
 
 
 def adapted_model(session: Session, weights: Weights, size: Settings, seed: int) -> PolicyModel:
-    """The same behind fresh LoRA adapters with dropout; the weights themselves stand still."""
+    """The same with fresh LoRA adapters with dropout; the weights themselves are frozen."""
     inner = fresh_model(session, weights, seed)
     if inner.has_adapter:
-        return inner  # the run trains adapters already; their dropout is model.lora_dropout
+        return inner  # the run already trains adapters; their dropout is model.lora_dropout
     options = {"lora_rank": size.lora_rank, "lora_alpha": size.lora_alpha, "lora_dropout": size.dropout}
     config = session.config.model.model_copy(update={"adapter": "lora", "lora_targets": "all-linear", **options})
     return PolicyModel(with_adapter(inner.lm, config), inner.value_head)

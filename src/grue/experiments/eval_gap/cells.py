@@ -1,4 +1,4 @@
-"""A cell: how one way of playing did, game by game. Each is one JSON file, so an interrupted experiment goes on."""
+"""A cell: the outcome of each game under one way of playing. Each is one JSON file, so an experiment can resume."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from grue.types import Episode, Outcome, Task
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Outcomes by seed; in all else the games of a cell are alike. Failed ones are absent, and counted."""
+    """Outcomes by seed; the games of a cell differ in nothing else. Failed games are absent, but counted."""
 
     name: str
     won: dict[int, bool]
@@ -31,7 +31,7 @@ class Cell:
     failed: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
     game: str = ""  # the name of its games, which decides what problem a seed poses
-    alike: dict[int, int] = field(default_factory=dict)  # seed -> the first that poses its problem, if another does
+    alike: dict[int, int] = field(default_factory=dict)  # seed -> the first seed with its problem, if that is another
 
     @property
     def games(self) -> int:
@@ -46,14 +46,14 @@ class Cell:
         return np.array([self.won[seed] for seed in seeds], dtype=np.float64)
 
     def problems(self, seeds: Sequence[int]) -> Sequence[Hashable] | None:
-        """What each of `seeds` asks, or None where no two ask the same."""
-        if not self.alike:  # as in files of older experiments, which do not hold it
+        """The problem that each of `seeds` poses, or None if no two pose the same."""
+        if not self.alike:  # as in files of older experiments, which lack it
             return shared([problem(Task(self.game, "", "", seed, 0), None) for seed in seeds])
         return shared([self.alike.get(seed, seed) for seed in seeds])
 
 
 def from_episodes(name: str, episodes: Sequence[Episode], **extra: Any) -> Cell:
-    """The cell of played games. DataError when none of them finished."""
+    """The cell of played games. DataError if all of them failed."""
     kept = [episode for episode in episodes if episode.outcome is not Outcome.FAILED]
     if not kept:
         raise DataError(f"all {len(episodes)} games of {name} failed", hint="grue doctor checks Java")
@@ -78,7 +78,7 @@ def _alike(episodes: Sequence[Episode]) -> dict[int, int]:
 
 
 class Cells:
-    """The cells of one experiment. `made` is what decides a cell's content; other content has another file."""
+    """The cells of one experiment. `made` is what determines a cell's content; other content goes to another file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -125,4 +125,4 @@ def _read(file: Path) -> Cell:
             {int(seed): int(other) for seed, other in data.get("alike", ())},
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{file} is no cell of this experiment", hint="delete it to have it measured again") from error
+        raise DataError(f"{file} is not a cell of this experiment", hint="delete it to measure it again") from error

@@ -1,4 +1,4 @@
-"""Cells in, differences out. Points are percentage points of success that a defect takes off (below 0: adds)."""
+"""Cells in, differences out. Points are percentage points of success that a defect costs (below 0: gains)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Side(TypedDict):
     """One side of a contrast. With several trainings `games` counts those of all."""
 
     success: float
-    ci95: list[float] | None  # of games, for one policy; None where several trainings are averaged
+    ci95: list[float] | None  # over games, for one policy; None where several trainings are averaged
     games: int
     lost: float
     failed: int
@@ -30,7 +30,7 @@ class Side(TypedDict):
 
 
 class Contrast(TypedDict):
-    """What one defect costs. kind: "cost" moves the result, "chance" widens it, "gap" is of the repaired pipeline."""
+    """What one defect costs. kind: "cost" moves the result, "chance" widens it, "gap" is in the repaired pipeline."""
 
     name: str
     kind: str
@@ -65,7 +65,7 @@ def paired(
     """Two ways of playing with the same weights on the same games."""
     seeds = sorted(set(repaired.won) & set(defect.won))
     if not seeds:
-        raise DataError(f"{repaired.name} and {defect.name} share no game", hint="delete their cells")
+        raise DataError(f"{repaired.name} and {defect.name} share no game", hint="delete their cells to remeasure")
     problems = repaired.problems(seeds)
     found = paired_wins(repaired.wins(seeds), defect.wins(seeds), resamples, clusters=problems)
     return _contrast(
@@ -100,7 +100,7 @@ def unpaired(
         (gap, float(low), float(high)),
         kind=kind,
         group="evaluation",
-        pairing="other games on either side",
+        pairing="different games on each side",
         details=details,
     )
 
@@ -116,7 +116,7 @@ def crossed(
 ) -> Contrast:
     """Several trainings of each arm, paired by seed, on the same games; the interval is over trainings and games.
 
-    Of the group "evaluation" the two of a pair are one training, played in two ways.
+    In the group "evaluation" the two of a pair are one training, played in two ways.
     """
     if len(repaired) != len(defect):
         raise DataError(f"{name}: {len(repaired)} and {len(defect)} trainings cannot be paired")
@@ -140,7 +140,7 @@ def crossed(
 
 
 def other_games(name: str, question: str, repaired: Sequence[Cell], defect: Sequence[Cell], **details: Any) -> Contrast:
-    """Several trainings, each on games and on other games; the interval is over trainings and both kinds of games."""
+    """Several trainings, each on two different sets of games; the interval is over trainings and both sets."""
     (a_RG, a_problems), (b_RG, b_problems) = (_wins_of_trainings(name, cells) for cells in (repaired, defect))
     apart_R = a_RG.mean(axis=1) - b_RG.mean(axis=1)
     details["by_seed"] = [round(100 * float(apart), 2) for apart in apart_R]
@@ -162,7 +162,7 @@ def other_games(name: str, question: str, repaired: Sequence[Cell], defect: Sequ
         (mean, low, high),
         kind="gap",
         group="evaluation",
-        pairing=f"{len(repaired)} trainings, other games on either side",
+        pairing=f"{len(repaired)} trainings, different games on each side",
         details=details,
     )
 
@@ -170,17 +170,17 @@ def other_games(name: str, question: str, repaired: Sequence[Cell], defect: Sequ
 def crossed_interval(difference_SG: FloatArray, problems: Sequence[Hashable] | None = None) -> tuple[float, float]:
     """95 % interval of the mean over trainings S and games G: `mean_over_seeds` of the differences of each pair.
 
-    The two trainings of a pair draw the same games and the same chances, so a pair counts once; three of them leave two
-    degrees of freedom. What is independent are the `problems` [G], where games share some.
+    The two trainings of a pair share games and random draws, so a pair counts once; three pairs leave two degrees of
+    freedom. Where games share `problems` [G], the problems are the independent units.
     """
     posed = problems or range(difference_SG.shape[1])
-    if np.ptp(difference_SG) == 0 or len(set(posed)) == 1:  # no spread to be seen would claim certainty
+    if np.ptp(difference_SG) == 0 or len(set(posed)) == 1:  # zero observed spread would claim certainty
         return alike_interval(float(difference_SG.mean()), len(set(posed)))
     return mean_over_seeds(by_problem(difference_SG, posed))[1:3]
 
 
 def few_games(cell: Cell, count: int, *, resamples: int) -> Contrast:
-    """How far a small evaluation lies from the large one: its first games, and the spread over all small draws.
+    """How far a small evaluation is from the large one: its first games, and the spread over all small draws.
 
     Where games share problems, a small draw is spread over them, as a small evaluation is (`games.spread`).
     """
@@ -199,7 +199,7 @@ def few_games(cell: Cell, count: int, *, resamples: int) -> Contrast:
     first = Cell("first", won, {}, {}, game=cell.game, alike=cell.alike)
     return _contrast(
         "few-games",
-        f"{count} games instead of {len(seeds)}: what 95 of 100 small evaluations lie within",
+        f"{count} games instead of {len(seeds)}: the range of 95 of 100 small evaluations",
         [cell],
         [first],
         (half, float(low) - whole, float(high) - whole),
@@ -215,10 +215,10 @@ def few_games(cell: Cell, count: int, *, resamples: int) -> Contrast:
 
 
 def chosen_on_what_is_reported(curves: Sequence[Mapping[int, Cell]], count: int, *, resamples: int) -> Contrast:
-    """Optimism of reporting the best of several evaluations on the games that chose it.
+    """Optimism of reporting the best of several evaluations on the games that it was chosen by.
 
     curves[s][iteration] is a greedy evaluation of training s. In each resample `count` of the games choose the best
-    iteration and report it; the honest number is that iteration's success on the other games, copies of them left out.
+    iteration and report it; the honest number is its success on all games that are not copies of these.
     """
     rng = np.random.default_rng(0)
     reported: list[float] = []
@@ -253,7 +253,7 @@ def chosen_on_what_is_reported(curves: Sequence[Mapping[int, Cell]], count: int,
         pairing=f"{len(curves)} trainings, resampled games; the interval is that of one report",
         details={"reported": round(float(np.mean(reported)), 4), "honest": round(float(np.mean(honest)), 4)},
     )
-    # the sides are what the points subtract: means over the draws, of whichever checkpoint was best there
+    # the points are the difference of the sides: means over the draws, of whichever checkpoint was best in each
     found["repaired"]["success"] = round(float(np.mean(honest)), 6)
     found["defect"]["success"] = round(float(np.mean(reported)), 6)
     return found
@@ -290,10 +290,10 @@ def _contrast(
 def _of_sides(
     a: float, a_interval: tuple[float, float], b: float, b_interval: tuple[float, float]
 ) -> tuple[float, float]:
-    """Interval of a - b from those of its sides, for a side that is all alike: resampling it would claim certainty.
+    """Interval of a - b from those of its sides, if on one all games end alike: resampling it would claim certainty.
 
-    Newcombe 1998, Interval estimation for the difference between independent proportions, method 10; where both sides
-    are alike it has the bounds of both at once.
+    Newcombe 1998, Interval estimation for the difference between independent proportions, method 10; if that is so on
+    both sides, the interval takes the bounds of both at once.
     """
     (a_low, a_high), (b_low, b_high) = a_interval, b_interval
     if a in (0, 1) and b in (0, 1):
@@ -303,7 +303,7 @@ def _of_sides(
 
 
 def _interval(cell: Cell) -> Interval:
-    """Of the success of one cell, which has games."""
+    """Interval of the success of one cell, which must have games."""
     seeds = sorted(cell.won)
     found = success_interval([cell.won[seed] for seed in seeds], cell.problems(seeds))
     assert found is not None
@@ -311,13 +311,13 @@ def _interval(cell: Cell) -> Interval:
 
 
 def _wins_by_problem(cell: Cell) -> tuple[FloatArray, list[Places]]:
-    """1 or 0 for each game, and where the games of each problem stand."""
+    """1 or 0 for each game, and the places of the games of each problem."""
     seeds = sorted(cell.won)
     return cell.wins(seeds), grouped(cell.problems(seeds) or seeds)
 
 
 def _wins_of_trainings(name: str, cells: Sequence[Cell]) -> tuple[FloatArray, Sequence[Hashable]]:
-    """[trainings, games] of the games that all have finished, and what each game poses."""
+    """Wins [trainings, games] of the games that all have finished, and the problem that each game poses."""
     games = _shared(name, cells)
     return np.stack([cell.wins(games) for cell in cells]), cells[0].problems(games) or games
 
@@ -325,7 +325,7 @@ def _wins_of_trainings(name: str, cells: Sequence[Cell]) -> tuple[FloatArray, Se
 def _shared(name: str, cells: Sequence[Cell]) -> list[int]:
     games = sorted(set.intersection(*(set(cell.won) for cell in cells)))
     if not games:
-        raise DataError(f"{name}: the trainings share no game", hint="delete their cells")
+        raise DataError(f"{name}: the trainings share no game", hint="delete their cells to remeasure")
     return games
 
 

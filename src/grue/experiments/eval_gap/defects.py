@@ -1,4 +1,4 @@
-"""The notebook's defects as small parts that stand in for the library's: credit, sampling, and one step too many."""
+"""The notebook's defects as small parts that replace the library's: credit, sampling, and one step too many."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Arm:
 
     name: str = "repaired"
     bootstrap: bool = True  # False: V(s_t+1) is taken as 0 in every delta
-    leak: bool = False  # True: advantages run on from one episode into the one before it
-    kl: str = "none"  # "reference" or "old": what the KL term is taken to
+    leak: bool = False  # True: advantages leak from one episode into the one before it
+    kl: str = "none"  # "reference" or "old": what the KL term is measured against
     adapter: bool = False  # LoRA instead of all weights
     dropout: bool = False  # on while updating, off while playing (needs the adapter)
-    top_k: bool = False  # plays draw from the top k tokens only; log-probabilities are taken without
+    top_k: bool = False  # play samples from the top k tokens only; log-probabilities ignore the cut
 
 
 def advantages_with(
@@ -54,7 +54,7 @@ def advantages_with(
 
 
 class ExtraStep:
-    """`game` as the stock wrapper plays it: one step more than the task says and the prompt shows."""
+    """`game` as the stock wrapper plays it: one step more than the task allows and the prompt says."""
 
     def __init__(self, game: Game) -> None:
         self._game = game
@@ -76,10 +76,10 @@ class ExtraStep:
 
 
 class TopKPolicy(ChoosePolicy):
-    """Draws only among children that are in the top k of the whole vocabulary, and does not say so.
+    """Samples only children that are in the top k of the whole vocabulary, and does not record that.
 
-    The recorded log-probabilities are those of the full distribution: what is learnt from is not what was played.
-    Where no child is in the top k, the likeliest one is taken.
+    The recorded log-probabilities are those of the full distribution: the policy learnt from is not the one that
+    played. If no child is in the top k, the likeliest one is taken.
     """
 
     looks_ahead = False
@@ -109,7 +109,7 @@ class TopKPolicy(ChoosePolicy):
 
 
 def cut_at_limit(episode: Episode) -> Episode:
-    """A demonstration without the turns behind the task's limit, as a player under the limit would have recorded it."""
+    """A demonstration without the turns beyond the task's limit, as a player under the limit would have recorded it."""
     turns: tuple[Turn, ...] = episode.turns[: episode.task.limit]
     cut = len(turns) < len(episode.turns)
     return replace(episode, turns=turns, outcome=Outcome.LIMIT if cut else episode.outcome)

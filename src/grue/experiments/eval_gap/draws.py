@@ -1,4 +1,4 @@
-"""Draws of games that know which of them pose the same problem: another copy of one says nothing new."""
+"""Draws of games that take account of those posing the same problem: another copy of one adds no information."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Places = NDArray[np.int64]  # where games stand in an array
+Places = NDArray[np.int64]  # indices of games in an array
 
 
 def grouped(problems: Sequence[Hashable]) -> list[Places]:
-    """For each problem the places of its games."""
+    """For each problem, the places of its games."""
     places: dict[Hashable, list[int]] = {}
     for place, posed in enumerate(problems):
         places.setdefault(posed, []).append(place)
@@ -20,12 +20,12 @@ def grouped(problems: Sequence[Hashable]) -> list[Places]:
 
 
 def redrawn(groups: Sequence[Places], rng: np.random.Generator) -> Places:
-    """All games of as many problems as there are, which are drawn with replacement."""
+    """All games of as many problems as there are, the problems drawn with replacement."""
     return np.concatenate([groups[k] for k in rng.integers(0, len(groups), len(groups))])
 
 
 def spread_draw(problems: Sequence[Hashable], count: int, rng: np.random.Generator) -> Places:
-    """Places of `count` games drawn without replacement: of each problem one before any has two."""
+    """Places of `count` games drawn without replacement: one of each problem before a second of any."""
     order = rng.permutation(len(problems))
     seen: Counter[Hashable] = Counter()
     rounds = []

@@ -1,4 +1,4 @@
-"""`grue experiment eval-gap RUNS`: every contrast that is wanted, one file each, and the ranked table."""
+"""`grue experiment eval-gap RUNS`: the requested contrasts, one file each, and the ranked table."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from grue.storage.run import Run
 def run(
     folders: Sequence[Path], size: Settings, suspects: Mapping[str, Suspect], *, out: Path | None, say: Progress
 ) -> dict[str, Any]:
-    """Measure on the run in each folder. Returns the ranked result, of several trainings the one over all of them.
+    """Measure the run in each folder. Returns the ranked result; for several trainings, the one over all of them.
 
-    Results of a run go to RUN/experiments/eval-gap, those over several to the same place of the first; to `out` instead
-    where it is given. Cells that are on file are not played again, so the same command goes on where it stopped.
+    Results of a run go to RUN/experiments/eval-gap, those over several to the same place in the first; if `out` is
+    given, they go there. Cells on file are not played again, so the same command continues where it stopped.
     """
     configs = {folder: _examined(folder) for folder in folders}
     if len(folders) == 1:
@@ -42,14 +42,14 @@ def run(
     pairs = {name: suspect for name, suspect in suspects.items() if isinstance(suspect, Pair)}
     if not pairs:
         raise ConfigError(
-            f"{', '.join(suspects)}: nothing here is averaged over several runs",
-            hint="name one run; contrasts that train have several trainings already",
+            f"{', '.join(suspects)}: none of these can be averaged over several runs",
+            hint="name one run; contrasts that train already have several trainings",
         )
     out = out or _place(folders[0])
     with explained(f"open {out}", ConfigError):
         out.mkdir(parents=True, exist_ok=True)
     if alone := [name for name in suspects if name not in pairs]:
-        say(f"of one run each, and not measured here: {', '.join(alone)}")
+        say(f"measured on single runs only, so skipped here: {', '.join(alone)}")
     known: set[str] = set()
     cells: dict[str, list[tuple[Cell, Cell]]] = {name: [] for name in pairs}
     for folder, config in configs.items():
@@ -69,18 +69,18 @@ def _place(folder: Path) -> Path:
 
 
 def _examined(folder: Path) -> Config:
-    """The configuration of a run of the kind that is examined here."""
+    """The configuration of a run. ConfigError for a kind of policy that is not examined here."""
     config = read_run_config(folder)
     if (config.policy.kind, config.policy.template, config.policy.list_actions) != ("choose", "plain", False):
         raise ConfigError(
             f"{folder} has policy.kind={config.policy.kind}, policy.template={config.policy.template}",
-            hint="eval-gap examines policies that choose, after a plain transcript without a list of actions",
+            hint="eval-gap needs policy.kind=choose, policy.template=plain and policy.list_actions=false",
         )
     return config
 
 
 def _check_kind(configs: Mapping[Path, Config], policy: str) -> None:
-    """ConfigError where the trainings of `policy` differ in more than their seeds, or are sampled otherwise."""
+    """Raise ConfigError if the trainings of `policy` differ in more than their seeds, or in how they are sampled."""
     (first, settings), *others = (
         (folder, training_settings(config, policy) | {"eval.temperature": config.sampling_temperature})
         for folder, config in configs.items()
@@ -90,7 +90,7 @@ def _check_kind(configs: Mapping[Path, Config], policy: str) -> None:
             if other[name] != value:
                 raise ConfigError(
                     f"{first} and {folder} are not trainings of one kind: {name}={value} and {other[name]}",
-                    hint="several runs are averaged; their settings may differ in the seed alone",
+                    hint="runs are averaged, so their settings may differ only in the seed",
                 )
 
 
@@ -113,7 +113,7 @@ def _measure(
         weights = {name: p.detach().clone() for name, p in session.model.named_parameters() if p.requires_grad}
         measure, made = Measure(session, size, Cells(out / "cells"), weights), _made(size, weights)
         if made["weights"] in known:
-            raise DataError(f"{folder} has the weights of another of the runs", hint="each training counts once")
+            raise DataError(f"{folder} has the same weights as another of the runs", hint="each training counts once")
         found = _on_file(out / "contrasts", made, without=set(suspects))
         for name, suspect in suspects.items():
             start = time.monotonic()
@@ -154,7 +154,7 @@ def _made(size: Settings, weights: Weights) -> dict[str, Any]:
 
 
 def _on_file(folder: Path, made: dict[str, Any], *, without: Collection[str]) -> list[Contrast]:
-    """Contrasts that an earlier command left: of the same weights, policy and fold, with settings of their own."""
+    """Contrasts that an earlier command left: of the same weights, policy and fold; other settings may differ."""
     found: list[Contrast] = []
     for file in sorted(folder.glob("*.json")):
         with explained(f"read {file}"):
@@ -162,16 +162,16 @@ def _on_file(folder: Path, made: dict[str, Any], *, without: Collection[str]) ->
         try:
             data = orjson.loads(text)
             same = _same(made, {key: data.pop(key, None) for key in made})
-            markdown([data], "")  # needs what the table will need of it
+            markdown([data], "")  # fails where the table would
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{file} is no contrast", hint="delete it to have it measured again") from error
+            raise DataError(f"{file} is not a contrast", hint="delete it to measure it again") from error
         if file.stem not in without and same:
             found.append(data)
     return found
 
 
 def _same(made: dict[str, Any], earlier: dict[str, Any]) -> bool:
-    """Do two contrasts belong into one table? Other settings may differ: they stand in a contrast's file."""
+    """Do two contrasts belong in one table? Other settings may differ: a contrast's file records them."""
     settings = earlier["settings"] or {}
     same = all(settings.get(key) == made["settings"][key] for key in ("policy", "fold"))
     return same and earlier["weights"] == made["weights"]

@@ -1,4 +1,4 @@
-"""The cells of the experiment and how each is played. Everything here is asked for by name and played at most once."""
+"""The cells of the experiment and how each is played. Everything here is requested by name and played at most once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from grue.types import Episode, Task
 if TYPE_CHECKING:
     from grue.stages.session import Session
 
-UNSEEN_LAYOUTS = 900_000  # start in the pretrain fold: beyond what the embedded base was made of
+UNSEEN_LAYOUTS = 900_000  # start in the pretrain fold: beyond the games that the embedded base was made from
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Measure:
     _loaded: str = field(default="", init=False)
 
     def tasks(self, fold: str, count: int) -> list[Task]:
-        """Tasks spread over a fold; of "pretrain": train recipes in layouts that nothing has been trained on."""
+        """Tasks spread over a fold; for "pretrain": train recipes in layouts that nothing was trained on."""
         if fold != "pretrain":
             return self.session.tasks(fold, count)
         game = self.session.config.game
@@ -74,7 +74,7 @@ class Measure:
         return self._cell("sampled-top-k", self.size.fold, {"top_k": self.size.top_k}, run)
 
     def prompted(self, name: str, style: Style) -> Cell:
-        """Greedy choice after prompts of `style`."""
+        """Greedy choice with prompts of `style`."""
         return self._prompted(name, style, {}, lambda policy: choosing(policy, Decoding(greedy=True)))
 
     def written(self, name: str, *, greedy: bool, top_k: int = 0, style: Style | None = None) -> Cell:
@@ -246,7 +246,7 @@ class Measure:
 
     @property
     def _tempered(self) -> dict[str, float]:
-        """What cells are named by; those of temperature 1 keep the name that they had before it was a setting here."""
+        """Part of what cells are named by. At temperature 1 they keep the names from before it was a setting here."""
         temperature = self.session.config.sampling_temperature
         return {} if temperature == 1 else {"temperature": temperature}
 

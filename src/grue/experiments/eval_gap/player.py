@@ -45,7 +45,7 @@ def play_prompts(
     columns: int,
     seed: str = "evaluate",
 ) -> list[Episode]:
-    """One episode for each task, as many at once as there are games. Draws depend on the task's place alone."""
+    """One episode for each task, as many at once as there are games. Draws depend only on the task's place."""
     episodes: list[Episode] = []
     for first in range(0, len(tasks), len(games)):
         part = tasks[first : first + len(games)]
@@ -102,7 +102,7 @@ def choosing(policy: ChoosePolicy, decoding: Decoding) -> Answer:
 def writing(policy: ChoosePolicy, decoding: Decoding, *, top_k: int = 0, most: int = 15) -> Answer:
     """The action is written token by token over the whole vocabulary, up to a newline or `most` tokens.
 
-    `top_k` keeps the k likeliest tokens of each step before one is drawn, as some libraries do unasked; 0 keeps all.
+    `top_k` keeps the k likeliest tokens of each step before one is drawn, as some libraries do by default; 0 keeps all.
     """
     encoder = policy.encoder
 

@@ -1,6 +1,6 @@
-"""Prompts built anew at every step, as a first notebook builds them: with windows, cuts and text tokenised again.
+"""Prompts built anew at every step, as a first notebook builds them: with windows, cuts and retokenised text.
 
-The library appends ids and never rebuilds a prompt. These are the ways that it replaces, each behind one switch.
+The library appends ids and never rebuilds a prompt. These are the methods that it replaces, each behind one switch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Style:
 
     window: int | None = None  # steps of history kept; None: all
     task_line: bool = True  # False: lost at the one step whose number is the window (`>` written for `>=`)
-    retokenise: bool = False  # all of the text is tokenised again at every step, across the seams of its pieces
+    retokenise: bool = False  # all of the text is tokenised again at every step, across the boundaries of its pieces
     budget: int | None = None  # tokens; None: no cut
     cut: Literal["oldest", "left", "right"] = "oldest"  # what goes first when the budget is exceeded
 

@@ -1,4 +1,4 @@
-"""The suspects: which cells each contrast compares, by name. The order here is the order in which they are measured."""
+"""The suspects: which cells each contrast compares, by name. They are measured in the order given here."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Pair:
         return self.repaired(m), self.defect(m)
 
     def over_trainings(self, cells: Sequence[tuple[Cell, Cell]]) -> Contrast:
-        """From the cells of several trainings."""
+        """The contrast over the cells of several trainings."""
         ours, theirs = [a for a, _ in cells], [b for _, b in cells]
         if self.same_games:
             return crossed(self.name, self.question, ours, theirs, group="evaluation")
@@ -82,7 +82,7 @@ def _arms(name: str, question: str, repaired: Arm, defect: Arm) -> Suspect:
 
 
 def _budget(m: Measure) -> int:
-    """Half of the repaired pipeline's games outgrow this many tokens."""
+    """Tokens that half of the repaired pipeline's games exceed."""
     return max(32, int(m.played().extra["tokens_median"]))
 
 
@@ -111,7 +111,7 @@ def _chosen(m: Measure) -> Contrast:
 EVALUATION: dict[str, Suspect] = {
     "remaining": Pair(
         "remaining",
-        "what is left in the repaired pipeline: sampled play of train games against greedy play of dev games",
+        "what remains in the repaired pipeline: sampled play of train games against greedy play of dev games",
         lambda m: m.played("train", greedy=False),
         lambda m: m.played(),
         lambda m: {
@@ -122,19 +122,19 @@ EVALUATION: dict[str, Suspect] = {
     ),
     "sampled": Pair(
         "sampled",
-        "actions are sampled instead of the likeliest taken",
+        "actions are sampled instead of chosen greedily",
         lambda m: m.played(),
         lambda m: m.played(greedy=False),
     ),
     "train-to-dev": _folds("train-to-dev", "dev games instead of train games, greedy", "train", "dev"),
     "train-to-test": _folds("train-to-test", "test games instead of train games, greedy", "train", "test"),
-    "layouts": _folds("layouts", "layouts that were never trained on, recipes of train", "train", "pretrain"),
+    "layouts": _folds("layouts", "layouts that were never trained on, train recipes", "train", "pretrain"),
     "recipes": _folds(
-        "recipes", "recipes of dev instead of train; neither side's layouts were trained on", "pretrain", "dev"
+        "recipes", "dev recipes instead of train recipes; neither side's layouts were trained on", "pretrain", "dev"
     ),
     "extra-step": Pair(
         "extra-step",
-        "the stock wrapper lets one step more pass than the prompt says",
+        "the stock wrapper allows one step more than the prompt says",
         lambda m: m.played(),
         lambda m: m.extra_step(),
     ),
@@ -159,7 +159,7 @@ EVALUATION: dict[str, Suspect] = {
     ),
     "truncation-side": Pair(
         "truncation-side",
-        "prompts that outgrow their tokens lose their right end instead of their oldest steps",
+        "prompts that exceed their tokens lose their right end instead of their oldest steps",
         lambda m: _cut(m, "oldest"),
         lambda m: _cut(m, "right"),
         lambda m: {
@@ -194,7 +194,7 @@ EVALUATION: dict[str, Suspect] = {
     ),
     "together": Pair(
         "together",
-        "window, missing task line, text tokenised again, right cut and free sampling with top k, at once",
+        "window, missing task line, retokenised text, right cut and free sampling with top k, at once",
         lambda m: m.played(),
         _everything,
     ),
@@ -204,7 +204,7 @@ _NO_BOOTSTRAP, _LEAK = Arm("no-bootstrap", bootstrap=False), Arm("leak", leak=Tr
 TRAINING: dict[str, Suspect] = {
     "demonstrations-cut": _demonstrations_cut,
     "no-bootstrap": _arms("no-bootstrap", "GAE takes the next value as 0", Arm(), _NO_BOOTSTRAP),
-    "leak": _arms("leak", "advantages run on into the episode before", Arm(), _LEAK),
+    "leak": _arms("leak", "advantages leak into the episode before", Arm(), _LEAK),
     "no-bootstrap-and-leak": _arms(
         "no-bootstrap-and-leak",
         "both defects of the notebook's GAE at once",
@@ -213,19 +213,19 @@ TRAINING: dict[str, Suspect] = {
     ),
     "kl-to-old": _arms(
         "kl-to-old",
-        "the KL penalty is taken to the policy before the update, not to the reference",
+        "the KL penalty is measured against the policy before the update, not the reference",
         Arm("kl-reference", kl="reference"),
         Arm("kl-old", kl="old"),
     ),
     "top-k-play": _arms(
         "top-k-play",
-        "collection draws from the top k tokens, log-probabilities are taken without",
+        "collection samples from the top k tokens, log-probabilities ignore the cut",
         Arm(),
         Arm("top-k-play", top_k=True),
     ),
     "dropout": _arms(
         "dropout",
-        "adapter dropout is on in the update and off in collection: ratios do not begin at 1",
+        "adapter dropout is on in the update and off in collection: ratios do not start at 1",
         Arm("lora", adapter=True),
         Arm("lora-dropout", adapter=True, dropout=True),
     ),
@@ -245,7 +245,7 @@ def wanted(only: tuple[str, ...], *, training: bool) -> dict[str, Suspect]:
 
 
 def _at_equal_gold(a: Cell, b: Cell, a_gold: dict[int, int], b_gold: dict[int, int]) -> float | None:
-    """a - b if a's games were as long as b's: within strata of the gold solution's length, weighted as b's games are.
+    """a - b if a's games were as long as b's: within strata of the gold solution's length, weighted by b's games.
 
     None where a stratum of b has no game of a.
     """

@@ -18,16 +18,16 @@ def markdown(contrasts: Sequence[Contrast], heading: str) -> str:
     rows = [
         f"# {heading}",
         "",
-        "Points are percentage points of success. A cost is the repaired pipeline less the same with one defect, so",
-        "that a negative cost flatters; `±` is half the range of 95 of 100 draws. Intervals are 95 %.",
+        "Points are percentage points of success. A cost is the repaired pipeline less the same with one defect: if it",
+        "is negative, the defect flatters. `±` is half the range of 95 of 100 draws. Intervals are 95 %.",
         "",
-        "| what | repaired | with it | points | 95 % interval | how it was compared |",
+        "| what | repaired | with the defect | points | 95 % interval | how it was compared |",
         "|---|---:|---:|---:|---|---|",
     ]
     rows += [_row(contrast) for contrast in ranked(contrasts) if contrast["kind"] != "gap"]
     gaps = [contrast for contrast in ranked(contrasts) if contrast["kind"] == "gap"]
     if gaps:
-        rows += ["", "In the repaired pipeline, first less second:", ""]
+        rows += ["", "In the repaired pipeline, first minus second:", ""]
         rows += [
             "| gap | first | second | points | 95 % interval | how it was compared |",
             "|---|---:|---:|---:|---|---|",
