@@ -169,7 +169,7 @@ def run(
     span = Span(early, late, around)
     if not 2 <= early - around <= early + around < late - around:
         raise ConfigError(
-            f"early={early}, late={late}, around={around}: the two ranges must not overlap, nor include turn 1",
+            f"early={early}, late={late}, around={around}: the two ranges of turns must not overlap or reach turn 1",
             hint="for example early=5 late=50 around=2",
         )
     config = config.model_copy(update={"game": config.game.model_copy(update={"limit": span.limit})})

@@ -32,8 +32,9 @@ def run(
 ) -> dict[str, Any]:
     """Measure the run in each folder. Returns the ranked result; for several trainings, the one over all of them.
 
-    Results of a run go to RUN/experiments/eval-gap, those over several to the same place in the first; if `out` is
-    given, they go there. Cells on file are not played again, so the same command continues where it stopped.
+    Results of a single run, or those over several, go to `out`: by default experiments/eval-gap in the first run. Of
+    several runs each also has its own there. Cells on file are not played again, so the same command continues where
+    it stopped.
     """
     configs = {folder: _examined(folder) for folder in folders}
     if len(folders) == 1:
