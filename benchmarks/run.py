@@ -55,4 +55,4 @@ if __name__ == "__main__":
     try:
         main()
     except GrueError as error:
-        sys.exit(f"error: {error.message}\nhint: {error.hint}")
+        sys.exit(f"error: {error}")

@@ -229,7 +229,7 @@ def test_sampled_play_at_another_temperature_is_of_another_kind(tmp_path: Path) 
 
 def test_what_cannot_be_compared_is_one_error(tmp_path: Path) -> None:
     good = run(tmp_path / "good", 0, [True, False])
-    with pytest.raises(DataError, match="named twice"):
+    with pytest.raises(ConfigError, match="named twice"):
         compare_runs([good, tmp_path / "x" / ".." / "good"])
     with pytest.raises(DataError, match="has not been evaluated") as caught:
         compare_runs([good, run(tmp_path / "begun", 1, [True], state="begun")])

@@ -29,8 +29,8 @@ from grue.evaluate.stats import (
 )
 from grue.evaluate.summary import Played, by_game, score_interval, shared, success_interval
 from grue.storage import episodes
+from grue.storage.contents import check_distinct, evaluation_name, is_done, read_evaluation, read_run_config
 from grue.storage.contents import episodes as file_of
-from grue.storage.contents import evaluation_name, is_done, read_evaluation, read_run_config
 from grue.types import Episode, Task
 
 MEASURES = {"success": "won", "score": "score"}  # what is said -> the attribute of `Played`
@@ -56,8 +56,7 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
     `policy` is by default the furthest that all runs have measured, `fold` that of the first run's evaluation.
     DataError where runs were not evaluated, or share no game.
     """
-    if len(set(map(Path.resolve, outs))) < len(outs):
-        raise DataError("a run is named twice", hint="each training counts once")
+    check_distinct(outs)
     configs = {out: read_run_config(out) for out in outs}
     for out in outs:
         if not is_done(out, "eval"):

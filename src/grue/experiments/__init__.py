@@ -8,6 +8,7 @@ from typing import Any
 
 from grue.errors import ConfigError
 from grue.progress import Progress
+from grue.storage.contents import check_distinct
 
 NAMES = ("eval-gap",)
 
@@ -36,8 +37,7 @@ def prepare(
     from grue.experiments.eval_gap.settings import read_settings
     from grue.experiments.eval_gap.suspects import wanted
 
-    if len(set(map(Path.resolve, runs))) < len(runs):
-        raise ConfigError("a run is named twice", hint="each training counts once")
+    check_distinct(runs)
     size, suspects = read_settings(settings), wanted(tuple(only), training=training)
 
     def start(say: Progress) -> dict[str, Any]:

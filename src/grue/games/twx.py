@@ -13,11 +13,11 @@ from typing import Any
 
 from grue.errors import ConfigError, GameError
 from grue.games.base import check_seed
+from grue.games.engine_seat import EngineSeat
 from grue.games.guard import clean_action
 from grue.games.jvm import JvmSettings
 from grue.games.params import Params, canonical, check_family
 from grue.games.recipes import read_recipe
-from grue.games.engine_seat import EngineSeat
 from grue.games.state import read_rooms, read_state
 from grue.games.sums import Problem, read_problem
 from grue.games.unwinnable import is_unwinnable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,14 @@ def read_run_config(out: Path) -> Config:
     config = read_config(file)
     # a run may be somebody else's: which program is started is said by the command, or by JAVA_HOME
     return config.model_copy(update={"game": config.game.model_copy(update={"java": None})})
+
+
+def check_distinct(runs: Sequence[Path]) -> None:
+    """ConfigError where two are the same folder, as each training counts once."""
+    places = [run.resolve() for run in runs]
+    twice = [run for i, run in enumerate(runs) if places[i] in places[:i]]
+    if twice:
+        raise ConfigError(f"{twice[0]} is named twice", hint="each training counts once")
 
 
 def read_metrics(out: Path, stage: str = "") -> list[dict[str, Any]]:

@@ -74,7 +74,8 @@ def _examined(folder: Path) -> Config:
     config = read_run_config(folder)
     if (config.policy.kind, config.policy.template, config.policy.list_actions) != ("choose", "plain", False):
         raise ConfigError(
-            f"{folder} has policy.kind={config.policy.kind}, policy.template={config.policy.template}",
+            f"{folder} has policy.kind={config.policy.kind}, policy.template={config.policy.template}, "
+            f"policy.list_actions={str(config.policy.list_actions).lower()}",
             hint="eval-gap needs policy.kind=choose, policy.template=plain and policy.list_actions=false",
         )
     return config
