@@ -250,7 +250,7 @@ def test_the_card_calls_unseen_what_is_unseen(game: str, fold: str, said: str) -
     card = model_card(config, about, {"policies": {"sft": {"decoding": {"greedy": row}}}})
     assert f"Fold `{fold}`, seeds 0 to 1, " in card
     assert said in card
-    assert "All weights have learnt." in card
+    assert "All weights were trained." in card
     adapted = override(config, ["model.adapter=lora"])
     assert "The adapter is merged into the weights." in model_card(adapted, about, None)
     before = {"policies": {"base": {"decoding": {"greedy": row}}}}  # measured, and only then trained
@@ -266,10 +266,10 @@ def test_the_card_says_how_its_intervals_are_made() -> None:
     def card(row: dict[str, Any]) -> str:
         return model_card(config, about, {"policies": {"sft": {"decoding": {"greedy": row}}}})
 
-    assert "Intervals are Wilson's." in card(row)
+    assert "Intervals are Wilson intervals." in card(row)
     shared = card({**row, "problems": 100})
     assert "The 200 games pose 100 different problems, so intervals are bootstraps over problems" in shared
-    assert "Intervals are Wilson's." not in shared
+    assert "Intervals are Wilson intervals." not in shared
 
 
 def test_no_path_of_a_story_leaves_this_machine() -> None:
@@ -325,7 +325,7 @@ def test_mistakes_are_one_error_each(runs: dict[str, Path], tmp_path: Path, tiny
     assert not (tmp_path / "a").exists()
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "file").write_text("mine")
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         export_run(runs["full"], what="merged", to=tmp_path / "b", say=QUIET)
     empty = tmp_path / "demos only"
     stages.run_stage("demos", tiny.config(tiny_folder), empty, say=QUIET)
@@ -383,10 +383,10 @@ def test_the_best_weights_are_exported_not_the_last(runs: dict[str, Path]) -> No
 def test_pushing_needs_an_export_a_name_and_a_hub(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(DataError, match="not what grue export makes"):
+    with pytest.raises(DataError, match="was not made by grue export"):
         push(runs["full"], "me/policy")
     export_run(runs["full"], what="merged", to=tmp_path / "out", say=QUIET)
-    with pytest.raises(ConfigError, match="not a name on a hub"):
+    with pytest.raises(ConfigError, match="not a repository name"):
         push(tmp_path / "out", "policy")
 
     def asking(hub: str) -> subprocess.Popen[str]:
@@ -484,7 +484,7 @@ def test_an_upload_takes_the_place_of_another_and_is_private(
     assert all(any(fnmatch(file, pattern) for pattern in asked["delete_patterns"]) for file in left)
     asked.clear()
     Hub.private = False
-    with pytest.raises(PushError, match="is there already, and is public"):
+    with pytest.raises(PushError, match="already exists and is public"):
         push(tmp_path / "out", "me/policy")
     assert not asked
     push(tmp_path / "out", "me/policy", public=True)

@@ -112,7 +112,7 @@ def test_a_policy_that_may_not_write_as_much_as_its_teacher_does_says_so(
             run_stage(stage, config, tmp_path / template, say=Progress(quiet=True))
         printed = capsys.readouterr()
         found = re.search(
-            r"has (\d+) tokens, and the policy may write policy.reply_tokens=2", printed.out + printed.err
+            r"has (\d+) tokens, but the policy may write only policy.reply_tokens=2", printed.out + printed.err
         )
         assert found
         said[template] = int(found[1])
@@ -135,5 +135,5 @@ def test_a_chat_template_that_changes_between_two_stages_is_refused(tmp_path: Pa
     run_stage("demos", config, tmp_path / "run", say=say)
     run_stage("sft", config, tmp_path / "run", say=say)
     chat_folder(folder, tiny.CHAT.replace("<eos>\n{% endfor %}", "<eos>{% endfor %}"))
-    with pytest.raises(ConfigError, match="the prompt has another form"):
+    with pytest.raises(ConfigError, match="the prompt format is not the one"):
         run_stage("ppo", config, tmp_path / "run", say=say)

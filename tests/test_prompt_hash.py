@@ -109,7 +109,7 @@ USES: dict[str, tuple[str, Callable[[Path, Config], object]]] = {
 @pytest.mark.parametrize("use", USES)
 def test_weights_are_not_used_with_prompts_of_another_form(use: str, changed: Path, config: Config) -> None:
     place, begin = USES[use]
-    with pytest.raises(CheckpointError, match=f"checkpoints/({place}).* of another form") as caught:
+    with pytest.raises(CheckpointError, match=f"checkpoints/({place}).* with another prompt format") as caught:
         begin(changed, config)
     stored, wanted = load_hashes(changed, config)
     assert f"hash {stored[:12]}" in caught.value.message
@@ -121,7 +121,7 @@ def test_weights_are_not_used_with_prompts_of_another_form(use: str, changed: Pa
 def test_a_refused_change_leaves_no_trace(changed: Path, run: Path, model: Path, config: Config) -> None:
     """The hash of the new form is not written down: with the old one back the run goes on."""
     not_done(changed, "ppo")
-    with pytest.raises(CheckpointError, match="of another form"):
+    with pytest.raises(CheckpointError, match="with another prompt format"):
         stages.run_stage("ppo", config, changed, say=QUIET)
     assert not (changed / "prompt.json").exists()
     template(model, tiny.CHAT)
@@ -143,7 +143,7 @@ def test_ppo_does_not_go_on_either(changed: Path, config: Config) -> None:
     """Where the weights of SFT are older than the hash, PPO's own checkpoint is what refuses."""
     forget(changed / "checkpoints" / "sft")
     not_done(changed, "ppo")
-    with pytest.raises(CheckpointError, match=r"checkpoints/ppo/step-.* of another form"):
+    with pytest.raises(CheckpointError, match=r"checkpoints/ppo/step-.* with another prompt format"):
         stages.run_stage("ppo", config, changed, say=QUIET)
 
 
@@ -166,7 +166,7 @@ def test_an_exported_folder_knows_it_too(run: Path, tmp_path: Path) -> None:
     export_run(run, what="merged", to=to, say=QUIET)
     load_policy(to)
     template(to, CHANGED)
-    with pytest.raises(CheckpointError, match="exported has learnt from prompts of another form"):
+    with pytest.raises(CheckpointError, match="exported was trained with another prompt format"):
         load_policy(to)
 
 

@@ -307,7 +307,7 @@ def test_a_baseline_that_is_not_used_is_said_to_be(
 ) -> None:
     groups = ["ppo.plays_per_game=2", "ppo.group_weight=1", "ppo.game_baseline=true", "ppo.value_passes=1"]
     stages.run_all(override(config, groups), tmp_path / "run", say=Progress(stderr=True))
-    assert "ppo.game_baseline is fitted and not used" in capsys.readouterr().err
+    assert "ppo.game_baseline is fitted but not used" in capsys.readouterr().err
 
 
 def test_a_fold_with_fewer_games_than_asked_for_says_so(
@@ -383,7 +383,7 @@ def test_prompts_of_another_form_begin_anew_with_sft_and_with_nothing_later(
     shutil.copytree(finished, run)
     kept = (run / "prompt.json").read_bytes()
     (run / "prompt.json").write_text('{"sha256": "of another template"}')
-    with pytest.raises(ConfigError, match="another form"):
+    with pytest.raises(ConfigError, match="prompt format is not the one"):
         stages.run_stage("eval", config, run, say=QUIET, again=True)
     assert (run / "results.json").exists() and weights(run, "ppo")
     stages.run_stage("sft", config, run, say=QUIET, again=True)
@@ -538,9 +538,9 @@ def test_demonstrations_that_broke_off_are_not_learnt_from(finished: Path, confi
     shutil.copytree(finished, run)
     entries = json.loads((run / "stages.json").read_text())
     (run / "stages.json").write_text(json.dumps({"demos": {"state": "begun", "seconds": entries["demos"]["seconds"]}}))
-    with pytest.raises(DataError, match="not all there yet") as caught:
+    with pytest.raises(DataError, match="are incomplete") as caught:
         stages.run_stage("sft", config, run, say=QUIET)
-    assert caught.value.hint == f"grue demos {run}"
+    assert caught.value.hint == f"go on with grue demos {run}"
 
 
 def test_a_damaged_file_stops_the_deletion_before_it_begins(finished: Path, config: Config, tmp_path: Path) -> None:
@@ -705,7 +705,7 @@ def test_passes_that_come_out_shorter_are_an_error_and_no_loop(tmp_path: Path) -
     [
         ("ppo", "ppo.iterations=1", "holds no checkpoint"),
         ("dagger", "dagger.rounds=7", "holds no checkpoint"),
-        ("ppo", "dagger.rounds=7", "DAgger is not done in .*, and dagger.rounds is 7"),
+        ("ppo", "dagger.rounds=7", "DAgger is not done in .*, but dagger.rounds is 7"),
     ],
 )
 def test_a_stage_that_cannot_begin_changes_no_setting(stage: str, change: str, said: str, tmp_path: Path) -> None:

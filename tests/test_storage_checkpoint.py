@@ -125,7 +125,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_passed_over(
     with pytest.raises(CheckpointError, match=named):
         checkpoint.load(newer)
     assert checkpoint.latest_valid(tmp_path) == older
-    assert "passing over a broken checkpoint" in caplog.text
+    assert "skipping a broken checkpoint" in caplog.text
     assert checkpoint.load(_save(tmp_path, 2)).step == 2  # the run goes on over the broken one
 
 

@@ -69,7 +69,7 @@ def test_a_model_that_was_moved_may_have_a_new_place(tmp_path: Path) -> None:
 
 def test_another_preset_is_named_and_not_all_that_it_changes(tmp_path: Path) -> None:
     Run(tmp_path, load_config("toy")).begin("eval")
-    with pytest.raises(ConfigError, match=r"has begun with preset toy, not cooking16: .* and \d+ more") as caught:
+    with pytest.raises(ConfigError, match=r"was begun with preset toy, not cooking16: .* and \d+ more") as caught:
         Run(tmp_path, load_config("cooking16"))
     assert caught.value.message.count(" there, ") == 8
 
@@ -237,7 +237,7 @@ API = {"policy": "api:m", "fold": "test", "decoding": "greedy"}
     ("row", "words"),
     [
         ({"result": RESULT}, "lacks 'row'"),
-        ({"row": ["a"], "result": RESULT}, r"row is \['a'\], not a text"),
+        ({"row": ["a"], "result": RESULT}, r"row is \['a'\], not a string"),
         ({"row": "a"}, "lacks 'result'"),
         ({"row": "a", "result": [RESULT]}, r"result is \[.*, not an object"),
         ({"row": "a", "result": {**RESULT, "seeds": 1}}, "seeds is 1, not two numbers"),
@@ -319,9 +319,9 @@ def test_folders_that_are_no_run_directories_are_left_alone(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "", ".hidden", "a/b", "a\n"])
 def test_names_do_not_lead_out_of_the_run(name: str, tmp_path: Path) -> None:
     run = Run(tmp_path, load_config("toy"))
-    with pytest.raises(ValueError, match="name of a file"):
+    with pytest.raises(ValueError, match="a file name"):
         run.episodes(name)
-    with pytest.raises(ValueError, match="name of a file"):
+    with pytest.raises(ValueError, match="a file name"):
         run.checkpoints(name)
 
 
@@ -339,7 +339,7 @@ def test_a_drive_without_locks_is_not_taken_for_another_process(
     monkeypatch.setattr(fcntl, "lockf", refuse)
     with pytest.raises(ConfigError, match=r"cannot open the run directory .*: No locks available") as caught:
         Run(tmp_path / "run", load_config("toy"))
-    assert "gives no locks" in caught.value.hint
+    assert "does not lock files" in caught.value.hint
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="locks are POSIX ones")
@@ -355,7 +355,7 @@ def test_two_processes_do_not_share_a_run_directory(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_name_in_utf8_is_refused_before_hours_of_work(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is no text in UTF-8"):
+    with pytest.raises(ConfigError, match="is not valid UTF-8"):
         Run(tmp_path / "byt\udce9", load_config("toy"))
 
 

@@ -118,7 +118,7 @@ def test_a_process_beside_the_run_sends_rows_as_they_come(run: Run, monkeypatch:
     while not (sent.exists() and orjson.loads(sent.read_bytes())["steps"] == {"sft": 2}):
         assert time.monotonic() < until
         time.sleep(0.1)
-    with pytest.raises(ConfigError, match="another process sends"):
+    with pytest.raises(ConfigError, match="another process is sending"):
         send_rest(run.out, "tensorboard")
     run.log("sft", 3, {"loss": 0.25})
     trackers.finish()
@@ -133,7 +133,7 @@ def test_a_tracker_that_refuses_is_named_at_once(
     trackers.start()
     trackers._watchers[0].join(60)
     said = capsys.readouterr().out
-    assert "wandb is not written to any more: wandb: RuntimeError: no account (" in said
+    assert "wandb is no longer written to: wandb: RuntimeError: no account (" in said
     assert f"grue track {run.out} wandb sends the rest" in said
     trackers.finish()
     assert capsys.readouterr().out == ""

@@ -147,7 +147,7 @@ def test_a_prompt_of_another_form_is_refused_in_a_run(tmp_path: Path) -> None:
     assert plain.fingerprint == tiny.prompted(kind="write").fingerprint == tiny.encoder().fingerprint
     run.keep_prompt(chat.fingerprint)
     run.keep_prompt(chat.fingerprint)
-    with pytest.raises(ConfigError, match="the prompt has another form") as caught:
+    with pytest.raises(ConfigError, match="the prompt format is not the one") as caught:
         Run(tmp_path / "run", config).keep_prompt(changed.fingerprint)
     assert "model.revision" in caught.value.hint
     again = Run(tmp_path / "run", config, again="sft")

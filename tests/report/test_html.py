@@ -110,13 +110,14 @@ def test_a_whole_run(whole: Path) -> None:
     page = parsed(whole)
     found = json.loads((whole / "results.json").read_text())
     ppo = found["policies"]["ppo"]["decoding"]["greedy"]
-    assert f"PPO came to win {100 * ppo['success']:.1f}% of 60 test games that it had never seen" in page.text
+    assert f"PPO learnt to win {100 * ppo['success']:.1f}% of 60 test games that it had never seen" in page.text
     assert "In 24 min 13 s" in page.text
     assert "What is missing or odd" not in page.text
     for policy in ("random", "gold", "base", "SFT", "PPO"):
         assert policy in page.text
-    for heading in ("Results", "Train, dev and test side by side", "On the same games", "Training", "Words", "Command"):
+    for heading in ("Results", "Train, dev and test side by side", "On the same games", "Training", "Command"):
         assert heading in page.text
+    assert "Glossary" in page.text
     assert "counted as losses, success would be" in page.text  # two games of gold crashed
 
 
@@ -251,7 +252,7 @@ def test_a_run_in_the_middle_of_ppo(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", parts="config")
     write_metrics(run, [{"stage": "ppo", "step": 1, "time_s": 24.0, "success": 0.125, "policy_loss": None}])
     text = parsed(run).text
-    assert "PPO has logged 1 iteration; at last it won 12.5% of its training games" in text
+    assert "PPO has logged 1 iteration; most recently it won 12.5% of its training games" in text
     assert "Not finite: policy_loss 1 time" in text
 
 
@@ -261,7 +262,7 @@ def test_results_without_ppo_tell_of_sft(tmp_path: Path) -> None:
     del found["policies"]["ppo"]
     (run / "results.json").write_bytes(orjson.dumps(found))
     text = parsed(run).text
-    assert "SFT came to win" in text
+    assert "SFT learnt to win" in text
     assert "No test result for PPO" in text
     # where the settings ask for none, nothing is missing
     settings = yaml.safe_load((run / "config.yaml").read_text())
@@ -295,16 +296,17 @@ def test_games_that_failed_are_in_the_headline(tmp_path: Path) -> None:
 
     nothing = {"games": 0, "failed": 20, "success": None, "success_ci95": None, "score": None, "score_ci95": None}
     few = {"games": 2, "failed": 18, "success": 1.0}
-    assert "PPO came to win 100.0% of 2 test games that it had never seen (18 more failed), up from" in text_of(ppo=few)
+    said = "PPO learnt to win 100.0% of 2 test games that it had never seen (18 more failed), up from"
+    assert said in text_of(ppo=few)
     without = text_of(ppo=nothing)
-    assert "SFT came to win" in without and "No game of PPO came to an end: all have failed. The 95% " in without
+    assert "SFT learnt to win" in without and "No game of PPO was finished: all failed. The 95% " in without
     learnt = text_of(**dict.fromkeys(("base", "sft", "ppo"), nothing))
-    assert "No game of base and SFT and PPO came to an end: all have failed." in learnt
+    assert "No game of base and SFT and PPO was finished: all failed." in learnt
     assert "has not been evaluated" not in learnt
     found = results(20)  # greedy play failed, sampled play did not
     found["policies"]["ppo"]["decoding"]["greedy"] |= nothing
     (run / "results.json").write_bytes(orjson.dumps(found))
-    assert "with sampled actions" in parsed(run).text and "came to an end" not in parsed(run).text
+    assert "with sampled actions" in parsed(run).text and "was finished: all" not in parsed(run).text
 
 
 def test_what_the_games_do_not_tell_apart_is_no_rise(tmp_path: Path) -> None:
@@ -358,7 +360,7 @@ def test_where_nobody_wins_the_score_tells(tmp_path: Path) -> None:
         found["policies"][policy]["decoding"]["greedy"] |= {"success": 0.0, "score": score, "score_ci95": [0.17, 0.19]}
     (run / "results.json").write_bytes(orjson.dumps(found))
     text = parsed(run).text
-    assert "PPO won none of 20 test games that it had never seen, and came to a mean score of 0.180" in text
+    assert "PPO won none of 20 test games that it had never seen, and reached a mean score of 0.180" in text
     assert "up from 0.131 after imitation" in text
     assert "The 95% interval is 0.170 to 0.190. The base scores 0.010." in text
     assert "kL" not in text  # KL is no word that begins with a capital
@@ -388,21 +390,21 @@ def test_a_story_that_was_trained_on_is_not_called_unseen(tmp_path: Path) -> Non
     ("file", "content", "words"),
     [
         ("results.json", "{", "results.json could not be read"),
-        ("results.json", "[1]", "results.json holds no object"),
+        ("results.json", "[1]", "results.json does not hold a JSON object"),
         ("results.json", "[" * 100_000, "results.json could not be read"),
         ("results.json", '{"schema": 99}', "schema that this version does not know"),
         ("config.yaml", "a: [", "config.yaml could not be read"),
         ("config.yaml", "a: !!python/object/apply:os.system ['true']", "config.yaml could not be read"),
         ("config.yaml", "a: &x [1]\nb: [*x, *x]", "YAML aliases"),
-        ("config.yaml", "[" * 200_000, "nested more than 20 deep"),
+        ("config.yaml", "[" * 200_000, "nested more than 20 levels deep"),
         ("metrics.jsonl", "\x00\n{\n", "2 unreadable line(s)"),
         (
             "metrics.jsonl",
             '{"stage": "ppo", "step": "x", "time_s": 1}\n',
             "in 1 line(s) the step or the time",
         ),
-        ("stages.json", '{"sft": {"state": "done", "seconds": "x"}}', "the seconds of sft are no number"),
-        ("stages.json", '{"sft": []}', "the seconds of sft are no number"),
+        ("stages.json", '{"sft": {"state": "done", "seconds": "x"}}', "the seconds of sft are not a number"),
+        ("stages.json", '{"sft": []}', "the seconds of sft are not a number"),
     ],
 )
 def test_broken_files_are_named(tmp_path: Path, file: str, content: str, words: str) -> None:

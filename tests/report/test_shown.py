@@ -52,7 +52,7 @@ def test_only_the_likeliest_actions_are_kept() -> None:
 
 
 def test_a_list_of_another_length_is_refused() -> None:
-    with pytest.raises(DataError, match="1 turns of an episode with 2"):
+    with pytest.raises(DataError, match="observations has 1 turns, the episode has 2"):
         from_episode(played(), policy="p", decoding="greedy", title="", observations=["only one"])
 
 

@@ -133,7 +133,7 @@ def test_what_differs_between_machines_is_one_error_on_each(tiny_folder: Path, t
         assert found["settings"].splitlines()[0] == settings
         assert found["nothing written"]
         # each finds its own folder, the second one's being that of an older run
-        folder = f"in {who}: {tmp_path / '1' / 'run'} is not the folder in which the first process has begun the run"
+        folder = f"in {who}: {tmp_path / '1' / 'run'} is not the folder in which the first process began the run"
         assert found["folder"].splitlines()[0] == folder
         assert "all machines share" in found["folder"]
         assert found["left"] == [".lock", "config.yaml"]

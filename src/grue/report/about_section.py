@@ -1,4 +1,4 @@
-"""What the run was: its settings, where its time went, the command, machine and versions, and the words of the page."""
+"""What the run was: settings, where its time went, command, machine and versions; and the glossary of the page."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _block(name: str, pairs: list[tuple[str, Any]]) -> Html:
 
 
 def plain(value: object) -> str:
-    """A setting as one would type it, without secrets."""
+    """A setting as people read it, without secrets."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -110,7 +110,7 @@ def _machine(results: Mapping[str, Any]) -> Html | None:
 
 
 def glossary_section(run: RunFiles) -> Html:
-    """Every name that the page uses, in one sentence each."""
+    """Every name that the page uses, explained in one sentence each."""
     results = run.results or {}
     policies = list(dict.fromkeys(row.policy for fold in folds(results) for row in rows(results, fold)))
     logged: dict[str, str] = {}
@@ -122,9 +122,9 @@ def glossary_section(run: RunFiles) -> Html:
     parts: list[Html | None] = [
         _words("Policies", [(policy_title(name), _meaning(name)) for name in policies]),
         _words("Columns", list(COLUMNS.items())) if policies else None,
-        _words("Logged numbers", [(name, logged[name] or "A number that nobody has described.") for name in order]),
+        _words("Logged numbers", [(name, logged[name] or "A number without a description.") for name in order]),
     ]
-    return tag("section", tag("h2", "Words"), *parts, id="words") if any(parts) else Html()
+    return tag("section", tag("h2", "Glossary"), *parts, id="words") if any(parts) else Html()
 
 
 def _meaning(policy: str) -> str:
@@ -139,7 +139,7 @@ def _words(title: str, pairs: list[tuple[str, str]]) -> Html | None:
 
 
 def facts_line(run: RunFiles) -> str:
-    """The few settings that say which run this is."""
+    """The few settings that identify the run."""
     results, config = run.results or {}, run.config or {}
     preset = results.get("preset") or config.get("preset")
     hardware = results.get("hardware")

@@ -1,7 +1,7 @@
-"""Learning curves of several runs in one figure: each training thin, the mean of a kind of training strong.
+"""Learning curves of several runs in one figure: a thin line for each training, a thick one for the mean of a kind.
 
-On the left the games that a policy learns from, as it played them; on the right the dev games that choose its
-checkpoint. Over environment steps, so that runs whose iterations differ in size compare.
+Left: the games that a policy learns from, as it played them. Right: the dev games by which its checkpoint is chosen.
+The x axis is environment steps, so that runs with iterations of different sizes can be compared.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMATS = ("svg", "png", "pdf")
-UNTRAINED = ("random", "explore", "gold", "gold-pruned", "optimal", "base")  # players that learn nothing
-_STAGES = {"ppo": ("ppo", "dev"), "dagger": ("dagger", "dagger_dev")}  # policy -> its own games, the dev fold's
+UNTRAINED = ("random", "explore", "gold", "gold-pruned", "optimal", "base")  # players that no training has changed
+_STAGES = {"ppo": ("ppo", "dev"), "dagger": ("dagger", "dagger_dev")}  # policy -> its own games, dev games
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One number over the environment steps that a training had used."""
+    """One metric over the environment steps that a training had used."""
 
-    steps: tuple[float, ...]  # the stage's own: iterations, rounds
+    steps: tuple[float, ...]  # the stage's own count: iterations or rounds
     x: tuple[float, ...]
     y: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Trainings that differ in the seed alone."""
+    """Trainings that differ only in the seed."""
 
     name: str
     played: tuple[Curve, ...]  # one for each training
-    dev: tuple[Curve, ...]  # the same, or empty where one of them did not measure it
+    dev: tuple[Curve, ...]  # the same, or empty if one of them did not measure it
 
 
 def check_figure_path(path: Path) -> None:
     """ConfigError unless the name ends in one of FORMATS."""
     if path.suffix[1:].lower() not in FORMATS:
-        raise ConfigError(f"cannot draw into {path}", hint=f"a name that ends in .{', .'.join(FORMATS)}")
+        raise ConfigError(f"cannot draw a figure as {path}", hint=f"give a name that ends in .{', .'.join(FORMATS)}")
 
 
 def draw_comparison(compared: Mapping[str, Any], path: Path) -> None:
-    """Draw the curves of what `compare_runs` compared. DataError where a run logged none."""
+    """Draw the curves of what `compare_runs` compared. DataError if a run logged none."""
     check_figure_path(path)
     policy = compared["policy"]
     if policy not in _STAGES:
-        raise DataError(f"{policy} plays no games while it learns", hint="curves are of --policy ppo or dagger")
+        raise DataError(f"{policy} plays no games while it learns", hint="there are curves for --policy ppo and dagger")
     runs = [[read_run(Path(row["run"])) for row in kind["runs"]] for kind in compared["kinds"]]
     measure = "success" if any(_won(run, policy) for kind in runs for run in kind) else "score"
     alone = len(runs) == 1
@@ -74,7 +74,7 @@ def draw_comparison(compared: Mapping[str, Any], path: Path) -> None:
 
 
 def _levels_of(found: Sequence[Mapping[str, Row]], measure: str) -> dict[str, float]:
-    """What players that learn nothing reach, the mean over runs; the base only where it is one and the same player."""
+    """What untrained players reach, averaged over runs; the base only if all runs measured the same one."""
     levels = {}
     for policy in UNTRAINED:
         there = [here[policy] for here in found if policy in here and here[policy].decoding != "sampled"]
@@ -93,7 +93,7 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
 
 
 def _won(run: RunFiles, policy: str) -> bool:
-    """Whether anything was ever won: in adventures it may not be, and the score tells what was learnt."""
+    """Whether any game was ever won: in adventures none may be, and then the score shows what was learnt."""
     logged = [run.stages[stage].series for stage in _STAGES[policy] if stage in run.stages]
     return any(
         value for series in logged for name in ("success", "success_greedy") for _, value in series.get(name, ())
@@ -105,7 +105,7 @@ def _kind(name: str, runs: Sequence[RunFiles], policy: str, measure: str) -> Kin
     for run in runs:
         own, held_out = (run.stages.get(stage) for stage in _STAGES[policy])
         if own is None or not own.series.get(measure) or not own.series.get("env_steps_trained"):
-            raise DataError(f"{run.name} logged no games of {policy}", hint="are all lines of its metrics.jsonl there?")
+            raise DataError(f"{run.name} logged no games of {policy}", hint="is its metrics.jsonl complete?")
         used = {0.0: 0.0} | dict(own.series["env_steps_trained"])
         played.append(_curve(own.series[measure], used))
         if held_out is not None and (points := held_out.series.get(f"{measure}_greedy")):
@@ -134,7 +134,7 @@ def _figure(kinds: Sequence[Kind], measure: str, levels: Mapping[str, float], fo
     height = 2.9 + legend
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "grue", "text.parse_math": False, "font.size": 8}
     with rc_context(settings), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a setting may hold a sign that the font lacks
+        warnings.simplefilter("ignore")  # a setting may hold a character that the font lacks
         figure = Figure(figsize=(7.8 if held_out else 4.6, height), facecolor="white")
         found = figure.subplots(1, 1 + held_out, sharex=True, sharey=True, squeeze=False)[0]
         low, top = (0.44 + legend) / height, 1 - 0.3 / height
@@ -180,7 +180,7 @@ def _panel(axes: Axes, title: str, measure: str, kinds: Sequence[Sequence[Curve]
 
 
 def _levels(axes: Axes, levels: Mapping[str, float]) -> None:
-    """What players that learn nothing reach on the same games, named at the right."""
+    """What untrained players reach on the same games, named at the right."""
     low, high = axes.get_ylim()
     ordered = sorted(levels.items(), key=lambda item: item[1])
     heights = spread([value for _, value in ordered], gap=0.06 * (high - low), low=low, high=high)

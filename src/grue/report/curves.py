@@ -53,7 +53,7 @@ def panels(stage: StageMetrics) -> tuple[dict[Group, list[Panel]], list[Constant
     for name, points in stage.series.items():
         metric, decoding, bound = split_name(name)
         if bound and name.removesuffix(f"_{bound}") not in stage.series:
-            metric, decoding, bound = name, "", ""  # not the bound of anything: a metric of its own
+            metric, decoding, bound = name, "", ""  # not the bound of another metric, but one of its own
         by_metric.setdefault(metric, {}).setdefault(decoding, {})[bound] = points
     grouped: dict[Group, list[Panel]] = {group: [] for group in GROUP_TITLES}
     constants: list[Constant] = []
@@ -114,7 +114,7 @@ def running(y: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def _thinned(x: Sequence[float], y: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """At most _MOST_POINTS points, each the mean of its neighbours: more cannot be seen and make the page heavy."""
+    """At most _MOST_POINTS points, each the mean of its neighbours: more cannot be seen and would bloat the page."""
     if len(x) <= _MOST_POINTS:
         return tuple(x), tuple(y)
     size = -(-len(x) // _MOST_POINTS)

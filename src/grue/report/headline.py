@@ -15,7 +15,7 @@ TRAINED = ("ppo", "dagger", "sft")  # the last stage first
 
 
 class Headline(NamedTuple):
-    """What a reader should take away, and the numbers that put it in proportion."""
+    """What a reader should take away, and the numbers that put it in perspective."""
 
     sentence: str
     context: str
@@ -39,22 +39,22 @@ def headline(run: RunFiles) -> Headline:
     if not hero.success and not (before and before.success) and hero.score is not None:
         context = f"{crashed} {_score_context(hero, found)}".strip()
         return Headline(sentence + _scored(hero, before, words, run), context)
-    sentence += f"{policy_title(hero.policy)} came to win {percent(hero.success)} of {_games(hero, run)}"
+    sentence += f"{policy_title(hero.policy)} learnt to win {percent(hero.success)} of {_games(hero, run)}"
     if before is not None:
         sentence += _against(percent(before.success), words, _apart(hero, before, run, "success"))
     return Headline(sentence + ".", f"{crashed} {_context(hero, before, found)}".strip())
 
 
 def _crashed(every: Sequence[Row], found: Mapping[str, Row], hero: Row | None) -> str:
-    """Which policies have finished no game; where one was trained on, those that were trained further."""
+    """Which policies finished no game; with a `hero`, only those that were trained further than it."""
     lost = dict.fromkeys(row.policy for row in every if row.policy not in found and row.failed)
     if hero is not None:
         lost = {name: None for name in lost if name in TRAINED[: TRAINED.index(hero.policy)]}
-    return f"No game of {' and '.join(map(policy_title, lost))} came to an end: all have failed." if lost else ""
+    return f"No game of {' and '.join(map(policy_title, lost))} was finished: all failed." if lost else ""
 
 
 def _apart(hero: Row, before: Row, run: RunFiles, what: str) -> int:
-    """1 where the hero did better, -1 where worse, 0 where the games do not tell them apart."""
+    """1 if the hero did better, -1 if worse, 0 if the games do not tell them apart."""
     mine, theirs = getattr(hero, what) or 0.0, getattr(before, what) or 0.0
     listed = (run.results or {}).get("paired")
     pair = (hero.policy, before.policy, hero.decoding)
@@ -73,9 +73,9 @@ def _against(before: str, words: str, apart: int) -> str:
 
 
 def _scored(hero: Row, before: Row | None, words: str, run: RunFiles) -> str:
-    """Where nobody has won, which is common in adventures, the score tells what was learnt."""
+    """If nobody has won, which is common in adventures, the score shows what was learnt."""
     score = hero.score or 0.0
-    sentence = f"{policy_title(hero.policy)} won none of {_games(hero, run)}, and came to a mean score of {score:.3f}"
+    sentence = f"{policy_title(hero.policy)} won none of {_games(hero, run)}, and reached a mean score of {score:.3f}"
     if before is not None and before.score is not None:
         sentence += _against(f"{before.score:.3f}", words, _apart(hero, before, run, "score"))
     return sentence + "; 1 would be a win."
@@ -90,7 +90,7 @@ def _score_context(hero: Row, found: dict[str, Row]) -> str:
 
 
 def total_seconds(results: Mapping[str, Any]) -> float | None:
-    """How long the run took. The command that ended a resumed run took less than its stages together."""
+    """How long the run took. The last command of a resumed run took less time than all stages together."""
     stages = results.get("stages")
     parts = [as_number(seconds) or 0.0 for seconds in stages.values()] if isinstance(stages, dict) else []
     wall_s = as_number(results.get("wall_s"))
@@ -138,7 +138,7 @@ def _progress(run: RunFiles) -> str:
         if stage in run.stages and run.stages[stage].lines:
             logged = run.stages[stage]
             success = logged.series.get("success")
-            reached = f"; at last it won {percent(success[-1][1])} of its training games" if success else ""
+            reached = f"; most recently it won {percent(success[-1][1])} of its training games" if success else ""
             what = {"ppo": "iteration", "dagger": "round"}.get(stage, "step")
             what += "" if logged.lines == 1 else "s"
             so_far = f"{policy_title(stage)} has logged {logged.lines} {what}{reached}."
@@ -147,7 +147,7 @@ def _progress(run: RunFiles) -> str:
 
 
 def missing(run: RunFiles) -> list[str]:
-    """One sentence for every part of the page that should be there and cannot be filled."""
+    """One sentence for every part of the page that should be there but cannot be filled."""
     notes, skipped = [], _skipped(run)
     if run.config is None:
         notes.append("config.yaml is absent or unreadable: the settings are not known.")
@@ -169,9 +169,9 @@ def missing(run: RunFiles) -> list[str]:
 
 
 def _skipped(run: RunFiles) -> set[str]:
-    """The policies that the settings ask not to train."""
+    """The policies whose training the settings skip."""
     lengths = {"sft": "epochs", "dagger": "rounds", "ppo": "iterations"}
-    asked = {"dagger": {"rounds": 0}} | (run.config or {})  # a run of an earlier version knows nothing of DAgger
+    asked = {"dagger": {"rounds": 0}} | (run.config or {})  # runs of earlier versions have no settings of DAgger
     return {
         name
         for name, length in lengths.items()

@@ -21,7 +21,7 @@ _CSP = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri '
 def render(run_dir: Path) -> Path:
     """Write `run_dir`/report.html from the files in `run_dir` and return its path. The same files give the same page.
 
-    Parts of a run that are missing or broken are named on the page. Raises DataError when `run_dir` is no run.
+    Parts of a run that are missing or broken are named on the page. Raises DataError when `run_dir` is not a run.
     """
     run = read_run(run_dir)
     path = run_dir / "report.html"
@@ -40,7 +40,7 @@ def page(run: RunFiles) -> str:
         tag("meta", name="color-scheme", content="light dark"),
         tag("meta", name="referrer", content="no-referrer"),
         tag("title", f"grue: {run.name}"),
-        # the style sheet is our own file: inside <style> nothing is unescaped by the browser
+        # the style sheet is our own file: browsers do not unescape text inside <style>
         tag("style", Html(files("grue.report").joinpath("templates/page.css").read_text(encoding="utf-8"))),
     )
     body = tag(
@@ -54,7 +54,7 @@ def page(run: RunFiles) -> str:
             about_section(run),
             glossary_section(run),
         ),
-        tag("footer", tag("p", "Made by grue from the files of the run. It loads nothing and runs nothing.")),
+        tag("footer", tag("p", "Made by grue from the files of the run. This page loads nothing and runs nothing.")),
     )
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
@@ -67,7 +67,7 @@ def _header(run: RunFiles) -> Html:
         "training": "Training",
         "games": "Games",
         "about": "About this run",
-        "words": "Words",
+        "words": "Glossary",
     }
     return tag(
         "header",

@@ -41,7 +41,7 @@ def learning_section(stages: Mapping[str, StageMetrics], results: Mapping[str, A
 
 
 def _main_figure(stages: Mapping[str, StageMetrics], results: Mapping[str, Any] | None) -> Html | None:
-    """Success over the iterations: on dev where it was measured, on the training games else."""
+    """Success over the iterations: on dev games if it was measured there, otherwise on the training games."""
     for stage, games in _CURVES:
         if stage not in stages:
             continue
@@ -63,10 +63,10 @@ def _main_figure(stages: Mapping[str, StageMetrics], results: Mapping[str, Any] 
 
 
 def _references(results: Mapping[str, Any] | None, drawn: str, stage: StageMetrics) -> tuple[list[Reference], str]:
-    """What other players reach on the dev fold, greedy as the curve of the policy `drawn` is; and words for them.
+    """What other players reach on the dev fold, greedy like the curve of the policy `drawn`; and words for the caption.
 
-    The evaluation may have played other dev games than training: then the words say how many, and a policy that the
-    curve begins with is left to it.
+    The evaluation may have played other dev games than training did: then the words say how many, and trained policies
+    are left out, as the curve begins with one of them.
     """
     others = [
         row
@@ -92,7 +92,7 @@ def _stage(name: str, stage: StageMetrics, position: int, *, opened: bool) -> Ht
     parts: list[Html | None] = []
     drawn = [panel for members in grouped.values() for panel in members]
     if drawn:
-        note = f"From left to right: {_AXES.get(name, 'steps')}."
+        note = f"Horizontal axis: {_AXES.get(name, 'steps')}."
         if any(panel.band == SMOOTHED for panel in drawn):
             note += " Faint lines are the logged values, strong lines their running mean, bands one standard deviation."
         parts.append(tag("p", note, class_="caption"))
@@ -101,7 +101,7 @@ def _stage(name: str, stage: StageMetrics, position: int, *, opened: bool) -> Ht
     parts.append(_constants(constants))
     parts.append(_not_finite(stage))
     lines = f"{stage.lines:,} logged step{'s' if stage.lines != 1 else ''}"
-    # the dev fold is measured between iterations, so its clock is not its own
+    # the dev fold is measured between iterations, on the clock of that stage
     took = f" in {duration(stage.seconds)}" if stage.seconds is not None and not name.endswith("dev") else ""
     title = tag("summary", tag("h3", _STAGE_TITLES.get(name, name)), " ", tag("small", lines + took))
     return tag("details", title, *parts, open=opened, class_="stage")

@@ -1,4 +1,4 @@
-"""HTML that is safe unless somebody says otherwise: `tag` escapes every child that is not already Html."""
+"""HTML that is safe by default: `tag` escapes every child that is not already Html."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Child = str | int | Html | None
 def tag(name: str, /, *children: Child, **attributes: str | float | bool | None) -> Html:
     """An element. Children that are plain strings are escaped; None is left out.
 
-    Attribute names: `class_` is class, other underscores are hyphens. True is a bare attribute, False and None none.
+    Attribute names: `class_` is class, other underscores are hyphens. True gives a bare attribute, False and None give
+    none.
     """
     head = name + "".join(_attribute(key, value) for key, value in attributes.items())
     if name in _VOID:
@@ -30,7 +31,7 @@ def tag(name: str, /, *children: Child, **attributes: str | float | bool | None)
 
 
 def wide(child: Child, label: str) -> Html:
-    """A box that scrolls sideways where the screen is narrow, with the keyboard too; `label` says what is in it."""
+    """A box that scrolls sideways on a narrow screen, by keyboard too; `label` says what it holds."""
     return tag("div", child, class_="wide", role="region", aria_label=label, tabindex="0")
 
 

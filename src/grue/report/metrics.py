@@ -39,9 +39,9 @@ _ALL = (
     Metric("limit", "At the limit", "Share of games that ran into the step limit.", "games", "share"),
     Metric("lost", "Lost", "Share of games that ended in a loss, such as a wrongly cut ingredient.", "games", "share"),
     Metric("invalid", "Invalid actions", "Share of actions that the game did not list as valid.", "games", "share"),
-    Metric("failed", "Failed games", "Games that crashed or grew too long for the model; they are in no mean.",
+    Metric("failed", "Failed games", "Games that crashed or grew too long for the model; no mean includes them.",
            "games"),
-    Metric("games", "Games", "Number of games that the line's means are over.", "games", kind="counter"),
+    Metric("games", "Games", "Number of games that the means are over.", "games", kind="counter"),
     # policy
     Metric("entropy", "Entropy", "Mean entropy of the action distribution at a turn; near 0 the policy no longer "
            "explores.", "policy", "nats"),
@@ -53,47 +53,47 @@ _ALL = (
            "share"),
     Metric("policy_loss", "Policy loss", "The clipped surrogate objective, negated; its level means little, a jump "
            "means trouble.", "policy"),
-    Metric("entropy_coef", "Weight of the entropy", "Weight of the entropy bonus in the loss.", "policy"),
+    Metric("entropy_coef", "Entropy coefficient", "Weight of the entropy bonus in the loss.", "policy"),
     Metric("loss", "Loss", "The total loss that was minimised.", "policy"),
     # critic
     Metric("value_loss", "Value loss", "Squared error of the critic's estimate of the return; with "
            "ppo.value_passes=0 half of it, clipped.", "critic"),
-    Metric("explained_variance", "Explained variance", "Share of the variation of returns that the critic predicts; "
+    Metric("explained_variance", "Explained variance", "Share of the variance of returns that the critic predicts; "
            "1 is perfect, 0 no better than the mean.", "critic"),
     Metric("baseline_explained_variance", "Explained variance, knowing the game", "The same for the baseline of the "
            "advantages, which also knows how hard each train game is.", "critic"),
     Metric("baseline_loss", "Baseline loss", "Squared error of that baseline.", "critic"),
     # imitation
-    Metric("nll", "Loss without smoothing", "Cross-entropy of the teacher's choices where valid actions part; with "
+    Metric("nll", "Loss without smoothing", "Cross-entropy of the teacher's choices where valid actions branch; with "
            "aligned and write, which learn text, of every token of its actions over the whole vocabulary.",
            "imitation", "nats"),
-    Metric("accuracy", "Accuracy", "Share of the places where valid actions part, with aligned and write of all tokens "
-           "learnt, at which the model ranks the teacher's choice first among what may follow there.", "imitation",
+    Metric("accuracy", "Accuracy", "Share of the places where valid actions branch (with aligned and write: of all "
+           "tokens learnt) at which the model ranks the teacher's choice first among what may follow.", "imitation",
            "share"),
-    Metric("node_entropy", "Entropy", "Mean entropy of the model over what may follow, at the places that the accuracy "
-           "counts; what is left to explore with.", "imitation", "nats"),
+    Metric("node_entropy", "Entropy", "Mean entropy of the model over what may follow, at the places that accuracy "
+           "counts; what is left for exploration.", "imitation", "nats"),
     Metric("advised", "Advised", "Share of the policy's turns at which the teacher knew what to do.", "imitation",
            "share"),
     Metric("corrected", "Corrected", "Share of the advised turns at which the teacher would have done something else.",
            "imitation", "share"),
     # optimiser
-    Metric("grad_norm", "Gradient norm", "Length of the gradient before it is clipped.", "optimiser"),
-    Metric("loss_scale", "Loss scale", "What a float16 loss is multiplied by; halved after an overflow.", "optimiser"),
+    Metric("grad_norm", "Gradient norm", "Norm of the gradient before it is clipped.", "optimiser"),
+    Metric("loss_scale", "Loss scale", "Factor of a float16 loss; halved after an overflow.", "optimiser"),
     Metric("skipped", "Skipped steps", "Share of steps left out because float16 overflowed.", "optimiser"),
     Metric("learning_rate", "Learning rate", "Step size of the optimiser.", "optimiser"),
     # health
-    Metric("engine_gap", "Engine gap", "Mean difference of log-probs between the engine that played and the pass that "
-           "trained, in absolute value; it should stay near 0.", "health", "nats"),
+    Metric("engine_gap", "Engine gap", "Mean absolute difference of log-probs between the engine that played and the "
+           "pass that trained; it should stay near 0.", "health", "nats"),
     Metric("env_steps_per_s", "Steps per second", "Environment steps per second while games are collected.",
            "health"),
     Metric("turns_per_s", "Turns per second", "Turns trained on per second of updating.", "health"),
-    Metric("updates", "Updates", "Optimiser steps of the iteration: fewer where the KL limit stopped the policy, none "
-           "where only a critic fitted apart learnt.", "optimiser"),
+    Metric("updates", "Updates", "Optimiser steps of the iteration: fewer if the KL limit stopped the policy, none "
+           "if only a separately fitted critic learnt.", "optimiser"),
     Metric("passes", "Passes", "Passes over the iteration's games that were begun before the KL limit stopped the "
            "policy.", "optimiser"),
     Metric("rollout_s", "Playing", "Wall time of playing the iteration's games.", "health", "seconds"),
     Metric("update_s", "Updating", "Wall time of learning from them.", "health", "seconds"),
-    Metric("seconds", "In all", "Wall time of the step.", "health", "seconds"),
+    Metric("seconds", "Total time", "Wall time of the step.", "health", "seconds"),
     Metric("episodes", "Episodes", "Games played in the iteration.", "health", kind="counter"),
     Metric("env_steps_trained", "Environment steps trained", "Turns that the stage has used so far.", "health",
            kind="counter"),
@@ -103,7 +103,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 
 DECODINGS = ("greedy", "sampled", "scripted")
 
-# Columns of the results table, in its order.
+# Columns of the results table, in this order.
 COLUMNS: dict[str, str] = {
     "success": "Share of finished games that were won, with its 95% interval.",
     "score": "Mean final score of a game, with its 95% bootstrap interval; 1 is a win.",
@@ -112,16 +112,16 @@ COLUMNS: dict[str, str] = {
     "lost": "Share of games that ended in a loss.",
     "failed": "Games that crashed or grew too long for the model: counted here and nowhere else.",
     "invalid": "Share of actions that the game did not list as valid.",
-    "tales": "Mean best score within the step limit, the game starting over after each end: the metric of TALES.",
+    "tales": "Mean best score within the step limit, with the game restarted after each end: the metric of TALES.",
 }
 
 POLICY_MEANINGS: dict[str, str] = {
-    "random": "picks a valid action with equal chances",
+    "random": "picks a valid action uniformly at random",
     "explore": "searches the house and follows the recipe, without hidden knowledge",
     "gold": "the game's own walkthrough",
     "gold-pruned": "the walkthrough without the steps that change nothing",
-    "optimal": "sees the hidden state and plays the shortest way: a ceiling",
-    "base": "the language model as the run began with it, before SFT; the one that comes with grue has read such games",
+    "optimal": "sees the hidden state and plays the shortest way: an upper bound",
+    "base": "the language model that the run began with, before SFT; the one that comes with grue has read such games",
     "sft": "after imitation of the teacher (supervised fine-tuning)",
     "dagger": "after imitation with the teacher's corrections of its own games",
     "ppo": "after proximal policy optimisation",
@@ -130,17 +130,17 @@ POLICY_MEANINGS: dict[str, str] = {
 
 POLICY_TITLES: dict[str, str] = {"sft": "SFT", "dagger": "DAgger", "ppo": "PPO"}
 
-# Rows of every table: what needs no learning, then the stages of learning.
+# Rows of every table: players that need no training, then the stages of training.
 POLICY_ORDER = ("random", "explore", "gold", "gold-pruned", "optimal", "base", "sft", "dagger", "ppo")
 
 
 def policy_title(name: str) -> str:
-    teacher = name.removesuffix("-omit")  # of replays of demonstrations, see games/omission.py
+    teacher = name.removesuffix("-omit")  # for replays of demonstrations, see games/omission.py
     return POLICY_TITLES.get(name, name) if teacher == name else f"{teacher}, with steps left out"
 
 
 def policy_rank(name: str) -> tuple[int, str]:
-    """Sort key: the known ones in their order, others after them by name."""
+    """Sort key: known policies in their order, others after them by name."""
     return (POLICY_ORDER.index(name) if name in POLICY_ORDER else len(POLICY_ORDER), name)
 
 
@@ -153,5 +153,5 @@ def split_name(name: str) -> tuple[str, str, str]:
 
 
 def lookup(name: str) -> Metric:
-    """The metric of this name; one that nobody described is plotted under its own name."""
+    """The metric of this name; one without a description is plotted under its own name."""
     return METRICS.get(name) or Metric(name, name.replace("_", " "), "", "other")

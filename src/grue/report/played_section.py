@@ -13,8 +13,8 @@ from grue.report.text import number, percent, signed
 _OUTCOME_WORDS = {"won": "won", "lost": "lost", "limit": "ran out of steps", "failed": "game crashed"}
 _ROLES = {
     "read": "the task and the observations: read, never trained on as actions",
-    "forced": "written without a choice: only one valid action went on like this",
-    "branch": "chosen: valid actions parted here, and this is where the policy learns",
+    "forced": "written without a choice: valid actions allowed no other token here",
+    "branch": "chosen: valid actions branched here, and this is where the policy learns",
 }
 
 
@@ -23,7 +23,7 @@ def played_section(episodes: list[ShownEpisode]) -> Html:
         note = tag("p", "No played game has been kept yet.", class_="absent")
         return tag("section", tag("h2", "Games as they were played"), note, id="games")
     lead = (
-        "The text is what the policy was given. Bars show the probability of each action it weighed, the filled one"
+        "The text is what the policy was given. Bars show the probability of each action it weighed; the filled one"
         " was played. “Value” is the critic's estimate, before the action, of the discounted rewards still to come."
     )
     best = max(episodes, key=lambda episode: policy_rank(episode.policy)[0] % len(POLICY_ORDER))

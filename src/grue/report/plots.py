@@ -1,4 +1,4 @@
-"""Panels drawn by matplotlib as SVG. Only numbers stand inside a figure: titles and legends are the page's own text."""
+"""Panels drawn by matplotlib as SVG. A figure holds only numbers: titles and legends are the page's own text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LARGE = Size(7.8, 3.2, 0.44, 1.35)
 
 
 def panel_svg(panel: Panel, key: str, size: Size = SMALL, references: Sequence[Reference] = ()) -> Html:
-    """The panel as an <svg> element whose names all begin with `key`.
+    """The panel as an <svg> element whose ids all begin with `key`.
 
     The lines' groups are called "<key>-data-<index>", their bands "<key>-band-<index>", raw points "<key>-raw-<index>".
     """
@@ -48,7 +48,7 @@ def panel_svg(panel: Panel, key: str, size: Size = SMALL, references: Sequence[R
 
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": key, "text.parse_math": False, "font.size": 8}
     with rc_context(settings), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fonts without a sign and numbers at the edge of floats still make a figure
+        warnings.simplefilter("ignore")  # a figure is fine despite missing glyphs and numbers near the limits of floats
         figure = Figure(figsize=(size.width, size.height))
         bottom, top = 0.24 / size.height, 0.10 / size.height
         width = 1 - (size.left + size.right) / size.width
@@ -111,7 +111,7 @@ def _frame(axes: Axes, panel: Panel, references: Sequence[Reference], *, whole: 
 
 
 def quiet_frame(axes: Axes) -> None:
-    """A bottom line, faint level lines and grey numbers: all else of a frame draws the eye from the curves."""
+    """A bottom line, faint grid lines and grey numbers: the rest of a frame distracts from the curves."""
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(MUTED)
@@ -142,7 +142,7 @@ def _name_lines(axes: Axes, panel: Panel, references: Sequence[Reference]) -> No
 
 
 def spread(heights: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
-    """The ascending heights moved as little as needed to be `gap` apart inside [low, high]; packed if they must."""
+    """The ascending heights moved as little as needed to be `gap` apart inside [low, high]; closer if they must."""
     placed = list(heights)
     gap = min(gap, (high - low) / max(len(placed) - 1, 1))
     for _ in range(50):
@@ -152,7 +152,7 @@ def spread(heights: Sequence[float], *, gap: float, low: float, high: float) -> 
                 placed[i] -= overlap / 2
                 placed[i + 1] += overlap / 2
         placed = [min(max(height, low), high) for height in placed]
-    for i in range(len(placed) - 1):  # what the limits have pushed together again
+    for i in range(len(placed) - 1):  # if the limits have pushed them together again
         placed[i + 1] = max(placed[i + 1], placed[i] + gap)
     excess = placed[-1] - high if placed else 0.0
     return [height - max(excess, 0.0) for height in placed]
@@ -163,7 +163,7 @@ def percent_tick(value: float) -> str:
 
 
 def compact(value: float) -> str:
-    """A tick label of at most some five signs: 0, 0.25, 12, 60k, 1.5M, 2e-4."""
+    """A tick label of about five characters at most: 0, 0.25, 12, 60k, 1.5M, 2e-4."""
     size = abs(value)
     if size == 0:
         return "0"

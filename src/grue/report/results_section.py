@@ -38,7 +38,7 @@ def results_section(results: Mapping[str, Any] | None) -> Html:
     return tag(
         "section",
         tag("h2", "Results"),
-        _main_table(found) if found else tag("p", "The fold of the table has not been played yet.", class_="absent"),
+        _main_table(found) if found else tag("p", "The fold of this table has not been played yet.", class_="absent"),
         _notes(found) if found else None,
         _folds(results),
         _paired(results),
@@ -100,19 +100,19 @@ def _notes(found: list[Row]) -> Html:
     games = [row.games for row in found if row.games]
     hero = next((row for row in reversed(found) if row.games and row.success is not None), None)
     if games and hero is not None and hero.games and hero.success is not None:
-        # copies of one problem are no further evidence
+        # copies of one problem add no evidence
         count, thing = (hero.problems, "problem") if hero.problems else (hero.games, "game")
         try:
             gap = smallest_detectable_difference(count, hero.success)
             sentences.append(
                 f"With {counted(count, thing)} each, two policies near {percent(hero.success, 0)} must differ by"
-                f" about {100 * gap:.1f} points to be told apart four times out of five; on the same games less is"
-                " enough."
+                f" about {100 * gap:.1f} points to be told apart four times out of five; less is enough if they"
+                " play the same games."
             )
         except DataError:
             pass
     sentences.append(
-        "The intervals say how much would change with other games. They say nothing about another training seed:"
+        "The intervals say how much results would change with other games. They say nothing about other training seeds:"
         " that takes several runs."
     )
     failed = [row for row in found if row.failed]
@@ -139,7 +139,7 @@ def _what_was_played(found: list[Row]) -> str:
 
 
 def _what_was_asked(found: list[Row]) -> str:
-    """Whether games pose the same problem, which makes them fewer than they look."""
+    """A sentence if some games pose the same problem, so that there are fewer of them than it seems."""
     problems = max((row.problems for row in found if row.problems), default=None)
     if problems is None:
         return ""
@@ -147,7 +147,7 @@ def _what_was_asked(found: list[Row]) -> str:
 
 
 def _folds(results: Mapping[str, Any]) -> Html | None:
-    """Success on train, dev and test side by side: the distance between them is what was memorised."""
+    """Success on train, dev and test side by side: the gap between them is what was memorised."""
     present = folds(results)
     if len(present) < 2:
         return None
@@ -171,8 +171,8 @@ def _folds(results: Mapping[str, Any]) -> Html | None:
         previous = policy
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="results folds")
     caption = (
-        "Success on games that were trained on, on those that checkpoints were chosen by, and on those kept for the"
-        " end. A policy that falls where the gold player, who learns nothing, does not has not generalised; those that"
+        "Success on games that were trained on, games by which checkpoints were chosen, and games kept for the end."
+        " A policy that drops where the gold player, who learns nothing, does not has not generalised; the games that"
         " chose the checkpoint flatter it."
     )
     title = "Train, dev and test side by side"
@@ -234,11 +234,11 @@ def _verdict(ends: tuple[float, float] | None) -> str:
         return ""
     if ends[0] > 0:
         return "better"
-    return "worse" if ends[1] < 0 else "not told apart"
+    return "worse" if ends[1] < 0 else "inconclusive"
 
 
 def _verbs(found: list[Row]) -> Html | None:
-    """How often each policy uses each verb, in a game."""
+    """How often each policy uses each verb per game."""
     counted = [row for row in found if row.verbs and row.games and row.steps_mean]
     if not counted:
         return None
@@ -259,8 +259,8 @@ def _verbs(found: list[Row]) -> Html | None:
         previous = row.policy
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="results verbs")
     caption = (
-        "How often a game sees each verb, the first word of the action, on average. A policy that looks around for ever"
-        " shows here."
+        "Average number of uses of each verb, the first word of the action, per game. A policy that endlessly looks"
+        " around shows up here."
     )
     title = "What the policies do: actions by verb"
     return tag("details", tag("summary", title), wide(table, title), tag("p", caption, class_="caption"))

@@ -23,7 +23,7 @@ _MAX_RESULTS = 16 * 2**20
 _MAX_METRICS = 128 * 2**20
 _MOST_EPISODES = 40
 _MOST_METRICS = 300  # names in one stage: more are not metrics
-_MOST_SIZE = 1e300  # of a value that is drawn: the span of an axis must be a number too
+_MOST_SIZE = 1e300  # of a value that is drawn: the span of an axis must be finite too
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class RunFiles:
 
 
 def read_run(run_dir: Path) -> RunFiles:
-    """The files of a run. Raises DataError when `run_dir` is no folder or holds none of them."""
+    """The files of a run. Raises DataError when `run_dir` is not a folder or holds none of them."""
     if not run_dir.is_dir():
         raise DataError(f"no run directory at {run_dir}", hint="give the folder that --out named")
     names = ("config.yaml", "metrics.jsonl", "results.json", "episodes")
@@ -98,14 +98,14 @@ def _read_config(path: Path, problems: list[str]) -> dict[str, Any] | None:
 
 
 def _refuse_bombs(text: str) -> None:
-    """Stop before YAML that takes gigabytes (aliases, which grue never writes) or minutes (deep nesting) to load."""
+    """Refuse YAML that would take gigabytes (aliases, which grue never writes) or minutes (deep nesting) to load."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             raise DataError("it uses YAML aliases")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST_CONFIG:
-            raise DataError(f"it is nested more than {_DEEPEST_CONFIG} deep")
+            raise DataError(f"it is nested more than {_DEEPEST_CONFIG} levels deep")
 
 
 def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
@@ -118,7 +118,7 @@ def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
         problems.append(f"{path.name} could not be read: {_reason(error)}")
         return None
     if not isinstance(results, dict):
-        problems.append(f"{path.name} holds no object")
+        problems.append(f"{path.name} does not hold a JSON object")
         return None
     if results.get("schema", 1) != 1:
         problems.append(f"{path.name} has a schema that this version does not know; some of it may be missing here")
@@ -131,7 +131,7 @@ def _stage_seconds(stages: dict[str, Any] | None, problems: list[str]) -> dict[s
     for name, entry in (stages or {}).items():
         seconds = as_number(entry.get("seconds", 0)) if isinstance(entry, dict) else None  # a stage may just have begun
         if seconds is None:
-            problems.append(f"stages.json: the seconds of {one_line(name, 40)} are no number and were left out")
+            problems.append(f"stages.json: the seconds of {one_line(name, 40)} are not a number and were left out")
         elif "seconds" in entry:
             found[name] = seconds
     return found
@@ -153,11 +153,11 @@ def _read_metrics(path: Path, problems: list[str]) -> dict[str, StageMetrics]:
         unplaced += step is None or as_number(row.get("time_s")) is None
         key = float(len(stage)) if step is None else step
         repeated += key in stage
-        stage[key] = row  # a resumed run writes its last steps again: the later line is the true one
+        stage[key] = row  # a resumed run writes its last steps again: the later line is the valid one
     if unreadable:
         problems.append(f"metrics.jsonl: {unreadable} unreadable line(s) were left out")
     if unplaced:
-        problems.append(f"metrics.jsonl: in {unplaced} line(s) the step or the time is no number")
+        problems.append(f"metrics.jsonl: in {unplaced} line(s) the step or the time is not a number")
     if repeated:
         problems.append(f"metrics.jsonl: {repeated} step(s) were logged more than once; the last line of each counts")
     return {name: _stage(steps) for name, steps in rows.items()}
@@ -198,10 +198,10 @@ def _read_episodes(folder: Path, problems: list[str]) -> list[ShownEpisode]:
         episodes, found = read_shown(shown, most=_MOST_EPISODES)
         problems.extend(found)
         if episodes:
-            # a stage that was done over shows its game again: the later one counts
+            # a stage that was repeated shows its game again: the later one counts
             latest = {(episode.policy, episode.decoding, episode.title, episode.task): episode for episode in episodes}
             return list(latest.values())
-    # a run that chose none to be shown: two games from every file are better than none
+    # no games were chosen to be shown: two from every file are better than none
     episodes = []
     for path in sorted(folder.glob("*.jsonl"))[:20]:
         if path != shown:

@@ -8,7 +8,7 @@
 
 `considered` is sorted by probability, the most probable first. `value`, `log_prob`, `considered` and `tokens` may
 be null, empty or absent (scripted players have none). Reading is tolerant: a line that is torn or wrong is left
-out and named; unknown keys are ignored; lines of the ordinary episode files are understood as well.
+out and reported; unknown keys are ignored; lines of the ordinary episode files are understood as well.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ def from_episode(
 ) -> ShownEpisode:
     """A played episode, ready to be shown.
 
-    `considered[t]` holds (action, probability) of turn t in any order; with it come the critic's values and the
-    log-probs. `observations[t]` and `task_text` replace the raw text by what the model read.
+    `considered[t]` holds (action, probability) of turn t in any order; with it, the critic's values and the
+    log-probs are shown too. `observations[t]` and `task_text` replace the raw text with what the model read.
     """
     for name, given in (("considered", considered), ("observations", observations)):
         if given is not None and len(given) != episode.steps:
-            raise DataError(f"{name} covers {len(given)} turns of an episode with {episode.steps}")
+            raise DataError(f"{name} has {len(given)} turns, the episode has {episode.steps}")
     turns = []
     for t, turn in enumerate(episode.turns):
         weighed = sorted(considered[t], key=lambda pair: -pair[1])[:CONSIDERED] if considered is not None else []
@@ -139,13 +139,13 @@ def read_shown(path: Path, most: int = 100) -> tuple[list[ShownEpisode], list[st
 
 
 def parse_shown(data: object) -> ShownEpisode:
-    """One decoded line. Raises DataError when it is no episode at all."""
+    """One decoded line. Raises DataError when it is not an episode at all."""
     if not isinstance(data, dict) or not isinstance(data.get("turns"), list):
-        raise DataError("no episode: an object with a list of turns is needed")
+        raise DataError("not an episode: an object with a list of turns is needed")
     turns = tuple(_turn(turn) for turn in data["turns"][:_MAX_TURNS])
     final = data.get("final")
     score = as_number(data.get("score"))
-    if score is None:  # an ordinary episode file: the score stands in the final observation
+    if score is None:  # an ordinary episode file: the score is in the final observation
         score = as_number(final.get("score")) if isinstance(final, dict) else None
     outcome = _text(data.get("outcome"))
     return ShownEpisode(

@@ -1,4 +1,4 @@
-"""Small inline graphics, and matplotlib's SVG made fit for a page: unique names, colours that follow the theme."""
+"""Small inline graphics, and matplotlib's SVG made fit for a page: unique ids, colours that follow the theme."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from grue.report.markup import Html, join, tag
 
-# Okabe and Ito's colours, told apart by most colour-blind readers; the page's style may lighten them in the dark.
+# Okabe and Ito's colours, which most colour-blind readers can tell apart; the page's style may lighten them when dark.
 OKABE_ITO = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 INK, MUTED, RULE = "#1f2328", "#6a6f76", "#dedbd4"
 
@@ -23,7 +23,7 @@ _FONT_FAMILY = re.compile(r"\s*font-family:[^;]*;?")
 
 
 def clean_svg(source: str, key: str, label: str) -> Html:
-    """The SVG that matplotlib wrote, cut down to shapes and text. `key` makes its names unique on the page."""
+    """The SVG that matplotlib wrote, cut down to shapes and text. `key` makes its ids unique on the page."""
     root = ElementTree.fromstring(source)  # noqa: S314 our own output, parsed to be re-written
     box = root.get("viewBox", "0 0 100 100")
     inner = join(_rewrite(child, key) for child in root)
@@ -40,7 +40,7 @@ def _rewrite(element: ElementTree.Element, key: str) -> Html | None:
         if attribute == "style":
             value = _themed(_FONT_FAMILY.sub("", value))
         elif attribute == "id":
-            # names that nothing refers to ("line2d_1") would repeat in every figure
+            # ids that nothing refers to ("line2d_1") would repeat in every figure
             if not re.fullmatch(r"[mp][0-9a-f]{10}|data-.*|band-.*|raw-.*", value):
                 continue
             value = f"{key}-{value}"

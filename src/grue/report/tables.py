@@ -35,11 +35,11 @@ class Row:
     env_steps_trained: float | None
     verbs: tuple[tuple[str, float], ...]
     tales: float | None = None
-    problems: int | None = None  # that the games pose, where some pose the same
+    problems: int | None = None  # that the games pose, if some pose the same one
 
 
 def main_fold(results: Mapping[str, Any]) -> str:
-    """The fold that "policies" was measured on; test where nothing says otherwise."""
+    """The fold that "policies" was measured on; test if nothing says otherwise."""
     policies = results.get("policies")
     for entry in policies.values() if isinstance(policies, dict) else ():
         decodings = entry.get("decoding") if isinstance(entry, dict) else None
@@ -50,7 +50,7 @@ def main_fold(results: Mapping[str, Any]) -> str:
 
 
 def rows(results: Mapping[str, Any], fold: str = "") -> list[Row]:
-    """The rows of one fold, scripted players first. The main fold stands under "policies", others under their name."""
+    """The rows of one fold, scripted players first. The main fold is under "policies", others under their names."""
     found = []
     fold = fold or main_fold(results)
     for policy, entry in _policies(results, fold).items():
@@ -63,7 +63,7 @@ def rows(results: Mapping[str, Any], fold: str = "") -> list[Row]:
 
 
 def by_policy(found: Sequence[Row]) -> dict[str, Row]:
-    """One row for each policy, the one that others are compared by: sampled only where nothing else was measured."""
+    """One row for each policy, used in comparisons: the sampled one only if nothing else was measured."""
     chosen: dict[str, Row] = {}
     for row in found:
         if row.policy not in chosen or (chosen[row.policy].decoding == "sampled") > (row.decoding == "sampled"):

@@ -6,7 +6,7 @@ import html
 import re
 from math import isfinite
 
-# Bidirectional overrides and zero-width characters can make a page show something else than what is in the
+# Bidirectional overrides and zero-width characters can make a page show something other than what is in the
 # file; surrogates cannot be encoded at all. Ordinary right-to-left letters stay as they are.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -18,7 +18,7 @@ _HOME = re.compile(r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s'\":]+|/root(?=
 
 
 def visible(text: str) -> str:
-    """The same text with every character that would act instead of show replaced by a visible sign."""
+    """The same text with every character that would act, not show, replaced by a visible one."""
     return _HIDDEN.sub(_sign, text.replace("\r\n", "\n"))
 
 
@@ -34,7 +34,7 @@ def one_line(text: str, most: int = 200) -> str:
 
 
 def redact(text: str) -> str:
-    """Without tokens, passwords in addresses and the name of the user's home folder."""
+    """The text without tokens, passwords in addresses and the path of the user's home folder."""
     return _HOME.sub("~", _CREDENTIALS.sub("…", _SECRET.sub("[token]", text)))
 
 
@@ -54,8 +54,8 @@ def percent(share: float | None, decimals: int = 1) -> str:
 
 
 def interval_text(interval: tuple[float, float] | None, *, scale: float = 100.0, decimals: int = 1) -> str:
-    """Both ends, with room for a minus sign: "91.2 to 94.4"; nothing of an interval without width."""
-    if interval is None or interval[0] == interval[1]:  # where all scores are equal, nothing bounds others
+    """Both ends, so joined that a minus sign is clear: "91.2 to 94.4"; empty if the interval has no width."""
+    if interval is None or interval[0] == interval[1]:  # if all scores are equal, it bounds nothing
         return ""
     low, high = (_minus(f"{scale * end:.{decimals}f}") for end in interval)
     return f"{low} to {high}"

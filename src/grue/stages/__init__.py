@@ -1,4 +1,4 @@
-"""The stages of a run, in the order in which one builds on the other: demos, sft, dagger, ppo, eval, report."""
+"""The stages of a run, each of which builds on those before it: demos, sft, dagger, ppo, eval, report."""
 
 from grue.stages.announce import plan
 from grue.stages.runner import STAGES, StageName, run_all, run_stage

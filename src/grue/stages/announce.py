@@ -10,7 +10,7 @@ from grue.models.sources import EMBEDDED
 from grue.parallel import Processes
 from grue.stages.final import FOLDS, side_games
 
-# what was measured of the embedded base: docs/models.md, "Several processes"
+# measured with the embedded base: docs/models.md, "Several processes"
 LEAST_PROCESSES, MOST_PROCESSES = 4, 8
 GIB_EACH = 2.0
 
@@ -36,7 +36,7 @@ def plan(config: Config, out: Path) -> str:
 
 
 def hint_at_processes(config: Config, processes: Processes) -> str:
-    """What to add to the command on a machine with cores to spare; "" where nothing was measured to be faster."""
+    """What to add to the command on a machine with cores to spare; "" if nothing was measured to be faster."""
     if processes.count > 1 or config.threads or config.model.name != EMBEDDED or gpus():
         return ""
     count = min(physical_cores(), MOST_PROCESSES, int(memory_gib() / GIB_EACH))
@@ -50,7 +50,7 @@ def described(config: Config) -> str:
 
 
 def _model_described(model: ModelConfig) -> str:
-    """The model, and which of its weights learn, since `model.lora_*` without an adapter says nothing."""
+    """The model, and which of its weights learn, since `model.lora_*` without an adapter has no effect."""
     stored = "" if model.quantize == "none" else f" on {model.quantize}"
     learns = "all weights learn" if model.adapter == "none" else f"LoRA of rank {model.lora_rank}{stored} learns"
     return f"{model.name} ({learns})"

@@ -1,7 +1,7 @@
 """`grue eval --api`: a chat model behind an endpoint plays the games that the run's own policies are measured on.
 
-Games are kept as they end, so an evaluation that broke off goes on with those that are left and pays for none twice.
-What an answer took is kept as it comes, so that the sum is right however often it broke off.
+Games are kept as they end, so an interrupted evaluation goes on with those that are left and pays for none twice. The
+usage of each answer is kept as it comes, so that the sum is right however often the evaluation was interrupted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Seat:
     turns: list[Turn] = field(default_factory=list)
 
     def start(self, task: Task) -> Episode | None:
-        """Reset the game; an episode only where it fails."""
+        """Reset the game; returns an episode only if that fails."""
         self.task, self.turns, self.observation = task, [], None
         try:
             self.observation = self.game.reset(task)
@@ -55,7 +55,7 @@ class Seat:
         return None
 
     def play(self, reply: str) -> Episode | None:
-        """Take what the model replied to the game; the episode if that ended it."""
+        """Play what the model replied; returns the episode if that ended it."""
         before = self.observation
         assert before is not None
         action = as_played(reply, before.actions)
@@ -68,7 +68,7 @@ class Seat:
         return None if outcome is None else self._end(outcome)
 
     def refused(self, error: RefusedError) -> Episode:
-        """The game as one that failed."""
+        """The game, as one that failed."""
         return self._end(Outcome.FAILED, error.message)
 
     def _end(self, outcome: Outcome, error: str = "") -> Episode:
@@ -78,7 +78,7 @@ class Seat:
 
 @dataclass
 class _Round:
-    """Games under way. Requests wait in threads, games are stepped in the caller's."""
+    """Games in progress. Requests wait in threads; games are stepped in the caller's thread."""
 
     client: ChatClient
     seats: int
@@ -86,12 +86,12 @@ class _Round:
     pool: ThreadPoolExecutor
     on_episode: Callable[[Episode], None]
     waiting: dict[Future[str], Seat] = field(default_factory=dict)
-    refused: list[Episode] = field(default_factory=list)  # of which it is not known yet whose fault it was
-    answers: int = 0  # since the last of them
-    ending: bool = False  # nothing more is to be asked
+    refused: list[Episode] = field(default_factory=list)  # by whose fault their request was refused is not known yet
+    answers: int = 0  # since the last refusal
+    ending: bool = False  # no more requests are to be made
 
     def refill(self, seat: Seat) -> None:
-        """The next game that can be begun."""
+        """Start the next game that can be started."""
         for task in () if self.ending else self.queue:
             failed = seat.start(task)
             if failed is None:
@@ -100,7 +100,7 @@ class _Round:
             self.on_episode(failed)
 
     def take(self, future: Future[str]) -> BaseException | None:
-        """Go on with the game whose answer has come; the error that ends all, if one came instead."""
+        """Go on with the game whose answer has come; returns the error, if one came instead that ends all games."""
         seat = self.waiting.pop(future)
         error = future.exception()
         if isinstance(error, RefusedError):
@@ -123,7 +123,7 @@ class _Round:
         return None
 
     def keep_refused(self) -> None:
-        """The endpoint answers in other games, so those have failed."""
+        """Count refused games as failed, as the endpoint answers in others."""
         for failed in self.refused:
             self.on_episode(failed)
         self.refused.clear()
@@ -145,8 +145,8 @@ def play_all(
 ) -> None:
     """Play `tasks`, as many at once as there are `games`.
 
-    A game of which the endpoint refuses a request has failed, if it then goes on answering in others: more answers than
-    can have been under way. Else it is the endpoint that fails, and its error ends all.
+    A game in which the endpoint refuses a request has failed if the endpoint then goes on answering in others, with
+    more answers than can have been under way. Otherwise the endpoint has failed, and its error ends all games.
     """
     with ThreadPoolExecutor(len(games), thread_name_prefix="api") as pool:
         play = _Round(client, len(games), iter(tasks), pool, on_episode)
@@ -155,7 +155,7 @@ def play_all(
                 play.refill(Seat(game, ApiPlayer(client, name)))
             while play.waiting:
                 done, _ = wait(play.waiting, timeout=0.5, return_when=FIRST_COMPLETED)
-                # what has come beside an error that ends all is paid for, so it is kept, and nothing more is asked
+                # answers that come with an error that ends all are paid for, so they are kept, but no more is asked
                 play.ending = any(not isinstance(future.exception(), RefusedError | None) for future in done)
                 errors = [error for future in done if (error := play.take(future)) is not None]
                 if errors:
@@ -174,19 +174,17 @@ def evaluate_api(
 ) -> dict[str, Any]:
     """Play the run's evaluation games and add the row to the table. Returns the row, with usage and cost.
 
-    Games that are there count if they were asked for in the same way, else ConfigError; `again` forgets them.
+    Games that are there count if they were played with the same options, else ConfigError; `again` discards them.
     """
     if launched() > 1:
-        raise ConfigError(
-            "grue eval --api is the work of one process", hint="leave out accelerate launch or --processes"
-        )
+        raise ConfigError("grue eval --api runs in a single process", hint="leave out accelerate launch or --processes")
     run = Run(out, config)
     cfg, name = config.eval, f"api:{endpoint.model}"
     decoding = "greedy" if endpoint.temperature == 0 else "sampled"
     row = f"api-{_file_name(endpoint.model)}-{cfg.fold}-{decoding}"
     file, spent = run.episodes(row), run.out / "api" / f"{row}.jsonl"
-    _settle(file, spent)  # as a command that was killed has left them
-    if again:  # what was paid for goes when there is something in its place, and not before
+    _settle(file, spent)  # they may be as a killed command left them
+    if again:  # what was paid for is deleted only when there is something in its place
         for path in (file, spent):
             if path.exists():
                 path.replace(_aside(path))
@@ -223,19 +221,19 @@ def evaluate_api(
             final_results(session, wall_s=before.get("wall_s"), command=before.get("command", ""))
             html.render(out)
     _tell(name, result, say)
-    say(f"its row stands in {out / 'report.html'}" if done else f"kept in {table}; grue eval {out} adds the others")
+    say(f"its row is in {out / 'report.html'}" if done else f"kept in {table}; grue eval {out} adds the others")
     warn_of_failed(played, row, say)
     usage = result["usage"]
     if usage["empty"]:
         say.warn(
             f"{usage['empty']} of {usage['requests']} replies of {endpoint.model} were empty, which counts as an "
-            f"invalid action; {usage['cut']} had come to --api-max-tokens {endpoint.max_tokens}"
+            f"invalid action; {usage['cut']} were cut off at --api-max-tokens {endpoint.max_tokens}"
         )
     return result
 
 
 def _tell(name: str, result: dict[str, Any], say: Progress) -> None:
-    """Say how well it played, and what that took."""
+    """Say how well it played, and how many requests and tokens that took."""
     usage, won = result["usage"], "no game was finished"
     if result["success"] is not None:
         won = f"success {result['success']:.1%} of {result['games']} games"
@@ -254,14 +252,14 @@ def _file_name(model: str) -> str:
 
 
 def _aside(path: Path) -> Path:
-    """Where `again` puts a file."""
+    """Where `again` moves a file."""
     return path.with_suffix(path.suffix + ".old")
 
 
 def _settle(file: Path, spent: Path) -> None:
-    """Delete what `again` has put aside if a game has come in its place; else put it back, with what was paid since."""
+    """Delete what `again` moved aside if games have come in its place; else put it back, with what was paid since."""
     replaced = file.exists()
-    for path in (spent, file):  # the games last: without them all is put back
+    for path in (spent, file):  # the games last: if they are missing, all is put back
         old = _aside(path)
         if not old.exists():
             continue
@@ -274,9 +272,9 @@ def _settle(file: Path, spent: Path) -> None:
 
 
 def _check_same(spent: Path, endpoint: Endpoint, out: Path) -> None:
-    """ConfigError where games of this row were asked for otherwise; else how they are asked for is written down.
+    """ConfigError if games of this row were played with other options; else the options are written down.
 
-    The address may be another one: servers move.
+    The address may differ: servers move.
     """
     asked = {"temperature": endpoint.temperature, "max_tokens": endpoint.max_tokens}
     before = next((row["asked"] for _, row in jsonl.read(spent, forms.spent_row) if "asked" in row), None)
@@ -286,7 +284,7 @@ def _check_same(spent: Path, endpoint: Endpoint, out: Path) -> None:
         was, now = (", ".join(f"{key} {value}" for key, value in settings.items()) for settings in (before, asked))
         raise ConfigError(
             f"{out} holds games of {endpoint.model} with {was}, not {now}",
-            hint="give the same options, or --again to play all games anew",
+            hint="give the same options, or --again to play all games again",
         )
 
 

@@ -16,7 +16,7 @@ from grue.report.metrics import policy_title
 USE = """```python
 from grue import load_policy
 
-policy = load_policy("folder")  # these files; those of a hub: huggingface_hub.snapshot_download("OWNER/NAME")
+policy = load_policy("folder")  # this one; from a hub: huggingface_hub.snapshot_download("OWNER/NAME")
 action = policy.act(observation)  # a grue.types.Observation; policy.reset() before another game
 ```"""
 
@@ -29,7 +29,7 @@ _SEEN = {
 
 
 def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, Any] | None) -> str:
-    """Markdown with the metadata that hubs read. `results` is the run's results.json, if it has come that far."""
+    """Markdown with the metadata that hubs read. `results` is the run's results.json, if there is one."""
     game, merged = config.game, about["what"] == "merged"
     params = ", ".join(f"{key}={value}" for key, value in game.params.items()) or "default parameters"
     probe = about["probe"]
@@ -43,7 +43,7 @@ def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, A
             (
                 "The adapter is merged into the weights."
                 if config.model.adapter == "lora"
-                else "All weights have learnt."
+                else "All weights were trained."
             )
             if merged
             else "This is an adapter: loading it loads the base as well."
@@ -52,24 +52,24 @@ def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, A
         USE,
         (
             _loaded_by(merged, config.model.name)
-            + "; the prompt and the way from logits to actions are grue's."
+            + "; the prompt format and the way from logits to actions are part of grue."
             + (
                 ""
                 if merged
-                else f" The adapter has learnt on the base {_format(config)}; on another format it says something else."
+                else f" The adapter was trained on the base {_format(config)}; in another format its outputs differ."
             )
         ),
         "## Results",
         *_results(config, about["policy"], results),
         "## Check",
         (
-            f"A recorded game was read with these files before they were released: over {probe['turns']} turns the "
-            f"log-probability of an action differs from the one at play by {probe['mean']:.2g} nats on average and by "
+            f"Before release, a recorded game was read with these files: over {probe['turns']} turns the "
+            f"log-probability of an action differs from that during play by {probe['mean']:.2g} nats on average and by "
             f"{probe['largest']:.2g} at most; {probe['same_choice']:.1%} of the choices are the same."
         ),
         "## Limits",
         (
-            "It has learnt this game with these parameters, from one training seed, and is not meant for conversation. "
+            "It was trained on this game with these parameters, with one seed, and is not meant for conversation. "
             "The intervals say nothing about another training seed."
         ),
         "## Versions",
@@ -85,7 +85,7 @@ def _loaded_by(merged: bool, base: str) -> str:
 
 
 def _format(config: Config) -> str:
-    """In which number format a base played under its adapter."""
+    """The number format in which the base played under its adapter."""
     if config.model.quantize == "nf4":
         return "in NF4 with double quantisation (bitsandbytes)"
     if config.model.quantize == "int8":
@@ -93,13 +93,13 @@ def _format(config: Config) -> str:
     return (
         f"in `{config.model.dtype}`"
         if config.model.dtype != "auto"
-        else "in the format of its products (`model.dtype` in `grue.yaml`)"
+        else "in the format of its matrix products (`model.dtype` in `grue.yaml`)"
     )
 
 
 def _metadata(config: Config, about: Mapping[str, Any]) -> str:
     data: dict[str, Any] = {"library_name": "transformers" if about["what"] == "merged" else "peft"}
-    if "/" in about["base"]:  # hubs link it, so it has to be one of their names
+    if "/" in about["base"]:  # hubs link it, so it must be one of their names
         data["base_model"] = about["base"]
     data["pipeline_tag"] = "text-generation"
     data["tags"] = ["grue", "reinforcement-learning", "text-game", config.game.name]
@@ -109,7 +109,7 @@ def _metadata(config: Config, about: Mapping[str, Any]) -> str:
 def _results(config: Config, policy: str, results: Mapping[str, Any] | None) -> list[str]:
     """The table of the final evaluation, with the players that it is compared with."""
     measured = results["policies"].get(policy, {}).get("decoding") if results else None
-    if not results or not measured:  # results may be of before this policy was trained
+    if not results or not measured:  # results may be older than this policy
         return ["Not evaluated."]
     fold = config.eval.fold
     rows = [
@@ -134,10 +134,10 @@ def _results(config: Config, policy: str, results: Mapping[str, Any] | None) -> 
 
 def _intervals(row: Mapping[str, Any]) -> str:
     if "problems" not in row:
-        return "Intervals are Wilson's."
+        return "Intervals are Wilson intervals."
     return (
         f"The {row['games']} games pose {row['problems']} different problems, so intervals are bootstraps over "
-        "problems; where all games end alike, Wilson's over problems."
+        "problems; if all games end alike, Wilson intervals over problems."
     )
 
 

@@ -1,4 +1,4 @@
-"""What is refused or warned of before a stage begins: what would only come to light after hours."""
+"""What is refused or warned about before a stage begins: problems that would otherwise only show after hours."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ def warn_idle(config: Config, say: Progress) -> None:
 
 
 def warn_unfinished(run: Run, say: Progress) -> None:
-    """Whoever stops early may look at the result, and should know what it is."""
+    """Whoever stops early may look at the result, and should know that it is unfinished."""
     for stage in TRAINING:
         if run.is_broken_off(stage):
             say.warn(
                 f"{stage} is not finished in {run.out}: this measures its best weights so far. "
-                f"grue {stage} {run.out} goes on with it, and it is measured again"
+                f"grue {stage} {run.out} finishes it, and then it is measured again"
             )
 
 
 def check_ready(stage: str, out: Path, config: Config) -> None:
-    """An error where the weights that a stage begins with are not there."""
+    """Raise an error if the weights that a stage begins with are missing."""
     if stage == "ppo" and config.dagger.rounds:
         if not is_done(out, "dagger"):  # what is there may still change
             raise DataError(
-                f"DAgger is not done in {out}, and dagger.rounds is {config.dagger.rounds}",
-                hint=f"grue dagger {out}, or dagger.rounds=0 to go without",
+                f"DAgger is not done in {out}, but dagger.rounds is {config.dagger.rounds}",
+                hint=f"run it with grue dagger {out}, or leave it out with dagger.rounds=0",
             )
     elif stage in ("dagger", "ppo"):
         check_weights(out, "sft")
 
 
 def is_plain(config: Config) -> bool:
-    """Is it a model that cannot be refused? Then a run begins at once, without looking."""
+    """Is it a model that cannot be refused? Then a run begins at once, without a check."""
     model = config.model
     known = model.name == EMBEDDED and model.adapter == "none" and model.context <= EMBEDDED_POSITIONS
     return known and config.policy.template == "plain"
 
 
 def check_games(stage: str, config: Config, say: Progress) -> None:
-    """Refuse what would only come to light after hours: settings that ask of a game what it cannot do."""
+    """Refuse settings that ask of a game what it cannot do, which would otherwise only show after hours."""
     game, ppo = config.game.name, config.ppo
     if stage == "sft" and config.sft.epochs:
         check_training(game, config.sft.rename, stage=stage)
@@ -66,7 +66,7 @@ def check_games(stage: str, config: Config, say: Progress) -> None:
     if stage == "ppo" and ppo.iterations:
         check_training(game, ppo.rename, ppo.hidden_state)
         if ppo.game_baseline and ppo.group_weight == 1:
-            say.warn("ppo.game_baseline is fitted and not used: ppo.group_weight=1 leaves GAE out")
+            say.warn("ppo.game_baseline is fitted but not used: ppo.group_weight=1 leaves GAE out")
 
 
 def check_trackers(config: Config) -> None:
@@ -75,7 +75,7 @@ def check_trackers(config: Config) -> None:
 
 
 def check_learning(config: Config, processes: Processes) -> None:
-    """ConfigError where the model cannot learn with these settings."""
+    """ConfigError if the model cannot learn with these settings."""
     model = config.model
     check_sharding(model, processes)
     check_attention(model.attention, config.policy.kind)
@@ -85,9 +85,9 @@ def check_learning(config: Config, processes: Processes) -> None:
 
 
 def check_before(session: Session, name: str) -> None:
-    """An error where a stage cannot succeed: once it has begun, its settings are settled, and --again has deleted."""
+    """Raise an error if a stage cannot succeed: once begun, its settings are fixed, and --again has deleted files."""
     run = session.run
-    if {*TRAINING, "eval"} & {*run.lost}:  # what took hours is not deleted for a model that cannot be loaded
+    if {*TRAINING, "eval"} & {*run.lost}:  # the work of hours is not deleted for a model that cannot be loaded
         with explained_memory(session.config, name):
             _ = session.model
     if name == "demos":
@@ -96,5 +96,5 @@ def check_before(session: Session, name: str) -> None:
         check_demonstrations(session)
     else:
         check_ready(name, run.out, session.config)
-    if name == "ppo" and session.config.ppo.game_baseline:  # which is told how long each of them took
+    if name == "ppo" and session.config.ppo.game_baseline:  # the baseline is told how many steps each took
         check_demonstrations(session)

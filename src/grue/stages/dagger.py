@@ -15,7 +15,7 @@ from grue.train.dagger import Lessons, train_dagger
 
 
 def check_adviser(session: Session) -> None:
-    """GameError where the teacher that is to correct does not know what to do in such games."""
+    """GameError if the teacher that is to correct does not know what to do in such games."""
     name, game = session.config.dagger.teacher, session.config.game.name
     (played,), (task,) = session.games(1), session.tasks("train", 1)
     try:
@@ -28,7 +28,7 @@ def check_adviser(session: Session) -> None:
     if not advice:
         raise GameError(
             f"the teacher {name!r} cannot correct a policy that plays {game}: {trouble or 'it names no listed action'}",
-            hint="another one with dagger.teacher=NAME, or none with dagger.rounds=0",
+            hint="choose another one with dagger.teacher=NAME, or none with dagger.rounds=0",
         )
 
 

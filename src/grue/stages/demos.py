@@ -24,9 +24,9 @@ from grue.types import Outcome
 
 
 def check_teacher(session: Session) -> None:
-    """GameError where the teacher does not know such games. A game that it fails at is left to be counted.
+    """GameError if the teacher does not know such games. A single game that it fails at is counted later.
 
-    ConfigError where a policy that chooses among actions would find none to choose from.
+    ConfigError if a policy that chooses among actions would find none to choose from.
     """
     (game,), (task,) = session.games(1), session.tasks("train", 1)
     player = teacher(session.config.demos.teacher, game)
@@ -40,19 +40,19 @@ def check_teacher(session: Session) -> None:
     kind = session.config.policy.kind
     if kind != "write" and not first.actions:
         raise ConfigError(
-            f"{task.game} lists no valid actions, and policy.kind={kind} chooses among them",
+            f"{task.game} lists no valid actions, but policy.kind={kind} chooses among them",
             hint="set policy.kind=write; some games list them with validActions=1 in game.params",
         )
 
 
 def check_first_look(session: Session) -> None:
-    """ModelError where the policy could not begin a game, such as for want of room. Reads no weights."""
+    """ModelError if the policy could not begin a game, for example for lack of room. Reads no weights."""
     config, (game,), (task,) = session.config, session.games(1), session.tasks("train", 1)
     encoder = Encoder(load_tokenizer(config.model), config.policy)
     with torch.device("meta"):
         policy = make_policy(PolicyModel(skeleton(config.model)), encoder)
     seat = Seat(0, game, policy, config.policy.kind, config.model.context)
-    if seat.start(task, random.Random(0)) is None:  # a game that fails is left to be counted
+    if seat.start(task, random.Random(0)) is None:  # a game that fails is counted later
         seat.query()
 
 
@@ -77,14 +77,14 @@ def demos(session: Session) -> dict[str, Any]:
                 replay_with_omissions(game, demonstration, cfg.omission, rng, keep=cfg.omission_keeps)
                 for _ in range(cfg.replays)
             ]
-            # a game counts as recorded when its demonstration stands, so that comes last
+            # a game counts as recorded once its demonstration is written, so that comes last
             episodes.append(replays, again)
             episodes.append(file, [demonstration])
             bar.advance()
             session.interrupt.check()
     facts = demo_report(episodes.read(file))
     pruned = ""
-    if not known and isinstance(player, GoldPruned):  # it knows of the games that it has played itself
+    if not known and isinstance(player, GoldPruned):  # it knows only the games that it has played itself
         facts["pruned_steps"] = player.pruned_steps
         pruned = f" and {player.pruned_steps} pruned"
     say(
@@ -103,12 +103,12 @@ def demos(session: Session) -> dict[str, Any]:
 
 
 def lost_demos(run: Run) -> bool:
-    """Has somebody deleted games that were recorded? What the same settings record again is the same."""
+    """Have recorded games been deleted? The same settings record the same games again."""
     kinds = ("demos", "replays") if run.config.demos.replays else ("demos",)
     return run.is_done("demos") and not all(run.episodes(kind).exists() for kind in kinds)
 
 
 def demo_steps(session: Session) -> dict[int, int]:
-    """Steps of the demonstration of each train game that has been won in one."""
+    """Seed -> steps of the demonstration, for each train game that was won in its demonstration."""
     file = session.run.episodes("demos")
     return {episode.task.seed: episode.steps for episode in episodes.read(file) if episode.won}

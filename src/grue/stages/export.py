@@ -1,4 +1,4 @@
-"""`grue export`: the trained policy of a run as a folder that transformers and peft load, checked before it stands."""
+"""`grue export`: a run's trained policy as a folder that transformers and peft load, checked before it appears."""
 
 from __future__ import annotations
 
@@ -41,31 +41,33 @@ WHAT, DTYPES = ("adapter", "merged"), ("float32", "bfloat16", "float16")
 def export_run(
     run: Path, *, what: str, policy: str | None = None, dtype: str = "float32", to: Path | None = None, say: Progress
 ) -> dict[str, Any]:
-    """Write the policy of `run` to the folder `to` (default: RUN/export-WHAT) and return what was found in checking it.
+    """Write the policy of `run` to the folder `to` (default: RUN/export-WHAT) and return the result of its check.
 
-    The folder appears when all of it is written and a recorded game has been read with what was written: a copy that
-    says something else than the policy said raises ModelError and leaves nothing.
+    The folder appears when all of it is written and a recorded game has been read with what was written: a copy whose
+    outputs differ from the policy's raises ModelError and leaves nothing.
     """
     if what not in WHAT or dtype not in DTYPES:
-        raise ConfigError(f"what={what}, dtype={dtype}", hint=f"what: {', '.join(WHAT)}; dtype: {', '.join(DTYPES)}")
+        raise ConfigError(
+            f"cannot export what={what}, dtype={dtype}", hint=f"what: {', '.join(WHAT)}; dtype: {', '.join(DTYPES)}"
+        )
     config = read_run_config(run)
     name = policy or furthest(run)
     target = (to or run / f"export-{what}").resolve()
     if target == Path.cwd():
         raise ConfigError(
-            f"{target} is the current folder, which is not replaced", hint="name a folder in it with --to"
+            f"{target} is the current folder, which cannot be replaced", hint="name a folder in it with --to"
         )
     if name not in TRAINED:
         raise ConfigError(f"there is no trained policy {name!r}", hint=f"known are {', '.join(TRAINED)}")
     check_weights(run, name)
     if target.exists() and any(target.iterdir() if target.is_dir() else [target]):
-        raise ConfigError(f"{target} exists already", hint="name another folder with --to, or delete it")
+        raise ConfigError(f"{target} already exists", hint="name another folder with --to, or delete it")
     probe = read_probe(run, name)
     if not probe:
         if not is_done(run, name):  # its game is recorded at its end
             raise DataError(
                 f"{name} is not finished in {run}",
-                hint=f"grue {name} {run} goes on; --policy names one that is finished",
+                hint=f"finish it with grue {name} {run}, or choose a finished one with --policy",
             )
         raise DataError(
             f"{run} holds no recorded game of {name} to check a copy with",
@@ -100,9 +102,9 @@ def _write(folder: Path, run: Path, config: Config, policy: str, what: str, dtyp
     save_value_head(weights, folder)
     trained.encoder.tokenizer.save_pretrained(folder)
     (folder / SETTINGS).write_text(dump_config(_portable(config, what)), encoding="utf-8")
-    # what went wrong in a game may name paths of this machine
+    # the error of a game may name paths of this machine
     episodes.append(folder / PROBE, [replace(episode, error="") for episode in probe])
-    # enough to be loaded by; the rest comes when it has been checked
+    # enough to load it; the rest follows once it has been checked
     about = {"schema": SCHEMA, "what": what, "policy": policy, "prompt": trained.encoder.fingerprint}
     about["dtype"] = _format(what, dtype)
     (folder / ABOUT).write_text(json.dumps(about), encoding="utf-8")
@@ -125,12 +127,12 @@ def _about(folder: Path, run: Path, config: Config, policy: str, what: str, dtyp
 
 
 def _format(what: str, dtype: str) -> str:
-    """The number format that weights are written in: adapters stay as they learn."""
+    """The number format in which weights are written: adapters keep the one in which they learn."""
     return dtype if what == "merged" else "float32"
 
 
 def _portable(config: Config, what: str) -> Config:
-    """The settings without paths of this machine. An adapter has to name its base, wherever that is."""
+    """The settings without paths of this machine. An adapter must name its base, wherever that is."""
     engine, _, file = config.game.name.partition(":")
     game = config.game.model_copy(update={"java": None, "name": f"{engine}:{Path(file).name}" if file else engine})
     changes = {"game": game}
@@ -141,6 +143,6 @@ def _portable(config: Config, what: str) -> Config:
 
 
 def _base_name(config: Config) -> str:
-    """The base as others may call it: a hub name, or the last part of a local path."""
+    """A name of the base for others: a hub name, or the last part of a local path."""
     name = config.model.name
     return Path(name).name if name != EMBEDDED and Path(name).exists() else name

@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 def policies(session: Session) -> tuple[str, ...]:
-    """Who is in the table: gold only where the game can solve itself, what was trained only where it was."""
+    """The policies in the table: gold only if the game can solve itself, trained ones only if they were trained."""
     (game,), config = session.games(1), session.config
     left_out = {"gold"} if not isinstance(game, HasGold) else set()
     left_out |= {"ppo"} if not config.ppo.iterations else set()
@@ -60,12 +60,12 @@ def policies(session: Session) -> tuple[str, ...]:
 
 
 def side_games(cfg: EvalConfig) -> int:
-    """Games of each fold beside the one that is reported: no more than of that one."""
+    """Number of games of each fold other than the reported one: no more than of that one."""
     return min(cfg.side_games, cfg.games)
 
 
 def rows(session: Session) -> list[Row]:
-    """Everything the table needs: all policies on the evaluation fold, and the others beside it."""
+    """Every row that the table needs: all policies on the evaluation fold, and on the others beside it."""
     cfg = session.config.eval
     wanted = []
     for policy in policies(session):
@@ -123,7 +123,7 @@ def final_results(session: Session, *, wall_s: float | None, command: str) -> di
         result = {**measured[row.name], "env_steps_trained": trained.get(row.policy, 0)}
         folds[row.fold].setdefault(row.policy, {"decoding": {}})["decoding"][row.decoding] = result
     for entry in read_evaluation(run.out):
-        if "api" in entry:  # measured by grue eval --api, beside the rows of the run's own
+        if "api" in entry:  # measured by grue eval --api, in addition to the run's own rows
             key = entry["api"]
             decodings = folds[key["fold"]].setdefault(key["policy"], {"decoding": {}})["decoding"]
             decodings[key["decoding"]] = {**entry["result"], "env_steps_trained": 0}
@@ -147,14 +147,14 @@ def final_results(session: Session, *, wall_s: float | None, command: str) -> di
 
 
 def _env_steps(run: Run, stage: str) -> int:
-    """Environment steps that a stage has trained on so far; it need not be finished."""
+    """Environment steps that a stage has trained on so far, finished or not."""
     if run.is_done(stage):
         return int(run.facts(stage).get("env_steps", 0))
     return max((int(row.get("env_steps_trained", 0)) for row in read_metrics(run.out, stage)), default=0)
 
 
 def _paired(session: Session) -> list[dict[str, Any]]:
-    """What was trained last against the others on the same games, greedy where there is a choice."""
+    """The policy that was trained last against the others on the same games, greedy where there is a choice."""
     cfg, found, there = session.config.eval, [], policies(session)
     best = next((name for name in ("ppo", "dagger", "sft") if name in there), None)
     for other in ("base", "sft", "dagger", "gold"):
@@ -166,7 +166,7 @@ def _paired(session: Session) -> list[dict[str, Any]]:
         played = [measured_games(session.run.out, row.name) for row in (ours, theirs)]
         try:
             result = compare(*played, bootstrap=cfg.bootstrap)
-        except DataError as error:  # all games of one of them have crashed, which the table tells
+        except DataError as error:  # all games of one of them have crashed, as the table shows
             session.say.warn(f"{best} and {other} cannot be compared: {error.message}")
             continue
         found.append({"a": best, "b": other, "decoding": decoding, **result})
@@ -174,7 +174,7 @@ def _paired(session: Session) -> list[dict[str, Any]]:
 
 
 def _tales(session: Session, row: Row, first: Sequence[Episode]) -> float | None:
-    """The mean TALES score: games begin again within their steps. Who always plays alike gains nothing by that."""
+    """The mean TALES score: games restart within their step limit. Deterministic players gain nothing by that."""
     plays = {episode.task.seed: episode for episode in first}
 
     def attempt(tasks: Sequence[Task], number: int) -> Sequence[Episode]:
@@ -187,7 +187,7 @@ def _tales(session: Session, row: Row, first: Sequence[Episode]) -> float | None
 
 
 def _play(session: Session, row: Row, tasks: Sequence[Task], bar: Bar | None, attempt: int = 0) -> list[Episode]:
-    """One episode a task, other draws in each `attempt`. Of what is played without a bar there is no progress."""
+    """One episode per task, with other draws in each `attempt`. Without a bar no progress is shown."""
     if row.policy in SCRIPTED:
         return _play_scripted(session, row.policy, tasks, bar, attempt)
     cfg = session.config.eval
@@ -199,7 +199,7 @@ def _play(session: Session, row: Row, tasks: Sequence[Task], bar: Bar | None, at
         decoding,
         columns=session.config.model.context,
         player=row.policy,
-        # the others play as many meanwhile
+        # the other processes play as many meanwhile
         on_episode=(lambda _: bar.advance(session.processes.count)) if bar else None,
         seed=f"evaluate/{attempt}" if attempt else "evaluate",
         processes=session.processes,
@@ -218,9 +218,9 @@ def _play_scripted(session: Session, name: str, tasks: Sequence[Task], bar: Bar 
 
 
 def _outline(episode: Episode) -> Episode:
-    """How it ended, without what happened: enough for paired differences, and small.
+    """The episode's end without its turns: enough for paired differences, and small.
 
-    Where a fold repeats its games also how it began, which says what problem it posed.
+    Where a fold repeats its games, also its beginning, which tells what problem it posed.
     """
     began = episode.first if has_few_games(episode.task) else None
     final = replace(began or Observation("", "", "", None, 0.0), score=episode.score)

@@ -14,12 +14,12 @@ from grue.storage import episodes
 
 
 def check_demonstrations(session: Session) -> None:
-    """DataError where there are none, or not all that were recorded."""
+    """DataError if there are none, or not all that were recorded."""
     file = session.run.episodes("demos")
     if not file.exists():
-        raise DataError(f"there are no demonstrations in {file}", hint=f"grue demos {session.run.out}")
+        raise DataError(f"there are no demonstrations in {file}", hint=f"record them: grue demos {session.run.out}")
     if session.run.is_broken_off("demos"):
-        raise DataError(f"the demonstrations in {file} are not all there yet", hint=f"grue demos {session.run.out}")
+        raise DataError(f"the demonstrations in {file} are incomplete", hint=f"go on with grue demos {session.run.out}")
     recorded = session.run.facts("demos").get("episodes")
     for kind, times in (("demos", 1), ("replays", session.config.demos.replays)):
         file = session.run.episodes(kind)
@@ -28,14 +28,14 @@ def check_demonstrations(session: Session) -> None:
             continue
         raise DataError(
             f"{file} holds {there} of the {recorded * times} games that were recorded",
-            hint=f"delete it, and the same games are recorded again: grue demos {session.run.out}",
+            hint=f"delete it, then record the same games again: grue demos {session.run.out}",
         )
 
 
 def lessons(session: Session, names: str, rename: float, *kinds: str, corrected: bool = False) -> list[Sample]:
-    """The games of some `kinds` of files of the run; with `corrected` as the teacher that looked on would have played.
+    """The games in some `kinds` of the run's files; with `corrected`, as the teacher that watched would have played.
 
-    In a share `rename` of the games things are renamed, with names that `names` draws.
+    In a share `rename` of the games things are renamed, with names drawn from the seed `names`.
     """
     rng = random.Random(names)
     policy, columns = make_policy(session.model, session.encoder), session.config.model.context
@@ -50,13 +50,13 @@ def lessons(session: Session, names: str, rename: float, *kinds: str, corrected:
         packed += [sample.without_texts() for sample in samples([found])]
     if longest > session.config.policy.reply_tokens:
         session.say.warn(
-            f"an action of the teacher has {longest} tokens, and the policy may write "
+            f"an action of the teacher has {longest} tokens, but the policy may write only "
             f"policy.reply_tokens={session.config.policy.reply_tokens}"
         )
     return packed
 
 
 def _line(encoder: Encoder, action: str) -> int:
-    """How many tokens a policy writes that does `action`, with the one that ends its line."""
+    """How many tokens a policy writes to do `action`, with the one that ends the line."""
     ids = encoder.action(action)
     return next((count for count, token in enumerate(ids, 1) if encoder.ends(token)), len(ids))

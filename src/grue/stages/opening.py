@@ -1,4 +1,4 @@
-"""The run's folder, opened by all processes of a run: the same run with the same settings, in a folder that all see."""
+"""The run directory, opened by all processes of a run: with the same settings, in a folder that all of them see."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from grue.parallel import Processes
 from grue.storage.files import explained, write_atomic
 from grue.storage.run import Run
 
-SEEN = ".seen.tmp"  # what the leader writes and the others look for; of a run that is killed it is no obstacle
-# A network drive may go on for that long to say that there is no such folder, as it answered before.
+SEEN = ".seen.tmp"  # the leader writes it and the others look for it; left over from a killed run, it does no harm
+# A network drive may repeat for this long its earlier answer that there is no such folder.
 PATIENCE_S, PAUSE_S = 45.0, 0.5
 
 
 def open_run(out: Path, config: Config, again: str, processes: Processes, stage: str = "run") -> Run:
-    """The run directory: the leader makes it what the others then read."""
+    """The run directory: the leader prepares it, then the others read it."""
     facts = {"verb": stage, "--again": bool(again), **flat(config, local=False), **versions()}
     processes.same_everywhere({name: fact for name, fact in facts.items() if name != "python"})
     with processes.together():
@@ -32,7 +32,7 @@ def open_run(out: Path, config: Config, again: str, processes: Processes, stage:
 
 
 def _check_seen(out: Path, processes: Processes) -> None:
-    """ConfigError where a process has another folder, or none, under the name of the run's."""
+    """ConfigError if a process sees another folder, or none, under the name of the run's."""
     sign = processes.first(uuid.uuid4().hex if processes.leads else "")
     file = out / SEEN
     with processes.together():
@@ -43,8 +43,8 @@ def _check_seen(out: Path, processes: Processes) -> None:
         with processes.together():
             if not _appears(file, sign):
                 raise ConfigError(
-                    f"{out.resolve()} is not the folder in which the first process has begun the run",
-                    hint="--out has to lead to one folder that all machines share, on a network drive for example",
+                    f"{out.resolve()} is not the folder in which the first process began the run",
+                    hint="--out must name a folder that all machines share, for example on a network drive",
                 )
     finally:
         if processes.leads:

@@ -1,4 +1,4 @@
-"""`grue push`: an exported folder to a model hub. Besides it only chat models and trackers are sent anything."""
+"""`grue push`: upload an exported folder to a model hub. Otherwise only chat models and trackers are sent anything."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 from grue.errors import ConfigError, DataError, GrueError, first_line
 from grue.stages.trained import read_about
 
-# an adapter that stayed beside merged weights would be applied to them once more
+# an adapter left beside merged weights would be applied to them once more
 _OF_AN_EXPORT = ["*.safetensors", "*.json", "*.jsonl", "*.jinja", "grue.yaml"]
 
 
 class PushError(GrueError, RuntimeError):
-    """A hub could not be reached or has refused."""
+    """A hub could not be reached, or refused."""
 
 
 def push(folder: Path, repository: str, *, public: bool = False) -> str:
     """Upload `folder` as `repository` (OWNER/NAME), in place of what an earlier export left there. Returns the address.
 
-    A repository that is made for it is private unless `public`; PushError where one is there already and is public.
+    A new repository is private unless `public`; PushError if it exists already and is public.
 
     The token is the one that `hf auth login` has stored, or HF_TOKEN.
     """
@@ -27,7 +27,7 @@ def push(folder: Path, repository: str, *, public: bool = False) -> str:
     if "probe" not in about:
         raise DataError(f"{folder} was never checked", hint="export the run again: grue export RUN")
     if repository.count("/") != 1 or not all(repository.split("/")):
-        raise ConfigError(f"{repository!r} is not a name on a hub", hint="OWNER/NAME, for example me/cooking16-ppo")
+        raise ConfigError(f"{repository!r} is not a repository name", hint="OWNER/NAME, for example me/cooking16-ppo")
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
@@ -35,7 +35,7 @@ def push(folder: Path, repository: str, *, public: bool = False) -> str:
     try:
         address = api.create_repo(repository, private=not public, exist_ok=True)
         if not public and not api.repo_info(repository).private:
-            raise PushError(f"{repository} is there already, and is public", hint="--public, or another name")
+            raise PushError(f"{repository} already exists and is public", hint="give --public, or another name")
         api.upload_folder(
             repo_id=repository,
             folder_path=folder,
@@ -45,13 +45,13 @@ def push(folder: Path, repository: str, *, public: bool = False) -> str:
     except PushError:
         raise
     except (LocalTokenNotFoundError, HFValidationError, OfflineModeIsEnabled) as error:
-        hints = {HFValidationError: "a repository is NAME/NAME", OfflineModeIsEnabled: "unset HF_HUB_OFFLINE"}
+        hints = {HFValidationError: "a repository is OWNER/NAME", OfflineModeIsEnabled: "unset HF_HUB_OFFLINE"}
         hint = hints.get(type(error), "log in first: hf auth login")
         raise PushError(f"cannot push to {repository}: {error}", hint=hint) from error
     except Exception as error:
-        # the hub's client is of httpx, httpx2 or requests, depending on its version
+        # the hub's client uses httpx, httpx2 or requests, depending on its version
         client = type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "requests")
-        # a hub, or what stands in its way, may answer with something else than JSON
+        # a hub, or something in between such as a proxy, may answer with something other than JSON
         if not client and not isinstance(error, HfHubHTTPError | OSError | ValueError):
             raise
         said = getattr(error, "server_message", None)  # why a hub refuses

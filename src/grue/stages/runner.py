@@ -1,4 +1,4 @@
-"""Do the stages of a run that are not done yet, each with what the ones before it have left in the run's folder."""
+"""Run the stages that are not done yet, each with what the ones before it have left in the run directory."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
     if {*TRAINING} & set(missing):
         if "demos" not in missing and lost_demos(run):
             missing.insert(0, "demos")
-        if "eval" not in missing:  # what an earlier command has measured is of other weights
+        if "eval" not in missing:  # what an earlier command measured was other weights
             missing.append("eval")
     if missing:
         warn_idle(config, say)
-    say(plan(config, out) if missing else f"all is done in {out}; --again begins anew, and deletes what is there")
+    say(plan(config, out) if missing else f"all is done in {out}; --again starts over and deletes what is there")
     if hint := hint_at_processes(config, processes) if missing else "":
         say(hint)
     results = None if missing else read_results(out)
@@ -100,7 +100,7 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
         if name == "eval":  # before games are played
             check_trained(out, config)
         undone = again or not is_done(out, name)
-        if undone and (out / "config.yaml").exists():  # before it takes over settings of a stage that cannot begin
+        if undone and (out / "config.yaml").exists():  # before it adopts settings for a stage that cannot begin
             check_ready(name, out, config)
     if not (out / "config.yaml").exists():
         say(f"{described(config)}; into {out}")
@@ -137,8 +137,8 @@ def _do(session: Session, name: str) -> None:
     elif name in TRAINING and session.run.is_done("eval"):
         session.say(f"{name} goes on, so what it has learnt is evaluated again afterwards")
     session.run.begin(name)
-    session.trackers.start()  # not before: what has been sent of a stage that starts over is forgotten now
-    session.processes.wait()  # what begins anew is empty now, for all of them
+    session.trackers.start()  # not earlier: only now is it forgotten what was sent of a stage that starts over
+    session.processes.wait()  # what starts over is empty now, for all of them
     try:
         with explained_memory(session.config, name):
             facts = STAGES[name](session) if session.run.leads or name != "demos" else {}

@@ -53,7 +53,7 @@ class Session:
     processes: Processes
     trackers: Trackers
     _games: list[Game] = field(default_factory=list)
-    _short: set[tuple[str, int]] = field(default_factory=set)  # folds of fewer games than were asked for, as was said
+    _short: set[tuple[str, int]] = field(default_factory=set)  # folds that a warning called smaller than asked for
 
     def games(self, count: int) -> list[Game]:
         """At least `count` games that can be played at once; kept open for the next stage."""
@@ -63,7 +63,7 @@ class Session:
         return self._games[:count]
 
     def slots(self, count: int) -> int:
-        """How many of `count` games at once are this process's."""
+        """How many of `count` simultaneous games are this process's."""
         return -(-count // self.processes.count)
 
     def tasks(self, fold: str, count: int | None = None) -> list[Task]:
@@ -72,7 +72,7 @@ class Session:
         every = tasks(game.name, game.params, fold, game.limit, java=game.java, read_timeout=game.read_timeout_s)
         if count is not None and count > len(every) and (fold, count) not in self._short:
             self._short.add((fold, count))
-            self.say.warn(f"{game.name} has {len(every)} {fold} games here, fewer than {count}: all are taken")
+            self.say.warn(f"{game.name} has {len(every)} {fold} games here, fewer than {count}: all are used")
         return every if count is None else spread(every, count)
 
     @cached_property
@@ -80,7 +80,9 @@ class Session:
         needed = estimate(self.config, self.processes)
         self.say(needed.line())
         if not needed.fits:
-            self.say.warn(f"memory may run out; then, in this order: {'; '.join(hints(self.config, 'ppo')[:3])}, ...")
+            self.say.warn(
+                f"memory may run out; if so, try in this order: {'; '.join(hints(self.config, 'ppo')[:3])}, ..."
+            )
         torch.manual_seed(self.config.seed)
         settings = self.config.model
         sharded = wants_shards(settings, self.processes)
@@ -97,7 +99,7 @@ class Session:
         return model, encoder
 
     def _encoder(self, tokenizer: PreTrainedTokenizerBase) -> Encoder:
-        """The tokenizer with the prompt's form, which must stay what it was when the run's model was first loaded."""
+        """The tokenizer with the prompt format, which must stay what it was when the run's model was first loaded."""
         encoder = Encoder(tokenizer, self.config.policy)
         self.run.keep_prompt(encoder.fingerprint)
         return encoder
@@ -115,7 +117,7 @@ class Session:
         return {name: p.detach().clone() for name, p in self.model.named_parameters() if p.requires_grad}
 
     def learner(self, cfg: LearningConfig, **changes: Any) -> Learner:
-        """What trains the model as a stage's settings ask; `changes` are keyword arguments of the constructor."""
+        """What trains the model by a stage's settings; `changes` are keyword arguments of the constructor."""
         return Learner.of(self.model, self.config.model, cfg, processes=self.processes, **changes)
 
     def context(self, cfg: DaggerConfig | PPOConfig, learner: Learner) -> StageContext:
@@ -133,7 +135,7 @@ class Session:
         )
 
     def load(self, policy: str) -> None:
-        """Give the model the weights of "base", or of a stage that trains. CheckpointError where it has left none."""
+        """Give the model the weights of "base", or of a training stage. CheckpointError if that has left none."""
         _ = self._base_weights  # before anything overwrites them
         if policy == "base":
             load_weights(self.model, self._base_weights)
@@ -145,21 +147,21 @@ class Session:
         self._check_base(policy)
 
     def _check_base(self, policy: str) -> None:
-        """ModelError where an adapter now stands on another base than it has learnt on: a hub's newest may change."""
+        """ModelError if the base is not the one that the adapter was trained on: a hub's newest may change."""
         probe = read_probe(self.run.out, policy) if self.config.model.adapter == "lora" else []
         if probe:
             what = f"{policy} in {self.run.out}, on {self.config.model.name},"
             check_probe(self.model, probe, tolerance(self.config.model), what)
 
     def player(self) -> Policy:
-        """A policy that plays with the weights the model has now. Shards are put together by all processes at once."""
+        """A policy that plays with the weights the model has now. All processes put shards together at once."""
         return make_policy(Actor(self.model, self.config.model.dtype).model, self.encoder)
 
 
 def _threads(processes: Processes) -> int:
-    """This process's threads where `threads` does not say: what the environment asks for, or its share of the cores."""
+    """This process's threads if `threads` is not set: what the environment asks for, or its share of the cores."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdecimal() and int(asked) and processes.count == 1:  # a launcher sets it to 1 for several
+    if asked.isdecimal() and int(asked) and processes.count == 1:  # a launcher sets it to 1 for several processes
         return int(asked)
     return usual_threads(min(processes.count, processes_here()))
 

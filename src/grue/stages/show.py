@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def shown_episode(session: Session, policy: str, title: str, task: Task, *, greedy: bool = True) -> ShownEpisode:
-    """Play `task` with the weights that the session's model has now."""
+    """Play `task` with the current weights of the session's model."""
     return play_and_show(session, session.player(), policy, title, task, greedy=greedy)[0]
 
 
 def play_and_show(
     session: Session, player: Policy, policy: str, title: str, task: Task, *, greedy: bool = True
 ) -> tuple[ShownEpisode, Episode]:
-    """The same with a given `player`, and the episode with its ids and log-probabilities."""
+    """The same with a given `player`; also returns the episode with its ids and log-probabilities."""
     temperature = PROBE_TEMPERATURE if greedy else session.config.sampling_temperature
     decoding = Decoding(greedy, temperature, session.config.policy.top_p)
     columns = session.config.model.context
@@ -51,7 +51,7 @@ def play_and_show(
 
 
 def _token_roles(episode: Episode, player: Policy) -> list[tuple[str, str]]:
-    """Each piece of the last segment with what it was: read, forced, or decided at a branch (these are trained)."""
+    """Each piece of the last segment with its role: read, forced, or decided at a branch (these are trained)."""
     if not episode.segments:
         return []
     ids, last = episode.segments[-1].ids, len(episode.segments) - 1
@@ -66,7 +66,7 @@ def _token_roles(episode: Episode, player: Policy) -> list[tuple[str, str]]:
 
 
 def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -> None:
-    """The episode in the terminal: observations in short, then what was weighed."""
+    """Print the episode in the terminal: observations, actions, and what was weighed."""
     say(
         f"--- {shown.title}: {shown.task.game} {shown.task.fold} {shown.task.seed} ({shown.policy}, {shown.decoding})",
         style="bold",
@@ -97,15 +97,15 @@ def keep_shown(session: Session, policy: str, title: str) -> None:
     """Play one dev game, print it, and keep it for the report."""
     if not (session.run.leads or session.model.playing):
         return
-    player = session.player()  # where weights are in shards all put them together, and one plays
+    player = session.player()  # all processes put sharded weights together, and one plays
     if not session.run.leads:
         return
     (task,) = session.tasks("dev", 1)
     shown, played = play_and_show(session, player, policy, title, task)
-    if session.config.policy.kind == "aligned":  # what is compared with copies later has to hold decisions
+    if session.config.policy.kind == "aligned":  # the game with which copies are checked later must hold decisions
         played = _played_in_full(session, player, policy, task)
     keep_probe(session.run.out, policy, played)
     file = session.run.episodes("shown")
-    jsonl.keep(file, lambda row: row.get("title") != title)  # what a stage that began over has shown before
+    jsonl.keep(file, lambda row: row.get("title") != title)  # what a stage that started over showed before
     append_shown(file, shown)
     print_episode(session.say, shown)

@@ -1,4 +1,4 @@
-"""A trained policy taken back into memory: from its run, or from what `grue export` has made of it."""
+"""Load a trained policy: from its run, or from what `grue export` has made of it."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Trained:
     stored: torch.dtype = torch.float32  # format of weights that were exported
 
     def check(self, probe: list[Episode], what: str, playing: PolicyModel | None = None) -> Gap:
-        """How closely the model says what was recorded when it played. ModelError where that is not close.
+        """How closely the model reproduces what was recorded when it played. ModelError if not closely enough.
 
-        What is asked is the copy that plays, in its number format; `playing`, where there is one already.
+        The copy that plays is checked, in its number format: `playing`, if there is one already.
         """
         playing = playing or Actor(self.model, self.config.model.dtype, packed=False).model
         return check_probe(playing, probe, tolerance(self.config.model, self.stored), what)
@@ -54,8 +54,8 @@ class Trained:
 def load_policy(folder: str | Path, policy: str | None = None, *, greedy: bool = True, seed: int = 0) -> PolicyPlayer:
     """The trained policy of a run directory or of an exported folder, ready to `act` on observations.
 
-    `policy` is "sft", "dagger" or "ppo", the furthest that the run has come to by default. Before it is given back, it
-    must give a recorded game the log-probabilities that it had; ModelError where it does not.
+    `policy` is "sft", "dagger" or "ppo"; by default the furthest that the run has reached. Before it is returned, it
+    must reproduce the log-probabilities of a recorded game; ModelError if it does not.
     """
     trained = load_trained(Path(folder), policy)
     config = trained.config
@@ -99,27 +99,27 @@ def furthest(run: Path) -> str:
 
 
 def last_trained(run: Path) -> str | None:
-    """The same; None if none has been trained. CheckpointError where the weights of one that is done are gone."""
+    """The same; None if none has been trained. CheckpointError if the weights of a finished stage are gone."""
     lengths = _lengths(read_run_config(run))
     for name in TRAINED:
-        if not lengths[name]:  # what PPO begins with where SFT was left out is no policy of its own
+        if not lengths[name]:  # what PPO begins with if SFT was skipped is not a policy of its own
             continue
         if _newest(run, name) is not None:
             return name
         if is_done(run, name):
-            check_weights(run, name, instead=True)  # what was trained less is not silently taken for it
+            check_weights(run, name, instead=True)  # an earlier policy is not silently used instead
     return None
 
 
 def check_trained(run: Path, config: Config) -> None:
-    """CheckpointError where a stage that belongs to the run has left no weights."""
+    """CheckpointError if a stage that belongs to the run has left no weights."""
     for stage, length in _lengths(config).items():
         if length:
             check_weights(run, stage)
 
 
 def check_weights(run: Path, stage: str, *, instead: bool = False) -> Path:
-    """The checkpoint that is the result of a stage. CheckpointError where there is none; `instead` of it, others go."""
+    """The checkpoint that is the result of a stage. CheckpointError if there is none; `instead` suggests others."""
     path = _newest(run, stage)
     if path is not None:
         return path
@@ -128,7 +128,7 @@ def check_weights(run: Path, stage: str, *, instead: bool = False) -> Path:
         raise CheckpointError(f"{run} has no {stage} weights: its settings skip that stage", hint="name another policy")
     if not is_done(run, stage):
         raise CheckpointError(f"{folder} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}")
-    others = "".join(f", or take --policy {name}" for name in before if instead and _newest(run, name) is not None)
+    others = "".join(f", or use --policy {name}" for name in before if instead and _newest(run, name) is not None)
     what = f"{'best weights' if _is_chosen(run, stage) else 'checkpoint'} that can be read"
     raise CheckpointError(
         f"{folder} holds no {what}, though {stage} is done",
@@ -139,7 +139,7 @@ def check_weights(run: Path, stage: str, *, instead: bool = False) -> Path:
 def stage_weights(run: Path, stage: str, prompt: str) -> dict[str, Any]:
     """The weights that are the result of a stage: the best ones on dev, else the last.
 
-    `prompt` is the hash of the prompts' form; CheckpointError where they have learnt from another.
+    `prompt` is the hash of the prompt format; CheckpointError if they were trained with another.
     """
     if stage not in TRAINED:
         raise ConfigError(f"there is no trained policy {stage!r}", hint=f"known are {', '.join(TRAINED)}")
@@ -147,7 +147,7 @@ def stage_weights(run: Path, stage: str, prompt: str) -> dict[str, Any]:
 
 
 def keep_probe(run: Path, policy: str, episode: Episode) -> None:
-    """Keep a game that a policy has just played, to compare copies of it with."""
+    """Keep a game that a policy has just played, to check copies of the policy with."""
     file = _probe_file(run, policy)
     file.unlink(missing_ok=True)
     episodes.append(file, [episode])
@@ -160,15 +160,15 @@ def read_probe(folder: Path, policy: str) -> list[Episode]:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """grue.json of an exported folder. DataError where it is not one."""
+    """grue.json of an exported folder. DataError if it is not one."""
     try:
         about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         if about["schema"] != SCHEMA or about["what"] not in ("adapter", "merged") or about["policy"] not in TRAINED:
             raise ValueError(f"schema {about['schema']}, {about['what']} of {about['policy']}")
         if about.get("dtype", "float32") not in ("float32", "bfloat16", "float16"):
-            raise ValueError(f"numbers in {about['dtype']!r}")
+            raise ValueError(f"unknown dtype {about['dtype']!r}")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{folder} is not what grue export makes: {error}", hint="grue export RUN --to DIR") from error
+        raise DataError(f"{folder} was not made by grue export: {error}", hint="grue export RUN --to DIR") from error
     return about
 
 
@@ -191,16 +191,16 @@ def _lengths(config: Config) -> dict[str, int]:
 
 
 def _newest(run: Path, stage: str) -> Path | None:
-    """The best weights; the last ones where dev chose none, or has not chosen yet."""
+    """The best weights; the last ones if dev games chose none, or have not chosen yet."""
     folder = checkpoints(run, stage)
     best = checkpoint.best_valid(folder)
     if best is None and is_done(run, stage) and _is_chosen(run, stage):
-        return None  # others than those that dev has chosen are not silently taken for them
+        return None  # other weights than those that dev games chose are not silently used instead
     return best or checkpoint.latest_valid(folder)
 
 
 def _is_chosen(run: Path, stage: str) -> bool:
-    """Are the weights of a stage that is done those that did best on dev?"""
+    """Are the weights of a finished stage those that did best on dev games?"""
     return bool(read_stages(run).get(stage, {}).get("best_merit", UNMEASURED) > UNMEASURED)
 
 

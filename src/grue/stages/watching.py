@@ -1,4 +1,4 @@
-"""A trained policy of a run plays one game, for people."""
+"""A trained policy of a run plays one game for people to watch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def watch(
 ) -> dict[str, Any]:
     """Show a trained policy of a run play one game."""
     config = read_run_config(out)
-    run = Run(out, config, leads=False)  # it only reads, so it may look on while the run is being trained
+    run = Run(out, config, leads=False)  # it only reads, so the run may be in training meanwhile
     with open_session(run, config, say) as session:
         name = policy or last_trained(out) or "base"
         session.load(name)

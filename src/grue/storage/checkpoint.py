@@ -5,7 +5,7 @@
 
 A checkpoint is written under a temporary name, synced, and renamed when whole; the manifest is its last file. So a kill
 at any moment leaves the earlier checkpoints and at most a temporary folder, which the next save removes. An older
-checkpoint is deleted only after a newer one stands. Nothing is pickled: a stranger's checkpoint can hold no code.
+checkpoint is deleted only after a newer one is in place. Nothing is pickled: a stranger's checkpoint can hold no code.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class UnreadableError(CheckpointError):
-    """A checkpoint may well be whole, but cannot be read: here, now, or by this version. It is never passed over."""
+    """A checkpoint may well be intact, but cannot be read: here, now, or by this version. It is never skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Checkpoint:
     step: int
     tensors: dict[str, dict[str, Tensor]]  # group -> name -> tensor
     state: dict[str, Any]
-    prompt: str | None = None  # hash of the form of the prompts that the weights have learnt from
+    prompt: str | None = None  # hash of the prompt format that the weights were trained with
 
 
 def save(
@@ -65,7 +65,7 @@ def save(
 ) -> Path:
     """Write a checkpoint below `folder` and return its path; then delete all but the newest `keep` of its kind.
 
-    `best` ones are a kind of their own, of which only the newest is kept. `prompt` is the hash of the prompts' form.
+    `best` ones are a kind of their own, of which only the newest is kept. `prompt` is the hash of the prompt format.
     CheckpointError if it cannot be written; the earlier checkpoints are then as they were.
     """
     kind = "best" if best else "step"
@@ -87,7 +87,7 @@ def save(
 def load(path: Path, *, prompt: str | None = None) -> Checkpoint:
     """Read a checkpoint, checking every byte against its manifest first. CheckpointError names the file at fault.
 
-    With `prompt`, weights that have learnt from prompts of another form are refused.
+    With `prompt`, weights that were trained with another prompt format are refused.
     """
     manifest = verify(path)
     check_prompt(path, manifest.get("prompt"), prompt)
@@ -101,49 +101,49 @@ def load(path: Path, *, prompt: str | None = None) -> Checkpoint:
 
 
 def check_prompt(path: Path, stored: str | None, wanted: str | None) -> None:
-    """CheckpointError where both hashes of the prompts' form are known and differ."""
+    """CheckpointError if both hashes of the prompt format are known and differ."""
     if stored is not None and wanted is not None and not same_prompt(str(stored), wanted):
         raise CheckpointError(
-            f"{path} has learnt from prompts of another form (hash {str(stored)[:12]}) than those of this "
+            f"{path} was trained with another prompt format (hash {str(stored)[:12]}) than that of this "
             f"tokenizer and these settings (hash {wanted[:12]})",
             hint="give policy.template and model.revision as they were when it was trained, or train again (an older "
-            "grue may have made other prompts of this model)",
+            "grue may have made other prompts for this model)",
         )
 
 
 def same_prompt(stored: str, wanted: str) -> bool:
-    """Are two fingerprints of prompts alike? Until 2026-11-26 there was no second part, behind a hyphen."""
+    """Are two fingerprints of prompts equal? Until 2026-11-26 there was no second part, after a hyphen."""
     return stored == wanted or ("-" not in stored and stored == wanted.partition("-")[0])
 
 
 def check_newest(folder: Path, wanted: str) -> None:
-    """`check_prompt` of the checkpoints below `folder` that a run goes on with."""
+    """`check_prompt` for the checkpoints below `folder` that a run goes on with."""
     for path in (latest_valid(folder), best_valid(folder)):
         if path is not None:
             check_prompt(path, verify(path).get("prompt"), wanted)
 
 
 def latest_valid(folder: Path) -> Path | None:
-    """The newest whole checkpoint below `folder`, None if there is none. Warns of each broken one it passes over.
+    """The newest intact checkpoint below `folder`, None if there is none. Warns of each broken one that it skips.
 
-    UnreadableError where one cannot be read that may be whole: an older one in its place would be another training.
+    UnreadableError if one that may be intact cannot be read: an older one in its place would change the training.
     """
     return _newest_valid(folder, "step")
 
 
 def to_resume(folder: Path) -> Path | None:
-    """`latest_valid`, for a stage that goes on from it: CheckpointError where all that there are are broken."""
+    """`latest_valid`, for a stage that goes on from it: CheckpointError if there are checkpoints, but all broken."""
     newest, there = latest_valid(folder), list(_candidates(folder, "step"))
     if newest is None and there:
         raise CheckpointError(
-            f"none of the {len(there)} checkpoints in {folder} is whole, so what was trained cannot go on",
-            hint="put one back, or train this stage anew with --again",
+            f"none of the {len(there)} checkpoints in {folder} is intact, so training cannot go on",
+            hint="restore one, or train this stage from the start with --again",
         )
     return newest
 
 
 def best_valid(folder: Path) -> Path | None:
-    """The whole checkpoint that was last saved as the best one."""
+    """The intact checkpoint that was last saved as the best one."""
     return _newest_valid(folder, "best")
 
 
@@ -175,7 +175,7 @@ _HINT = "resume from an older checkpoint: delete this folder and run the same co
 def _verify_file(path: Path, name: str, size: int, sha256: str) -> None:
     file = path / name
     with explained(f"read {file}", UnreadableError):
-        # A manifest of a stranger must not lead out of its folder, nor to a device.
+        # A stranger's manifest must not lead out of its folder, nor to a device.
         if name != Path(name).name or file.is_symlink() or not file.is_file():
             raise CheckpointError(f"{file} is missing, or is not a file of this checkpoint", hint=_HINT)
         found = file.stat().st_size
@@ -198,7 +198,7 @@ def _write(
         # The standard module can be told to refuse NaN.
         text = json.dumps(state, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"the state of step {step} has no form in JSON: {error}") from error
+        raise CheckpointError(f"the state of step {step} cannot be written as JSON: {error}") from error
     (folder / STATE).write_text(text, encoding="utf-8")
     files = {}
     for file in sorted(folder.iterdir()):
@@ -215,7 +215,7 @@ def _write(
 
 @contextmanager
 def system_errors() -> Iterator[None]:
-    """safetensors wraps what the system said when it writes, such as a full disk: unwrap it, for `files.explained`."""
+    """safetensors wraps system errors such as a full disk when it writes: unwrap them for `files.explained`."""
     try:
         yield
     except SafetensorError as error:
@@ -224,7 +224,7 @@ def system_errors() -> Iterator[None]:
 
 
 def _storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as safetensors wants them: on the CPU, contiguous, and none sharing memory with another."""
+    """The tensors as safetensors requires them: on the CPU, contiguous, and none sharing memory with another."""
     stored: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -237,7 +237,7 @@ def _storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _move_into_place(temporary: Path, target: Path) -> None:
-    """Rename; a checkpoint of the same step steps aside first, and is still found there after a kill in between."""
+    """Rename; a checkpoint of the same step is moved aside first, and still found there after a kill in between."""
     aside = target.with_name(target.name + ".old")
     if target.exists():
         shutil.rmtree(aside, ignore_errors=True)
@@ -253,9 +253,9 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _prune(folder: Path, kind: str, step: int, keep: int) -> None:
-    """Delete all of a kind but the newest `keep` up to `step`; later ones are of a future that was given up.
+    """Delete all of a kind but the newest `keep` up to `step`; later ones belong to a course that was abandoned.
 
-    One that cannot be deleted is left where it is: that is no reason to stop a training.
+    One that cannot be deleted is left where it is: that is no reason to stop training.
     """
     past = [path for path in _candidates(folder, kind) if _step(path) <= step]
     for path in set(_candidates(folder, kind)) - set(past[: max(1, keep)]):
@@ -267,7 +267,7 @@ def _candidates(folder: Path, kind: str) -> Iterator[Path]:
     if not folder.is_dir():
         return
     paths = [path for path in folder.iterdir() if path.name.startswith(f"{kind}-") and _NAME.fullmatch(path.name)]
-    # Of two with one step, the one that stepped aside (".old") comes second.
+    # Of two with the same step, the one that was moved aside (".old") comes second.
     yield from sorted(paths, key=lambda path: (_step(path), path.suffix != ".old"), reverse=True)
 
 
@@ -282,7 +282,7 @@ def _newest_valid(folder: Path, kind: str) -> Path | None:
         except UnreadableError:
             raise
         except CheckpointError as error:
-            _log.warning("passing over a broken checkpoint: %s", error.message)
+            _log.warning("skipping a broken checkpoint: %s", error.message)
         else:
             return path
     return None

@@ -1,4 +1,4 @@
-"""What stands in a run directory, for those who only look: where its files are, and readers of them."""
+"""The contents of a run directory, for code that only reads: where its files are, and readers of them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def episodes(out: Path, name: str) -> Path:
 
 
 def evaluation_name(policy: str, fold: str, decoding: str) -> str:
-    """What the games and the row of one measurement are called."""
+    """The name of one measurement's games and row."""
     return f"eval-{policy}-{fold}-{decoding}"
 
 
 def tracking_file(out: Path, tracker: str) -> Path:
-    """What a tracker has been sent of the run in `out`; what it said lies beside it."""
+    """The record of what a tracker has been sent of the run in `out`; what it printed is beside it."""
     return out / "tracking" / f"{_plain(tracker)}.json"
 
 
@@ -41,12 +41,12 @@ def read_run_config(out: Path) -> Config:
     if not out.exists():
         raise ConfigError(
             f"there is no folder {out}",
-            hint="grue run --out DIR makes a run; what is on a hub, huggingface_hub.snapshot_download brings",
+            hint="grue run --out DIR makes a run; huggingface_hub.snapshot_download fetches one from a hub",
         )
     if not file.exists():
         raise ConfigError(f"{out} is not a run directory: it has no config.yaml", hint="grue run --out DIR makes one")
     config = read_config(file)
-    # a run may be somebody else's: which program is started is said by the command, or by JAVA_HOME
+    # a run may be somebody else's: only the command, or JAVA_HOME, decides which program is started
     return config.model_copy(update={"game": config.game.model_copy(update={"java": None})})
 
 
@@ -65,7 +65,7 @@ def read_metrics(out: Path, stage: str = "") -> list[dict[str, Any]]:
 
 
 def keep_metrics(out: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Forget the rows of metrics.jsonl that are not `wanted`."""
+    """Drop the rows of metrics.jsonl that are not `wanted`."""
     jsonl.keep(out / "metrics.jsonl", wanted, forms.metrics_row)
 
 
@@ -75,7 +75,7 @@ def read_evaluation(out: Path) -> list[dict[str, Any]]:
 
 
 def keep_evaluation(out: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Forget the rows of evaluation.jsonl that are not `wanted`."""
+    """Drop the rows of evaluation.jsonl that are not `wanted`."""
     jsonl.keep(out / "evaluation.jsonl", wanted, forms.evaluation_row)
 
 
@@ -110,7 +110,7 @@ def read_json(file: Path) -> dict[str, Any] | None:
             data = orjson.loads(file.read_bytes())
     except orjson.JSONDecodeError as error:
         raise DataError(
-            f"{file} is not JSON: {error}", hint="put it back as it was; without it, begin anew in another folder"
+            f"{file} is not JSON: {error}", hint="restore it; if you cannot, start over in another folder"
         ) from error
     if not isinstance(data, dict):
         raise DataError(f"{file} holds {type(data).__name__}, not an object")
@@ -119,5 +119,5 @@ def read_json(file: Path) -> dict[str, Any] | None:
 
 def _plain(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise ValueError(f"{name!r} cannot be the name of a file")
+        raise ValueError(f"{name!r} cannot be a file name")
     return name

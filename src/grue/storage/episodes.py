@@ -1,7 +1,7 @@
 """Episodes as JSON lines: `to_dict` and `from_dict` are inverse, `append` and `read` use them on files.
 
-The form is compact. An episode's goal stands once; what has its default value is left out; a branch is
-[position, chosen, [children]], with the size of the vocabulary in place of children where all of it could be chosen.
+The format is compact. An episode's goal is stored once; default values are left out; a branch is
+[position, chosen, [children]], with the size of the vocabulary in place of children if all of it could be chosen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from grue.errors import DataError
 from grue.storage import jsonl
 from grue.types import Branch, Candidate, Episode, Observation, Outcome, Segment, Task, Turn
 
-# Names of Turn's optional fields are their names in the file.
+# Turn's optional fields have the same names in the file.
 _TURN_DEFAULTS = {
     field.name: field.default
     for field in dataclasses.fields(Turn)
@@ -92,7 +92,7 @@ def _turn_to_dict(turn: Turn, goal: str) -> dict[str, Any]:
 
 
 def children_to_json(children: Sequence[int]) -> int | list[int]:
-    """The children of a branch; of the whole vocabulary only its size."""
+    """The children of a branch; for the whole vocabulary only its size."""
     return len(children) if isinstance(children, range) else list(children)
 
 
@@ -162,7 +162,7 @@ def _finite(value: float, name: str) -> float:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} where a text belongs")
+        raise TypeError(f"{value!r} where a string is expected")
     return value
 
 
@@ -175,5 +175,5 @@ def _number(value: Any, kind: type) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:
-        raise TypeError(f"{value!r} where a {kind.__name__} belongs")
+        raise TypeError(f"{value!r} where {kind.__name__} is expected")
     return value

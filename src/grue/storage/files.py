@@ -1,4 +1,4 @@
-"""Writing files so that a kill, a full disk or a lost power line never leaves half of one under its final name."""
+"""Writing files so that a kill, a full disk or a power cut never leaves half of one under its final name."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 from grue.errors import ConfigError, DataError, GrueError
 
 _HINTS = {
-    errno.ENOSPC: "the disk is full: free some space, then give the same command again (without --again)",
-    errno.EDQUOT: "the disk quota is used up: free some space, then give the same command again (without --again)",
+    errno.ENOSPC: "the disk is full: free some space, then run the same command again (without --again)",
+    errno.EDQUOT: "the disk quota is used up: free some space, then run the same command again (without --again)",
     errno.EFBIG: "a file size limit was reached (ulimit -f)",
     errno.EACCES: "choose a folder you may write to, or copy the run to one",
     errno.EPERM: "choose a folder you may write to, or copy the run to one",
     errno.EROFS: "the disk is read-only: choose another folder, or copy the run to one",
-    errno.ENOTDIR: "a file stands where a folder is needed: choose another folder",
-    errno.EEXIST: "a file stands where a folder is needed: choose another folder",
-    errno.ENOLCK: "the drive of this folder gives no locks: mount it with them, or choose another folder",
-    errno.EOPNOTSUPP: "the drive of this folder gives no locks: mount it with them, or choose another folder",
-    errno.ENOTSUP: "the drive of this folder gives no locks: mount it with them, or choose another folder",
-    errno.ENOSYS: "the drive of this folder gives no locks: mount it with them, or choose another folder",
+    errno.ENOTDIR: "there is a file where a folder is needed: choose another folder",
+    errno.EEXIST: "there is a file where a folder is needed: choose another folder",
+    errno.ENOLCK: "the drive of this folder does not lock files: mount it with locks, or choose another folder",
+    errno.EOPNOTSUPP: "the drive of this folder does not lock files: mount it with locks, or choose another folder",
+    errno.ENOTSUP: "the drive of this folder does not lock files: mount it with locks, or choose another folder",
+    errno.ENOSYS: "the drive of this folder does not lock files: mount it with locks, or choose another folder",
     errno.ENOENT: "has the folder been moved or deleted?",
 }
 _NO_SUCH_CALL = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -78,7 +78,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def lock(file: Path, busy: str, hint: str) -> None:
-    """Hold `file` until this process ends: ConfigError where another one does. Nothing on Windows.
+    """Lock `file` until this process ends: ConfigError if another one has. Does nothing on Windows.
 
     The system frees the lock however the process ends.
     """
@@ -94,7 +94,7 @@ def lock(file: Path, busy: str, hint: str) -> None:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        if error.errno not in (errno.EACCES, errno.EAGAIN):  # a network drive without locks, or a server that is away
+        if error.errno not in (errno.EACCES, errno.EAGAIN):  # a network drive without locks, or an unreachable server
             raise
         raise ConfigError(busy, hint=hint) from error
     _locks[path] = descriptor

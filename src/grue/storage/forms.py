@@ -10,8 +10,8 @@ from typing import Any
 from grue.errors import DataError
 
 _FOLDS = ("train", "dev", "test")
-_LINE = "put the file back as it was, or delete that line"
-_FILE = "give it back as it was written"
+_LINE = "restore the file, or delete that line"
+_FILE = "restore the file as it was written"
 
 
 def stages(where: str, data: Mapping[str, Any]) -> None:
@@ -32,7 +32,7 @@ def stages(where: str, data: Mapping[str, Any]) -> None:
 
 
 def metrics_row(where: str, row: Mapping[str, Any]) -> None:
-    """A line of metrics.jsonl. Of what a stage logged, only that is looked at which a run goes on from."""
+    """A line of metrics.jsonl. Of what a stage logged, only what a resumed run relies on is checked."""
     with _naming(where, _LINE):
         _text(row, "stage")
         _whole(row, "step")
@@ -42,7 +42,7 @@ def metrics_row(where: str, row: Mapping[str, Any]) -> None:
 
 
 def evaluation_row(where: str, row: Mapping[str, Any]) -> None:
-    """A line of evaluation.jsonl: a row's name and its result; of a chat model also who played what."""
+    """A line of evaluation.jsonl: a row's name and its result; for a chat model also who played what."""
     with _naming(where, _LINE):
         _text(row, "row")
         _result(_object(row, "result"))
@@ -54,7 +54,7 @@ def evaluation_row(where: str, row: Mapping[str, Any]) -> None:
 
 
 def spent_row(where: str, row: Mapping[str, Any]) -> None:
-    """A line of api/: how a chat model was asked, or what a command has asked it and paid."""
+    """A line of a file in api/: the options of requests to a chat model, or the usage and cost of some of them."""
     with _naming(where, _LINE):
         if "asked" in row:
             asked = _object(row, "asked")
@@ -71,8 +71,8 @@ def spent_row(where: str, row: Mapping[str, Any]) -> None:
 
 
 def results(where: str, data: Mapping[str, Any]) -> None:
-    """results.json, as far as it is read by others than the report, which takes what it finds."""
-    with _naming(where, "delete it, and grue eval makes it anew"):
+    """results.json, as far as it is read by other code than the report, which takes what it finds."""
+    with _naming(where, "delete it, and grue eval makes it again"):
         policies = _object(data, "policies")
         for name in policies:
             decodings = _object(_object(policies, name), "decoding")
@@ -118,7 +118,7 @@ def _object(data: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def _text(data: Mapping[str, Any], key: str) -> None:
     if not isinstance(data[key], str):
-        raise _wrong(key, data[key], "a text")
+        raise _wrong(key, data[key], "a string")
 
 
 def _whole(data: Mapping[str, Any], key: str) -> None:

@@ -1,6 +1,6 @@
 """Files of one JSON object per line. A process killed while writing can tear the last line: only that one is dropped.
 
-Lines are appended whole and flushed. Numbers that are not finite become null (they have no form in JSON).
+Lines are appended whole and flushed. Numbers that are not finite become null (JSON cannot express them).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from grue.storage.files import explained, write_atomic
 
 MAX_LINE_BYTES = 64_000_000
 
-Form = Callable[[str, Mapping[str, Any]], None]  # given "file:line" and a row, raises DataError where that is damaged
+Form = Callable[[str, Mapping[str, Any]], None]  # given "file:line" and a row, raises DataError if it is damaged
 
 
 def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append `rows`, after mending a last line that a kill has torn."""
+    """Append `rows`, after repairing a last line that a kill has torn."""
     data = b"".join(_encode(row, path) + b"\n" for row in rows)
     with explained(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 def read(path: Path, form: Form | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield ("file:line", object) for each line; nothing if there is no file. DataError for anything but a torn end.
 
-    Objects are held against a `form` where there is one.
+    Objects are checked against a `form` if there is one.
     """
     if not path.exists():
         return
@@ -45,7 +45,7 @@ def read(path: Path, form: Form | None = None) -> Iterator[tuple[str, dict[str, 
             where = f"{path}:{number}"
             whole = line.endswith(b"\n")
             if not whole and len(line) == MAX_LINE_BYTES:
-                raise DataError(f"{where} is longer than {MAX_LINE_BYTES} bytes", hint="this is not a file of grue")
+                raise DataError(f"{where} is longer than {MAX_LINE_BYTES} bytes", hint="this is not a file from grue")
             row = _decode(line)
             if row is not None:
                 if form is not None:
@@ -54,12 +54,12 @@ def read(path: Path, form: Form | None = None) -> Iterator[tuple[str, dict[str, 
             elif whole:
                 raise DataError(
                     f"{where} is not a JSON object: {line[:60]!r}",
-                    hint="put the file back as it was, or delete that line",
+                    hint="restore the file, or delete that line",
                 )
 
 
 def keep(path: Path, wanted: Callable[[dict[str, Any]], bool], form: Form | None = None) -> None:
-    """Rewrite the file with only the rows that are `wanted`; atomic, and nothing is written if none goes."""
+    """Rewrite the file with only the rows that are `wanted`, atomically; nothing is written if all are."""
     rows = [row for _, row in read(path, form)]
     kept = [row for row in rows if wanted(row)]
     if len(kept) < len(rows):
@@ -76,12 +76,12 @@ def keep_first(path: Path, count: int) -> None:
 def _encode(row: Mapping[str, Any], path: Path) -> bytes:
     try:
         line = orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY)
-    except TypeError as error:  # a lone surrogate, a type that JSON has not, an integer above 64 bits
+    except TypeError as error:  # a lone surrogate, a type that JSON lacks, an integer above 64 bits
         raise DataError(f"a row for {path} cannot be written as JSON: {error}") from error
-    if len(line) >= MAX_LINE_BYTES:  # which nobody could read
+    if len(line) >= MAX_LINE_BYTES:  # which `read` would refuse
         raise DataError(
             f"a row for {path} has {len(line)} bytes, more than {MAX_LINE_BYTES}",
-            hint="shorter games, or policy.top_p=1, which keeps no list of tokens",
+            hint="use shorter games, or policy.top_p=1, which keeps no list of tokens",
         )
     return line
 
@@ -95,7 +95,7 @@ def _decode(line: bytes) -> dict[str, Any] | None:
 
 
 def _mend(path: Path, size: int) -> None:
-    """End the file with a newline: add one behind a whole object, else cut the torn line off."""
+    """End the file with a newline: add one after a complete object, else cut the torn line off."""
     if size == 0:
         return
     with path.open("rb+") as file:

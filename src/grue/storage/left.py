@@ -10,7 +10,7 @@ from grue.storage import jsonl
 from grue.storage.contents import checkpoints, episodes, keep_evaluation, keep_metrics
 from grue.storage.files import explained
 
-STAGES = ("demos", "sft", "dagger", "ppo", "eval")  # in the order in which one builds on the other
+STAGES = ("demos", "sft", "dagger", "ppo", "eval")  # each builds on those before it
 TRAINING = ("sft", "dagger", "ppo")  # those that change weights
 DEV_ROWS = {"dagger": "dagger_dev", "ppo": "dev"}  # what a stage measures on the dev fold
 _ALSO_LEFT = {
@@ -23,11 +23,11 @@ _ALSO_LEFT = {
 def delete_left(out: Path, over: Collection[str]) -> None:
     """Delete what the stages `over` have left: rows, checkpoints, episodes, and the table made of them.
 
-    All but their entries in stages.json. May be called again after it was broken off.
+    Their entries in stages.json stay. May be called again after an interruption.
     """
     rows = {*over, *(DEV_ROWS[name] for name in over if name in DEV_ROWS)}
     keep_metrics(out, lambda row: row["stage"] not in rows)
-    keep_evaluation(out, lambda row: "api" in row and "demos" not in over)  # answers of chat models were paid
+    keep_evaluation(out, lambda row: "api" in row and "demos" not in over)  # answers of chat models were paid for
     jsonl.keep(episodes(out, "shown"), lambda row: row.get("policy") not in over)
     with explained(f"delete what stages have left in {out}"):
         for name in over:
@@ -37,6 +37,6 @@ def delete_left(out: Path, over: Collection[str]) -> None:
             for pattern in (*patterns, *_ALSO_LEFT.get(name, ())):
                 for file in out.glob(pattern):
                     file.unlink()
-        if {*over} & {*TRAINING}:  # other steps of the same numbers are to follow, in another run of a tracker
+        if {*over} & {*TRAINING}:  # other steps with the same numbers will follow, in a new run of a tracker
             for file in out.glob("tracking/*.json"):
                 file.unlink()

@@ -1,11 +1,11 @@
-"""A run directory: what a run was asked, what it has done, what came out.
+"""A run directory: a run's settings, what it has done, and what came out.
 
     config.yaml     every setting            metrics.jsonl   one row per logged step
     stages.json     which stages are done    episodes/       games played, JSONL
     checkpoints/    one folder per stage     results.json    the final table, atomic; report.html beside it
-    prompt.json     hash of the prompt's form, chat template included
+    prompt.json     hash of the prompt format, chat template included
 
-`Run` is for the one process that writes; whoever only looks uses `contents`.
+`Run` is for the one process that writes; code that only reads uses `contents`.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
 
     from grue.storage.checkpoint import Checkpoint
 
-DELETING = "deleting"  # state of a stage that --again deletes, until it has
+DELETING = "deleting"  # state of a stage while --again deletes what it left
 
 
 class Run:
-    """A run directory, created or taken up again, and locked against other runs.
+    """A run directory, created or reopened, and locked against other commands.
 
-    Of several processes of one run only the leader writes; the others (leads=False) read what stands there.
+    Of several processes of one run only the leader writes; the others (leads=False) read what is there.
 
     A setting may change between two commands until the stage that it belongs to, or a later one, has begun; those of
     game, model, policy and seed until any stage has; those of the machine (threads, java) always. `again` names a stage
-    that starts over, and with it those behind it: what they left is deleted when it begins, and not before, as it may
-    be found until then that it cannot.
+    that starts over together with all later ones: what they left is deleted only when it begins, as until then it may
+    turn out that it cannot.
     """
 
     def __init__(self, out: Path, config: Config, *, again: str = "", leads: bool = True) -> None:
@@ -66,19 +66,19 @@ class Run:
         self._stages_file = out / "stages.json"
         self._prompt_file = out / "prompt.json"
         self.lost: tuple[str, ...] = ()  # stages that start over: `begin` deletes what they have left
-        self._prompt: str | None = None  # hash of the form of prompts, once a model has been loaded
+        self._prompt: str | None = None  # hash of the prompt format, once a model has been loaded
         self._clocks: dict[str, float] = {}  # stage -> when it would have begun, had it run without a break
         self.resumed = self.config_file.exists()
         self._over: tuple[str, ...] = STAGES[STAGES.index(again) :] if again and self.resumed else ()  # to be deleted
         if any("\ud800" <= letter <= "\udfff" for letter in str(out)):  # tensors are saved under names in UTF-8
-            raise ConfigError(f"{str(out)!r} is no text in UTF-8", hint="choose another --out")
+            raise ConfigError(f"{str(out)!r} is not valid UTF-8", hint="choose another --out")
         with explained(f"open the run directory {out}", ConfigError):
             if not leads:
                 self._stages = self._kept(self._with_unfinished(read_stages(out)))
                 return
             if not self.resumed and out.is_dir() and any(not _of_ours(path) for path in out.iterdir()):
                 raise ConfigError(
-                    f"{out} holds other files, and no run", hint="choose a new or empty folder with --out"
+                    f"{out} holds other files, but no run", hint="choose a new or empty folder with --out"
                 )
             out.mkdir(parents=True, exist_ok=True)
             lock(
@@ -92,7 +92,7 @@ class Run:
         if self.resumed and not stored and any((out / "checkpoints").glob("*/*")):
             raise DataError(
                 f"{self._stages_file} is missing, which says how far the run has come",
-                hint="put it back, or begin anew in another folder with --out",
+                hint="restore it, or start over in another folder with --out",
             )
         self._before = self.config
         if self.resumed:
@@ -103,7 +103,7 @@ class Run:
 
     @contextmanager
     def changed_unless_refused(self) -> Iterator[None]:
-        """An error within gives the settings back that were there before this command, if no stage has begun since."""
+        """An error within restores the settings from before this command, if no stage has begun since."""
         try:
             yield
         except GrueError:
@@ -127,11 +127,11 @@ class Run:
         self._mark(stage, {**spent, "state": "begun"})
 
     def done(self, stage: str, **facts: Any) -> None:
-        """Mark a stage as done, with facts about it that `facts` gives back."""
+        """Mark a stage as done, with facts about it that `facts` returns."""
         self._mark(stage, {"seconds": self.seconds(stage), **facts, "state": "done"})
 
     def is_broken_off(self, stage: str) -> bool:
-        """Has the stage begun, and not been finished?"""
+        """Has the stage begun, but not been finished?"""
         return bool(self._stages.get(stage, {}).get("state") == "begun")
 
     def is_done(self, stage: str) -> bool:
@@ -170,19 +170,19 @@ class Run:
     ) -> None:
         """Write a checkpoint of a stage; see `storage.checkpoint`."""
         if self.leads:
-            from grue.storage import checkpoint  # needs torch, which who only reads a run does not
+            from grue.storage import checkpoint  # needs torch, which code that only reads a run does not
 
             folder, prompt = self.checkpoints(stage), self._prompt
             checkpoint.save(folder, step, tensors, state, keep=keep, best=best, prompt=prompt)
 
     def load(self, path: Path) -> Checkpoint:
-        """Read a checkpoint. CheckpointError where it is damaged, or has learnt from prompts of another form."""
+        """Read a checkpoint. CheckpointError if it is damaged, or was trained with another prompt format."""
         from grue.storage import checkpoint
 
         return checkpoint.load(path, prompt=self._prompt)
 
     def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
-        """Append a row to metrics.jsonl: `metrics`, and the seconds spent on the stage, in all commands together.
+        """Append a row to metrics.jsonl: `metrics`, and the seconds that all commands together spent on the stage.
 
         Numbers that are not finite become null.
         """
@@ -194,7 +194,7 @@ class Run:
         jsonl.append(self.metrics_file, [{"stage": stage, "step": step, "time_s": time_s, **metrics}])
 
     def rewind(self, stage: str, step: int) -> None:
-        """Forget the rows of a stage beyond `step`: they were logged after the checkpoint that was restored."""
+        """Drop the rows of a stage beyond `step`: they were logged after the checkpoint that was restored."""
         if not self.leads:
             return
         keep_metrics(self.out, lambda row: bool(row["stage"] != stage or row["step"] <= step))
@@ -205,29 +205,29 @@ class Run:
         self._write(self.results_file, _pretty(results))
 
     def keep_prompt(self, fingerprint: str) -> None:
-        """Remember the form of the prompt, for checkpoints too. ConfigError where it is not what the run began with."""
+        """Record the prompt format, for checkpoints too. ConfigError if it is not the one that the run began with."""
         self._prompt = fingerprint
-        if "sft" in self._over:  # what has learnt from another form is deleted when that begins
+        if "sft" in self._over:  # what was trained with another format is deleted when that begins
             return
         from grue.storage import checkpoint
 
         stored = read_json(self._prompt_file)
         if stored is None:
-            for stage in STAGES:  # weights that have learnt from another form refuse before this one is written down
+            for stage in STAGES:  # weights trained with another format are refused before this one is written down
                 checkpoint.check_newest(self.checkpoints(stage), fingerprint)
             self._write_prompt(fingerprint)
         elif not checkpoint.same_prompt(str(stored.get("sha256")), fingerprint):
             raise ConfigError(
-                f"the prompt has another form than when {self.out} began: chat template or tokenizer has changed",
-                hint="give model.revision the commit that the run began with, or train again (an older grue may "
-                f"have made other prompts of this model): grue sft {self.out} --again",
+                f"the prompt format is not the one that {self.out} began with: chat template or tokenizer has changed",
+                hint="set model.revision to the commit that the run began with, or train again (an older grue may "
+                f"have made other prompts for this model): grue sft {self.out} --again",
             )
 
     def _write_prompt(self, fingerprint: str) -> None:
         self._write(self._prompt_file, _pretty({"sha256": fingerprint}))
 
     def _with_unfinished(self, stored: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """`stored`, once the stages are noted whose deletion was broken off: it is to be finished."""
+        """`stored`, after noting stages whose deletion was interrupted and has to be finished."""
         first = next((name for name in STAGES if stored.get(name, {}).get("state") == DELETING), None)
         if first is not None:
             self._over = max(self._over, STAGES[STAGES.index(first) :], key=len)
@@ -251,25 +251,25 @@ class Run:
         self._write(self._stages_file, _pretty(self._stages))
 
     def _delete(self, over: Collection[str]) -> None:
-        """Forget what stages have left: rows, checkpoints, episodes, and the table made of them."""
-        # first what has to be read, and may be found damaged
+        """Delete what stages have left: rows, checkpoints, episodes, and the table made of them."""
+        # first what must be read, as it may turn out to be damaged
         read_metrics(self.out), read_evaluation(self.out)
         doomed = {name: {"state": DELETING} for name in over if name in read_stages(self.out)}
-        try:  # whoever comes after a kill has to know that what stands there is no longer whole
+        try:  # after a kill, the next command must know that what is there is incomplete
             self._write(self._stages_file, _pretty(self._stages | doomed))
         except DataError as error:
             raise DataError(error.message, hint=error.hint.replace(" (without --again)", "")) from error
         delete_left(self.out, over)
-        # last: a stage that is forgotten while its files stand would go on from them
+        # last: a stage whose entry is gone while its files are there would go on from them
         self._write(self._stages_file, _pretty(self._stages))
 
     def _forget_evaluation(self, stage: str) -> None:
-        """Weights of this stage are about to change: what was measured on them, or on later ones, is no longer true."""
+        """Drop what was measured on weights of this stage, or of later ones, as they are about to change."""
         policies = tuple(f"eval-{name}-" for name in STAGES[STAGES.index(stage) :])
         if self.leads:
             keep_evaluation(self.out, lambda row: not row["row"].startswith(policies))
             with explained(f"delete {self.results_file}"):
-                self.results_file.unlink(missing_ok=True)  # report and model card would say its numbers
+                self.results_file.unlink(missing_ok=True)  # report and model card would show its numbers
         if self.is_done("eval"):
             self._mark("eval", {"seconds": self.seconds("eval"), "state": "begun"})
 
@@ -285,5 +285,5 @@ def _pretty(data: Mapping[str, Any]) -> bytes:
 
 
 def _of_ours(path: Path) -> bool:
-    """Is this what a run leaves that was killed before it wrote its first file?"""
+    """Is this what a run left that was killed before it wrote its first file?"""
     return path.name == ".lock" or fnmatch(path.name, ".*.tmp")

@@ -1,4 +1,4 @@
-"""Which settings of a run may still change: not those of what it has begun, or has paid for."""
+"""Which settings of a run may still change: not those of stages that have begun, or of games that were paid for."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from grue.config import PRESETS, Config, differences
 from grue.errors import ConfigError
 from grue.storage.left import STAGES
 
-_LISTED = 8  # of the settings that differ
+_LISTED = 8  # how many of the differing settings are listed
 
 
 def default_out(config: Config) -> Path:
-    """Where a run goes if nobody says: a folder of its preset, of its game where that is another, and of its seed."""
+    """A run's default folder, named after its preset, its game if that is not the preset's, and its seed."""
     name, game = config.preset, config.game.name
     if name in PRESETS and PRESETS[name]().game.name != game:
         kind, _, file = game.partition(":")
@@ -22,13 +22,13 @@ def default_out(config: Config) -> Path:
 
 
 def check_settled(out: Path, stored: Config, asked: Config, begun: Collection[str]) -> None:
-    """ConfigError where `asked` differs from what the run in `out` has used in its stages so far, `begun`."""
+    """ConfigError if `asked` differs from what the run in `out` has used in its stages so far, `begun`."""
     changed = differences(stored, asked)
     paid = {key for key in changed if key.partition(".")[0] in ("game", "seed")}
     if paid and any((out / "api").glob("*.jsonl")):
         raise ConfigError(
             f"{out} holds games of a chat model, which were played with another {min(paid)}",
-            hint="another --out begins anew; they were paid for, so --again does not delete them",
+            hint="another --out starts over; they were paid for, so --again does not delete them",
         )
     settled = {
         key: values
@@ -42,14 +42,14 @@ def check_settled(out: Path, stored: Config, asked: Config, begun: Collection[st
     listing += f" and {len(settled) - _LISTED} more" if len(settled) > _LISTED else ""
     if stored.preset != asked.preset:
         raise ConfigError(
-            f"{out} has begun with preset {stored.preset}, not {asked.preset}: {listing}",
-            hint=f"grue run --out {out} goes on with what is there; another --out begins anew",
+            f"{out} was begun with preset {stored.preset}, not {asked.preset}: {listing}",
+            hint=f"grue run --out {out} goes on with what is there; another --out starts over",
         )
     raise ConfigError(
-        f"{out} has begun with other settings: {listing}",
-        hint="the same settings go on with it, another --out begins anew, and grue "
+        f"{out} was begun with other settings: {listing}",
+        hint="the old settings go on with it, another --out starts over, and grue "
         f"{_changed_from(settled)} {out} --again with these settings deletes what that stage and all "
-        "later ones left there, and does it again",
+        "later ones left there, and repeats it",
     )
 
 
@@ -60,11 +60,11 @@ def _changed_from(changed: Collection[str]) -> str:
 
 
 def _has_begun(section: str, begun: Collection[str]) -> bool:
-    """Has the stage of these settings begun, or one that builds on it? Any, for those of all stages."""
+    """Has the stage of these settings begun, or one that builds on it? For settings of all stages: has any?"""
     later = STAGES[STAGES.index(section) :] if section in STAGES else STAGES
     return any(stage in begun for stage in later)
 
 
 def _has_moved(old: str, new: str) -> bool:
-    """Is the folder of a model no longer where it was, and another named for it? What was recorded tells them apart."""
+    """Is a model's folder gone, and another given in its place? Recorded facts tell whether the models differ."""
     return Path(old).is_absolute() and not Path(old).exists() and Path(new).is_dir()

@@ -1,1 +1,1 @@
-"""What a run measures, shown in an experiment tracker: read from the run's files by a process of its own."""
+"""What a run measures, shown in an experiment tracker: read from the run's files by a separate process."""

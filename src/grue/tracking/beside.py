@@ -1,6 +1,6 @@
-"""A process beside the run for each tracker: whatever a tracker does, the run is neither stopped nor held up by it.
+"""A process beside the run for each tracker: whatever a tracker does, it neither stops nor delays the run.
 
-The process ends when its standard input does, so also when the run is killed. Ctrl-C does not reach it.
+The process ends when its standard input does, and so when the run is killed. Ctrl-C does not reach it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from grue.storage.contents import tracking_file
 
 EVERY_S = 5.0  # between two looks at the run's files
 SILENCE_S = 3.0  # before a run says that it waits for a tracker
-PATIENCE_S = 60.0  # that a finished run waits for what is still to be sent
+PATIENCE_S = 60.0  # for which a finished run waits for what is still to be sent
 
 
 class Trackers:
@@ -34,7 +34,7 @@ class Trackers:
         self._given_up: set[str] = set()
 
     def start(self) -> None:
-        """Start what has not been started."""
+        """Start those that have not been started."""
         for name in self._names:
             if name not in self._started:
                 self._started[name] = process = _start(self._out, name)
@@ -48,10 +48,10 @@ class Trackers:
         for name, process in self._started.items():
             try:
                 self._wait(name, process)
-            except BaseException as stop:  # Ctrl-C too: what waits for a network ends with the run
+            except BaseException as stop:  # Ctrl-C too: a process that waits for a network ends with the run
                 self._given_up.add(name)
                 _kill(process)
-                with suppress(OSError):  # what a tracker was given is not yet with it: all is sent anew next time
+                with suppress(OSError):  # what was sent may not have arrived: all is sent again next time
                     tracking_file(self._out, name).unlink(missing_ok=True)
                 if not isinstance(stop, subprocess.TimeoutExpired):
                     raise
@@ -63,15 +63,15 @@ class Trackers:
         try:
             process.wait(min(SILENCE_S, PATIENCE_S))
         except subprocess.TimeoutExpired:
-            self._say(f"{name} sends what is left, for {PATIENCE_S:.0f} seconds at most")
+            self._say(f"{name} sends what is left, which may take up to {PATIENCE_S:.0f} seconds")
             process.wait(PATIENCE_S)
 
     def _watch(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        """Say so at once where a tracker ends with an error: the run may go on for hours."""
+        """Say so at once if a tracker ends with an error: the run may go on for hours."""
         if process.wait() and name not in self._given_up:
             log = _log_file(self._out, name).read_text(encoding="utf-8", errors="replace")
-            last = (log.strip().splitlines() or ["it says nothing"])[-1]
-            self._warn(name, f"is not written to any more: {last}")
+            last = (log.strip().splitlines() or ["no message"])[-1]
+            self._warn(name, f"is no longer written to: {last}")
 
     def _warn(self, name: str, what: str) -> None:
         log = _log_file(self._out, name)
@@ -80,7 +80,7 @@ class Trackers:
 
 
 def show_finished(names: Sequence[str], out: Path, say: Progress) -> None:
-    """Show trackers a run of which nothing is left to do."""
+    """Show a run to trackers when nothing of it is left to do."""
     trackers = Trackers(names, out, say)
     trackers.start()
     trackers.finish()
@@ -110,7 +110,7 @@ def _pipe(process: subprocess.Popen[bytes]) -> IO[bytes]:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With what it has started, where the system has groups of processes."""
+    """With the processes that it has started, where the system has process groups."""
     with suppress(OSError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)

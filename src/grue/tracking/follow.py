@@ -1,7 +1,7 @@
 """Sends what a run has measured to a tracker, once.
 
-The run's files are the source: rows that a tracker has already are skipped, those of before it was asked for are sent
-too. A stage that goes on from a checkpoint does some steps again, with the same numbers; they are not sent twice. A
+The run's files are the source: rows that a tracker already has are skipped, those from before it was asked for are
+sent too. A stage that goes on from a checkpoint repeats some steps, with the same numbers; they are not sent twice. A
 stage that starts over (`--again`) forgets what was sent, and the tracker gets a new run.
 """
 
@@ -30,16 +30,16 @@ class Sender:
     def __init__(self, out: Path, name: str) -> None:
         self._out, self._name, self._file = out, name, tracking_file(out, name)
         self._file.parent.mkdir(exist_ok=True)
-        lock(self._file.with_suffix(".lock"), f"another process sends {out} to {name}", "it ends with the run")
+        lock(self._file.with_suffix(".lock"), f"another process is sending {out} to {name}", "it ends with the run")
         self._sent = _read(self._file)
         self._tracker: Tracker | None = None
-        if not self._sent["steps"]:  # what refuses does so at once, and not after an hour of demonstrations
+        if not self._sent["steps"]:  # a tracker that refuses does so at once, not after an hour of demonstrations
             self.open()
 
     def open(self) -> Tracker:
         """The tracker's run: a new one, or the one that was sent to before."""
         if self._tracker is None:
-            name = self._sent.setdefault("run", f"{self._out.resolve().name}-{self._sent['id']}")  # it may be renamed
+            name = self._sent.setdefault("run", f"{self._out.resolve().name}-{self._sent['id']}")  # folders get renamed
             self._tracker = TRACKERS[self._name](self._out, name, flat(read_run_config(self._out)))
             self._keep()
         return self._tracker
@@ -77,7 +77,7 @@ class Sender:
 def follow(out: Path, name: str, over: Callable[[], bool]) -> None:
     """Send rows as they are written, until `over` says that no more will come; it decides how long to wait.
 
-    DataError where the tracker fails, in whatever way its library does.
+    DataError if the tracker fails, whatever its library raises.
     """
     with _explained(name):
         sender = Sender(out, name)
@@ -88,7 +88,7 @@ def follow(out: Path, name: str, over: Callable[[], bool]) -> None:
 
 
 def send_rest(out: Path, name: str) -> int:
-    """Send what a tracker has not been sent yet. Returns the number of rows. Raises what `follow` does."""
+    """Send what a tracker has not been sent yet. Returns the number of rows. Raises the same as `follow`."""
     with _explained(name):
         sender = Sender(out, name)
         count = sender.send()
@@ -120,6 +120,6 @@ def _read(file: Path) -> dict[str, Any]:
         pass
     except (OSError, orjson.JSONDecodeError, KeyError, TypeError) as error:
         raise DataError(
-            f"{file} cannot be read: {first_line(error)}", hint="delete it: all is sent anew then"
+            f"{file} cannot be read: {first_line(error)}", hint="delete it: then all is sent again"
         ) from error
     return {"id": uuid.uuid4().hex[:8], "steps": {}, "results": {}}

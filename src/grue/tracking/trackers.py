@@ -1,4 +1,4 @@
-"""The trackers that can be written to. Each is a library of its own, imported where it is opened."""
+"""The trackers that can be written to. Each has a library of its own, imported when it is opened."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TensorBoard:
 
 
 class Trackio:
-    """Trackio's own folder on this machine, or the server or Space that its variables name: `trackio show`."""
+    """Trackio's own folder on this machine, or the server or Space that environment variables name: `trackio show`."""
 
     def __init__(self, out: Path, name: str, settings: Settings) -> None:
         import trackio
@@ -58,7 +58,7 @@ class Trackio:
 
 
 class WeightsAndBiases:
-    """The account that `wandb login` has named; with WANDB_MODE=offline a folder in the run's, for `wandb sync`."""
+    """The account of `wandb login`; with WANDB_MODE=offline a folder in the run directory, for `wandb sync`."""
 
     def __init__(self, out: Path, name: str, settings: Settings) -> None:
         import wandb
