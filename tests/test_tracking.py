@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,10 +66,10 @@ def _measured(run: Run, success: float) -> None:
     jsonl.append(run.evaluation_file, [{"row": "eval-sft-test-greedy", "result": result}])
 
 
-def _fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
-    """A wandb that the processes beside a run import instead of the real one."""
-    (tmp_path / "fake").mkdir()
-    (tmp_path / "fake" / "wandb.py").write_text(source)
+def _fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, name: str = "wandb") -> None:
+    """A tracker's package that the processes beside a run import instead of the real one."""
+    (tmp_path / "fake").mkdir(exist_ok=True)
+    (tmp_path / "fake" / f"{name}.py").write_text(source)
     path = os.pathsep.join([str(tmp_path / "fake"), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
 
@@ -161,6 +163,24 @@ def test_a_tracker_that_hangs_is_waited_for_so_long_and_no_longer(
     assert "wandb has not sent everything after 1 seconds" in said and "any more" not in said
     assert f"grue track {run.out} wandb sends all of it to a new run" in said
     assert not (run.out / "tracking" / "wandb.json").exists()
+
+
+def test_an_interrupt_ends_every_tracker_that_is_waited_for(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = "import time\ndef init(*project, **settings):\n    print('begins', flush=True)\n    time.sleep(3600)"
+    for name in ("wandb", "trackio"):
+        _fake(tmp_path, monkeypatch, hangs, name)
+    trackers = Trackers(("wandb", "trackio"), run.out, Progress(quiet=True))
+    trackers.start()
+    until = time.monotonic() + 60
+    while not all("begins" in (run.out / "tracking" / f"{name}.log").read_text() for name in ("wandb", "trackio")):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    threading.Timer(0.5, signal.raise_signal, (signal.SIGINT,)).start()
+    with pytest.raises(KeyboardInterrupt):
+        trackers.finish()
+    assert all(process.wait(10) for process in trackers._started.values())
 
 
 @tensorboard

@@ -48,14 +48,14 @@ class Trackers:
         for name, process in self._started.items():
             try:
                 self._wait(name, process)
-            except BaseException as stop:  # Ctrl-C too: a process that waits for a network ends with the run
-                self._given_up.add(name)
-                _kill(process)
-                with suppress(OSError):  # what was sent may not have arrived: all is sent again next time
-                    tracking_file(self._out, name).unlink(missing_ok=True)
-                if not isinstance(stop, subprocess.TimeoutExpired):
-                    raise
+            except subprocess.TimeoutExpired:
+                self._give_up(name, process)
                 self._warn(name, f"has not sent everything after {PATIENCE_S:.0f} seconds")
+            except BaseException:  # Ctrl-C too: processes that wait for a network end with the run
+                for other, running in self._started.items():
+                    if running.poll() is None:
+                        self._give_up(other, running)
+                raise
         for watcher in self._watchers:
             watcher.join()
 
@@ -64,7 +64,13 @@ class Trackers:
             process.wait(min(SILENCE_S, PATIENCE_S))
         except subprocess.TimeoutExpired:
             self._say(f"{name} sends what is left, which may take up to {PATIENCE_S:.0f} seconds")
-            process.wait(PATIENCE_S)
+            process.wait(max(0.0, PATIENCE_S - SILENCE_S))
+
+    def _give_up(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        self._given_up.add(name)
+        _kill(process)
+        with suppress(OSError):  # what was sent may not have arrived: all is sent again next time
+            tracking_file(self._out, name).unlink(missing_ok=True)
 
     def _watch(self, name: str, process: subprocess.Popen[bytes]) -> None:
         """Say so at once if a tracker ends with an error: the run may go on for hours."""
