@@ -33,7 +33,7 @@ from grue.games.play import play
 from grue.policy.api import ApiPlayer, parse_reply
 from grue.policy.chat_client import ApiError, ChatClient
 from grue.policy.endpoint import Endpoint
-from grue.stages.api_eval import play_all
+from grue.stages.api_play import play_all
 from grue.types import Episode, Outcome
 
 Start = Callable[..., tuple[str, Path]]
