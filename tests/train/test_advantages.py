@@ -216,6 +216,20 @@ def test_rewards_are_divided_by_the_running_deviation_of_returns() -> None:
     assert targets[0] == pytest.approx([12 / (56 / 3) ** 0.5])
 
 
+def test_a_perfect_critic_leaves_no_advantage_though_the_scale_moves() -> None:
+    """Values at play are in units of the scale of the iteration before: 1 here, of returns 2 and 0; now it is 3.4."""
+    cfg = settings(gamma=1.0, normalise_rewards=True, bootstrap_at_limit=True, plays_per_game=2, plays_kept=2)
+    scale = RunningScale()
+    credit([episode((2.0,), (0.0,), seed=1), episode((0.0,), (0.0,), seed=1)], cfg, scale)
+    assert scale.deviation == 1
+    won, cut = episode((0.0, 4.0), (4.0, 4.0), seed=7), episode((0.0, 0.0), (4.0, 4.0), Outcome.LIMIT, seed=7)
+    plays = [won, replace(cut, last_value=4.0), *(episode((r,), (r,), seed=8) for r in (10.0, 0.0))]
+    advantages, targets = credit(plays, cfg, scale)
+    assert scale.deviation == pytest.approx(3.399, abs=1e-3)
+    assert np.concatenate(advantages) == pytest.approx(0, abs=1e-12)
+    assert np.concatenate(targets) * scale.deviation == pytest.approx([4, 4, 4, 4, 10, 0])
+
+
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=30))
 def test_the_running_deviation_is_the_deviation(values: list[float]) -> None:
     scale = RunningScale()

@@ -414,6 +414,16 @@ def won(seed: int, steps: int) -> Episode:
     return replace(source, task=replace(source.task, seed=seed), turns=source.turns[:steps], outcome=Outcome.WON)
 
 
+def test_what_the_critic_keeps_is_in_the_units_of_the_present_scale() -> None:
+    model = tiny.policy_model()
+    updater, reference = updater_of(settings("ppo.normalise_rewards=true"), model), Reference(model)
+    updater.update([*played()[:6], won(40, 3), won(41, 4)], 0, 1.0, reference)
+    before, (_, targets) = updater.divisor, updater.critic.kept[0]
+    updater.update([*played()[:6], won(42, 1)], 1, 1.0, reference)
+    assert updater.divisor != pytest.approx(before, rel=0.01)
+    assert updater.critic.kept[0][1] * updater.divisor == pytest.approx(targets * before)
+
+
 def test_an_updater_goes_through_a_checkpoint_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
     changes = ("ppo.entropy_target=1", "ppo.normalise_rewards=true", "ppo.rate_warmup=9")
     games = [*played()[:6], won(40, 3), won(41, 4)]

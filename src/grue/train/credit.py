@@ -41,24 +41,26 @@ def credit(
 ) -> tuple[list[Array], list[Array]]:
     """(advantages, value targets) per turn of each episode, none of which failed.
 
-    `values` per turn are the baseline's; None = the critic's at play.
+    `values` per turn are the baseline's; None = the critic's at play. Like `Episode.last_value` they are in units of
+    the scale as it is given here. `normalise_rewards` then adds these episodes to it; the targets are in the new units.
 
     With group_weight w, advantages are (1 - w) GAE + w (return of the play - mean over the plays of its game), both
     scaled to deviation 1. The two estimate the same gradient against different baselines: the critic knows the turn,
     the group knows the game, and a game's recipe and layout explain most of the spread of returns.
     """
+    before = scale.deviation if cfg.normalise_rewards else 1.0
     if cfg.normalise_rewards:
-        before = scale.deviation  # the scale of the critic's values at play
         scale.add(np.array([discounted_return(episode, cfg, before) for episode in episodes if episode.turns]))
     divisor = scale.deviation if cfg.normalise_rewards else 1.0
+    unit = before / divisor
     advantages, targets = [], []
     for episode, values_T in zip(episodes, values or critic_values(episodes), strict=True):
         rewards_T = turn_rewards(episode, cfg) / divisor
-        advantage, target = turn_gae(rewards_T, values_T, episode.last_value, cfg.gamma, cfg.lam)
+        advantage, target = turn_gae(rewards_T, values_T * unit, episode.last_value * unit, cfg.gamma, cfg.lam)
         advantages.append(advantage)
         targets.append(target)
     if cfg.group_weight > 0:
-        weight, mine, group = cfg.group_weight, scaled(advantages), scaled(against_group(episodes, cfg, divisor))
+        weight, mine, group = cfg.group_weight, scaled(advantages), scaled(against_group(episodes, cfg, before))
         advantages = [(1 - weight) * a + weight * b for a, b in zip(mine, group, strict=True)]
     if cfg.normalise_advantages:
         advantages = scaled(advantages, centre=True)

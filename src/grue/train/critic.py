@@ -43,6 +43,14 @@ class Critic:
         """One iteration's turns."""
         self.kept.append((states_TH.detach().float().clone(), targets_T.detach().float().clone()))
 
+    def rescale(self, unit: float, states_unit: torch.Tensor | None = None) -> None:
+        """Multiply the targets that are kept by `unit`, as their units have changed, and states (T, H) by (H,)."""
+        if unit != 1:
+            kept = ((states, targets * unit) for states, targets in self.kept)
+            if states_unit is not None:
+                kept = ((states * states_unit, targets) for states, targets in kept)
+            self.kept = deque(kept, maxlen=self.memory)
+
     def fit(self) -> dict[str, float]:
         """`passes` passes of AdamW over what is kept; returns the last pass's mean squared error."""
         states_TH = torch.cat([states for states, _ in self.kept])

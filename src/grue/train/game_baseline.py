@@ -73,14 +73,19 @@ class GameBaseline:
         """Values of each episode's turns."""
         return [self.head(self._features(episode)).double().numpy() for episode in episodes]
 
-    def learn(self, episodes: Sequence[Episode], targets: Sequence[Array], divisor: float = 1.0) -> dict[str, float]:
+    def learn(
+        self, episodes: Sequence[Episode], targets: Sequence[Array], divisor: float = 1.0, unit: float = 1.0
+    ) -> dict[str, float]:
         """Fit to `targets` per turn, then remember how the games went; call it after `values` of the same episodes.
 
-        `targets` and the critic's values are in units of `divisor`.
+        The critic's values are in units of `divisor`, and `targets` in those of the next iteration, in which a value is
+        `unit` times the number.
         """
-        self.critic.remember(
-            torch.cat([self._features(episode) for episode in episodes]), torch.from_numpy(np.concatenate(targets))
-        )
+        units_F = torch.ones(FEATURES)
+        units_F[0] = unit  # the critic's value
+        self.critic.rescale(unit, units_F)
+        features = [self._features(episode) * units_F for episode in episodes]
+        self.critic.remember(torch.cat(features), torch.from_numpy(np.concatenate(targets)))
         error = self.critic.fit()["value_loss"]
         returns = [discounted_return(episode, self._cfg, divisor) for episode in episodes]
         middle = float(np.mean(returns))

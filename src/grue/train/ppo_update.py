@@ -117,8 +117,10 @@ class Updater:
                 hint="grue doctor checks Java and memory",
             )
         values = None if self.baseline is None else self.baseline.values(usable)
+        before = self.divisor  # the units of what the critic and the baseline said of these episodes
         advantages, returns = credit(usable, cfg, self.scale, values)
-        kept = telling_plays(usable, cfg, self.divisor)
+        unit = before / self.divisor
+        kept = telling_plays(usable, cfg, before)
         items, left_out = (
             samples([usable[i] for i in part], [advantages[i] for i in part], [returns[i] for i in part])
             for part in (kept, sorted({*range(len(usable))} - {*kept}))
@@ -141,11 +143,12 @@ class Updater:
             if left_out:  # it must value every play, and the best and worst alone would bias it
                 self._step(left_out, rate, False, seen)
                 turns += sum(len(item.turns) for item in left_out)
+            self.critic.rescale(unit)
             self.critic.remember(torch.cat([states for states, _ in seen]), torch.cat([targets for _, targets in seen]))
             mean |= self.critic.fit()
         if self.baseline is not None:
-            mean["baseline_explained_variance"] = explained_variance(usable, cfg, values, self.divisor)
-            mean |= self.baseline.learn(usable, returns, self.divisor)
+            mean["baseline_explained_variance"] = explained_variance(usable, cfg, values, before)
+            mean |= self.baseline.learn(usable, returns, before, unit)
         if policy:
             self._steer_entropy(mean["entropy"])
         updates = len(rows) if policy or self.critic is None else 0
