@@ -95,6 +95,17 @@ def test_no_presets_warm_up_is_cut_short(name: str) -> None:
         (["model.lora_rank=8", "model.quantize=nf4"], []),
         (["ppo.value_memory=9", "ppo.value_passes=0"], ["ppo.value_memory=9 has no effect with ppo.value_passes=0"]),
         (["dagger.steps=3"], ["dagger.steps=3 has no effect with dagger.rounds=0"]),
+        (["ppo.ratio=decision"], []),
+        (
+            ["ppo.ratio=decision", "policy.kind=aligned"],
+            ["ppo.ratio=decision has no effect with policy.kind=aligned"],
+        ),
+        (["ppo.clip=0.3", "ppo.epochs=1"], []),
+        (
+            ["ppo.clip=0.3", "ppo.epochs=1", "ppo.minibatches=1"],
+            ["ppo.clip=0.3 has no effect with ppo.epochs=1 and ppo.minibatches=1"],
+        ),
+        (["sft.smoothing=0.1", "policy.kind=write"], ["sft.smoothing=0.1 has no effect with policy.kind=write"]),
     ],
 )
 def test_settings_that_do_nothing_are_found(overrides: list[str], idle: list[str]) -> None:

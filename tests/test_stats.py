@@ -241,9 +241,20 @@ def test_games_that_all_end_alike_are_no_proof_of_certainty() -> None:
         assert found.low < found.value < found.high
 
 
+def test_one_game_that_differs_makes_no_difference_surer() -> None:
+    alike, other = paired_wins([1] * 200, [1] * 200), paired_wins([1] * 200, [1] * 199 + [0])
+    assert other.low < 0 and other.high - other.low >= 0.95 * (alike.high - alike.low)
+
+
+def test_differences_of_few_games_are_covered_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(9)
+    found = [paired_wins(np.ones(200), rng.random(200) >= 0.02, 300, rng) for _ in range(300)]
+    assert np.mean([one.low <= 0.02 <= one.high for one in found]) >= 0.95  # the bootstrap alone: 0.91
+
+
 def test_wins_that_differ_have_the_bootstrap() -> None:
     a, b = [1, 1, 0, 1, 0, 0, 1, 1, 0, 1], [0, 1, 0, 0, 1, 0, 0, 1, 1, 1]
-    assert paired_wins(a, b) == paired_difference(a, b)
+    assert paired_wins(a * 6, b * 6) == paired_difference(a * 6, b * 6)
     names = [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     assert paired_wins(a, b, clusters=names) == paired_difference(a, b, clusters=names)
     wide = paired_difference([1, 1, 0], [0, 1, 1])  # three games have Student's interval, which passes the ends

@@ -29,6 +29,8 @@ _RULES = (
     _Idle(("policy.normalise",), *_kind("score")),
     _Idle(("policy.reply_tokens", "ppo.invalid_penalty"), *_kind("write")),
     _Idle(("policy.thought_tokens",), *_kind("think")),
+    _Idle(("sft.smoothing", "dagger.smoothing"), *_kind("choose", "aligned", "score", "think")),
+    _Idle(("ppo.ratio",), *_kind("choose", "write", "think")),  # the others decide once a turn
     _Idle(("model.lora_*",), lambda c: c.model.adapter == "none", lambda _: "model.adapter=none"),
     _Idle(("demos.omission*",), lambda c: not c.demos.replays, lambda _: "demos.replays=0"),
     _Idle(("dagger.*",), lambda c: not c.dagger.rounds, lambda _: "dagger.rounds=0"),
@@ -40,7 +42,17 @@ _RULES = (
         lambda c: f"ppo.value_passes={c.ppo.value_passes}",
     ),
     _Idle(("ppo.value_memory",), lambda c: not c.ppo.value_passes, lambda _: "ppo.value_passes=0"),
-    _Idle(("ppo.lam", "ppo.warmup_iterations"), lambda c: not c.ppo.asks_critic, lambda _: "ppo.group_weight=1"),
+    _Idle(
+        ("ppo.lam", "ppo.warmup_iterations", "ppo.normalise_rewards"),
+        lambda c: not c.ppo.asks_critic and not c.ppo.value_shares_trunk,
+        lambda _: "ppo.group_weight=1",
+    ),
+    _Idle(  # what was played is what learns, until its first step
+        ("ppo.clip", "ppo.clip_high", "ppo.target_kl"),
+        lambda c: c.ppo.epochs * c.ppo.minibatches == 1,
+        lambda _: "ppo.epochs=1 and ppo.minibatches=1",
+    ),
+    _Idle(("ppo.dev_games",), lambda c: not c.ppo.dev_every, lambda _: "ppo.dev_every=0"),
 )
 _SWITCHES = ("sft.epochs", "dagger.rounds", "ppo.iterations")  # at 0 they skip a stage
 

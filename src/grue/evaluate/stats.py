@@ -163,15 +163,17 @@ def paired_wins(
     *,
     clusters: Sequence[Hashable] | None = None,
 ) -> Estimate:
-    """`paired_difference` of wins, or of shares won, that claims no certainty if all differ by the same amount.
+    """`paired_difference` of wins, or of shares won, that claims no certainty if (nearly) all differ by as much.
 
-    If all games do, or the means of all clusters, the interval is `alike_interval` over the games, or the clusters; the
-    standard error is unchanged.
+    The interval holds `alike_interval` over the games, since one game that differs makes nobody surer of the others. The
+    means of clusters take many values, so for them that is the interval only if all are equal. The standard error is
+    unchanged.
     """
     found = paired_difference(a, b, resamples, rng, level, clusters=clusters)
-    if found.high - found.low > 1e-9:  # shares of a few plays, rounded
-        return found._replace(low=max(-1.0, found.low), high=min(1.0, found.high))
-    low, high = alike_interval(found.value, _count(_vector(a, "a"), clusters), level)
+    low, high = max(-1.0, found.low), min(1.0, found.high)
+    if clusters is None or high - low < 1e-9:  # shares of a few plays, rounded
+        alike = alike_interval(found.value, _count(_vector(a, "a"), clusters), level)
+        low, high = min(low, alike.low), max(high, alike.high)
     return found._replace(low=low, high=high)
 
 
