@@ -165,9 +165,9 @@ def paired_wins(
 ) -> Estimate:
     """`paired_difference` of wins, or of shares won, that claims no certainty if (nearly) all differ by as much.
 
-    The interval holds `alike_interval` over the games, since one game that differs makes nobody surer of the others. The
-    means of clusters take many values, so for them that is the interval only if all are equal. The standard error is
-    unchanged.
+    The interval includes `alike_interval` over the games, since one game that differs is no reason to be surer of the
+    others. The means of clusters take many values, so for them that is the interval only if all are equal. The
+    standard error is unchanged.
     """
     found = paired_difference(a, b, resamples, rng, level, clusters=clusters)
     low, high = max(-1.0, found.low), min(1.0, found.high)
