@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -168,6 +170,19 @@ def test_white_space_around_an_action_is_none_of_it() -> None:
     env = grue.wrappers.gym.GrueEnv()
     env.reset(seed=0)
     assert env.step("  look ")[4]["valid"]
+
+
+@pytest.mark.parametrize(
+    ("game", "params", "said"),
+    [
+        (None, "", "None is not the name of a game"),
+        ("toy", None, "neither a text nor a dict"),
+        ("coin", 3, "parameters 3"),
+    ],
+)
+def test_no_game_and_no_parameters_are_refused_by_name(game: Any, params: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        grue.wrappers.gym.GrueEnv(game, params)
 
 
 def test_an_unknown_kind_of_action_is_refused() -> None:

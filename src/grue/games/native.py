@@ -58,6 +58,8 @@ _FILE_ENGINES = ("jericho", "textworld", "alfworld")
 
 def is_native(game: str) -> bool:
     """True for a name that this module knows, with or without a file after a colon."""
+    if not isinstance(game, str):
+        raise ConfigError(f"{game!r} is not the name of a game", hint='for example "toy" or "cookingworld"')
     return game.partition(":")[0] in NATIVE
 
 

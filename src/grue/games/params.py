@@ -104,12 +104,21 @@ def _check_together(game: str, full: dict[str, int]) -> None:
 
 def parse(params: Params) -> dict[str, int]:
     """A dict, or a text "key=value,key=value", as a dict of ints. Booleans count as 0 and 1."""
+    check_form(params)
     parsed: dict[str, int] = {}
     for key, value in _pairs(params) if isinstance(params, str) else params.items():
         if key in parsed:
             raise ConfigError(f"game parameter {key!r} is given twice")
         parsed[key] = _integer(key, value)
     return parsed
+
+
+def check_form(params: object) -> None:
+    """ConfigError for what is neither a text nor a dict."""
+    if not isinstance(params, (str, Mapping)):
+        raise ConfigError(
+            f"game parameters {params!r} are neither a text nor a dict", hint='for example "rooms=3" or {"rooms": 3}'
+        )
 
 
 def _pairs(params: str) -> Iterator[tuple[str, str]]:

@@ -24,7 +24,7 @@ from typing import Any
 from grue.errors import ConfigError, GameError, GrueError, first_line
 from grue.games.base import Game
 from grue.games.faults import Guarded
-from grue.games.params import Params, parse
+from grue.games.params import Params, check_form, parse
 
 GROUP = "grue.games"
 _CLASS = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
@@ -50,6 +50,7 @@ def spelled_params(game_class: Any, name: str, params: Params) -> str:
     check: Callable[[str], object] | None = getattr(game_class, "check_params", None)
     if check is None:
         return _joined(parse(params))
+    check_form(params)
     try:
         found = check(params if isinstance(params, str) else _joined(params))
     except GrueError:
