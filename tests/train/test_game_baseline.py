@@ -54,7 +54,7 @@ def test_a_change_of_units_changes_what_was_learnt_before() -> None:
     found, other = baseline(), baseline()
     found.learn(plays, targets(plays))
     other.learn(quarter, [values / 4 for values in targets(plays)])
-    found.learn(plays, [values / 4 for values in targets(plays)], 1.0, 1 / 4)
+    found.remember(plays, [values / 4 for values in targets(plays)], 1.0, 1 / 4)
     other.learn(quarter, [values / 4 for values in targets(plays)])
     for mine, theirs in zip(found.critic.kept, other.critic.kept, strict=True):
         assert torch.equal(mine[0], theirs[0]) and torch.equal(mine[1], theirs[1])

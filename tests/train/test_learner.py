@@ -276,6 +276,19 @@ def test_the_state_of_a_critic_goes_through_a_checkpoint_bit_for_bit(tmp_path: o
     assert critic.fits == twin.fits == 2
 
 
+def test_a_critic_takes_over_what_another_has_learnt() -> None:
+    critic, twin = critic_of(), critic_of()
+    for number in range(3):
+        for one in (critic, twin):
+            one.remember(*turns(700, number))
+        if number < 2:
+            critic.fit()
+            twin.take_over(critic.learnt(), critic.fits)
+        else:  # from here on both fit, each on its own
+            assert critic.fit() == twin.fit()
+        assert same(weights(critic.head), weights(twin.head))
+
+
 def test_a_critic_that_has_seen_nothing_has_a_state_too() -> None:
     critic = critic_of()
     twin = critic_of()

@@ -65,15 +65,15 @@ def stages(config: Config, out: Path, count: int, last: str = "ppo") -> None:
         assert code == 0, said
 
 
-def weights(out: Path, stage: str) -> dict[str, torch.Tensor]:
+def weights(out: Path, stage: str, part: str = "model") -> dict[str, torch.Tensor]:
     path = checkpoint.latest_valid(out / "checkpoints" / stage)
     assert path is not None
-    return checkpoint.load(path).tensors["model"]
+    return checkpoint.load(path).tensors[part]
 
 
 @pytest.fixture(scope="module")
 def config(tiny_folder: Path) -> Config:
-    return tiny.config(tiny_folder, *SMALL, "ppo.kl_coef=0.1", "sft.micro_tokens=256")
+    return tiny.config(tiny_folder, *SMALL, "ppo.kl_coef=0.1", "ppo.game_baseline=true", "sft.micro_tokens=256")
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +89,11 @@ def two(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_processes_learn_what_one_learns(config: Config, two: Path, tmp_path: Path) -> None:
     one = tmp_path / "one"
     stages(config, one, 1, "eval")
-    for stage in ("sft", "ppo"):
-        alone, together = weights(one, stage), weights(two, stage)
+    for stage, part in (("sft", "model"), ("ppo", "model"), ("ppo", "baseline")):
+        alone, together = weights(one, stage, part), weights(two, stage, part)
         assert set(alone) == set(together)
         for name in alone:
-            assert torch.allclose(alone[name], together[name], atol=TOLERANCE), (stage, name)
+            assert torch.allclose(alone[name], together[name], atol=TOLERANCE), (stage, part, name)
     for stage, names in (("sft", ("loss", "grad_norm")), ("ppo", ("success", "steps_mean", "kl_ref", "value_loss"))):
         rows = zip(read_metrics(one, stage), read_metrics(two, stage), strict=True)
         for ours, theirs in rows:

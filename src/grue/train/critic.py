@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from grue.parallel import Processes
 from grue.train.seeds import hash_seed
 
 BATCH = 512
@@ -76,9 +77,7 @@ class Critic:
         """(tensors, JSON) for a checkpoint; the head itself is stored with the model."""
         tensors = {f"states.{i}": states for i, (states, _) in enumerate(self.kept)}
         tensors |= {f"targets.{i}": targets for i, (_, targets) in enumerate(self.kept)}
-        for index, entry in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"moment.{index}.{name}": value for name, value in entry.items()}
-        return tensors, {"fits": self.fits}
+        return tensors | self._moments(), {"fits": self.fits}
 
     def load_state(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
         """Inverse of `state`."""
@@ -86,9 +85,42 @@ class Critic:
         count = sum(name.startswith("states.") for name in tensors)
         device = next(self.head.parameters()).device
         self.kept.extend((tensors[f"states.{i}"].to(device), tensors[f"targets.{i}"].to(device)) for i in range(count))
+        self._load_moments(tensors)
+
+    def learnt(self) -> dict[str, torch.Tensor]:
+        """A copy of all that a fit changes but `fits`, on the CPU."""
+        found = {f"head.{name}": value for name, value in self.head.state_dict().items()} | self._moments()
+        return {name: value.detach().cpu().clone() for name, value in found.items()}
+
+    def take_over(self, learnt: Mapping[str, torch.Tensor], fits: int) -> None:
+        """Continue from a fit that a copy of this critic has made."""
+        self.fits = fits
+        head = {name.removeprefix("head."): value for name, value in learnt.items() if name.startswith("head.")}
+        self.head.load_state_dict(head)
+        self._load_moments(learnt)
+
+    def _moments(self) -> dict[str, torch.Tensor]:
+        entries = self.optimizer.state_dict()["state"].items()
+        return {f"moment.{index}.{name}": value for index, entry in entries for name, value in entry.items()}
+
+    def _load_moments(self, tensors: Mapping[str, torch.Tensor]) -> None:
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for key in (key for key in tensors if key.startswith("moment.")):
             _, index, name = key.split(".", 2)
             moments.setdefault(int(index), {})[name] = tensors[key]
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+
+
+def fit_each(critics: Sequence[Critic], processes: Processes) -> list[float]:
+    """Fit critics that remember the same in all processes; returns their errors.
+
+    Each is fitted in one process, and the others take over the result: less work, and never two slightly different
+    critics where processors round differently.
+    """
+    if processes.count == 1:
+        return [critic.fit()["value_loss"] for critic in critics]
+    found = processes.all_of(critics, lambda part, _: [(one.fit(), one.learnt(), one.fits) for one in part])
+    for critic, (_, learnt, fits) in zip(critics, found, strict=True):
+        critic.take_over(learnt, fits)
+    return [metrics["value_loss"] for metrics, _, _ in found]

@@ -73,10 +73,15 @@ class GameBaseline:
         """Values of each episode's turns."""
         return [self.head(self._features(episode)).double().numpy() for episode in episodes]
 
-    def learn(
+    def learn(self, episodes: Sequence[Episode], targets: Sequence[Array]) -> dict[str, float]:
+        """`remember` and fit."""
+        self.remember(episodes, targets)
+        return {"baseline_loss": self.critic.fit()["value_loss"]}
+
+    def remember(
         self, episodes: Sequence[Episode], targets: Sequence[Array], divisor: float = 1.0, unit: float = 1.0
-    ) -> dict[str, float]:
-        """Fit to `targets` per turn, then remember how the games went; call it after `values` of the same episodes.
+    ) -> None:
+        """Keep `targets` per turn to be fitted to, and how the games went; call it after `values` of these episodes.
 
         The critic's values are in units of `divisor`, and `targets` in those of the next iteration, in which a value is
         `unit` times the number.
@@ -86,14 +91,12 @@ class GameBaseline:
         self.critic.rescale(unit, units_F)
         features = [self._features(episode) * units_F for episode in episodes]
         self.critic.remember(torch.cat(features), torch.from_numpy(np.concatenate(targets)))
-        error = self.critic.fit()["value_loss"]
         returns = [discounted_return(episode, self._cfg, divisor) for episode in episodes]
         middle = float(np.mean(returns))
         for episode, value in zip(episodes, returns, strict=True):
             count, mean = self.plays.get(episode.task.seed, (0, 0.0))
             count += 1
             self.plays[episode.task.seed] = (count, mean + (value - middle - mean) / min(count, PLAYS))
-        return {"baseline_loss": error}
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """(tensors, JSON) for a checkpoint."""

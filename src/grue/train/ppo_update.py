@@ -17,7 +17,7 @@ from grue.errors import TrainingError
 from grue.models.policy_model import Reading
 from grue.rollout.pack import Batch, Sample, minibatches, samples
 from grue.train.credit import RunningScale, credit, critic_values, telling_plays, turn_returns
-from grue.train.critic import Critic
+from grue.train.critic import Critic, fit_each
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
 from grue.train.measures import play_metrics
@@ -145,10 +145,15 @@ class Updater:
                 turns += sum(len(item.turns) for item in left_out)
             self.critic.rescale(unit)
             self.critic.remember(torch.cat([states for states, _ in seen]), torch.cat([targets for _, targets in seen]))
-            mean |= self.critic.fit()
         if self.baseline is not None:
             mean["baseline_explained_variance"] = explained_variance(usable, cfg, values, before)
-            mean |= self.baseline.learn(usable, returns, before, unit)
+            self.baseline.remember(usable, returns, before, unit)
+        apart: dict[str, Critic] = {}
+        if self.critic is not None:
+            apart["value_loss"] = self.critic
+        if self.baseline is not None:
+            apart["baseline_loss"] = self.baseline.critic
+        mean |= zip(apart, fit_each(list(apart.values()), self.learner.processes), strict=True)
         if policy:
             self._steer_entropy(mean["entropy"])
         updates = len(rows) if policy or self.critic is None else 0
