@@ -177,7 +177,8 @@ def qwen3_5() -> PreTrainedConfig:
     """A state that is corrected rather than added to (Gated DeltaNet), and one layer that attends."""
     from transformers import Qwen3_5TextConfig
 
-    states = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16}
+    # values of 64 in all: bitsandbytes may read 4-bit weights of fewer inputs wrongly
+    states = {"linear_num_key_heads": 2, "linear_num_value_heads": 8, "linear_key_head_dim": 16}
     kinds = ["linear_attention", "full_attention"]
     return Qwen3_5TextConfig(**_shape(head_dim=16, layer_types=kinds), **states, linear_value_head_dim=8)
 
@@ -243,7 +244,8 @@ def qwen3_next() -> PreTrainedConfig:
     """As Qwen3.5, with one projection for both kinds of gates, and experts."""
     from transformers import Qwen3NextConfig
 
-    states = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16}
+    # values of 64 in all: bitsandbytes may read 4-bit weights of fewer inputs wrongly
+    states = {"linear_num_key_heads": 2, "linear_num_value_heads": 8, "linear_key_head_dim": 16}
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     experts["shared_expert_intermediate_size"] = 32
     kinds = ["linear_attention", "full_attention"]
@@ -254,7 +256,7 @@ def olmo_hybrid() -> PreTrainedConfig:
     """The same rule with gates that may take back more than was written."""
     from transformers import OlmoHybridConfig
 
-    states = {"linear_num_key_heads": 4, "linear_num_value_heads": 4, "linear_key_head_dim": 16}
+    states = {"linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 16}
     kinds = ["linear_attention", "full_attention"]
     return OlmoHybridConfig(**_shape(layer_types=kinds), **states, linear_value_head_dim=16)
 

@@ -76,6 +76,7 @@ FORMATS = {
     "nf4": ("model.quantize=nf4",),
     "int8": ("model.quantize=int8",),
     "nf4-dora": ("model.quantize=nf4", "model.lora_dora=true"),
+    "int8-dora": ("model.quantize=int8", "model.lora_dora=true"),
     "lora": ("model.adapter=lora",),
     "rslora": ("model.adapter=lora", "model.lora_rslora=true"),
 }
@@ -97,6 +98,9 @@ def test_only_the_adapter_learns_and_it_moves_the_policy(name: str, form: str, f
     torch.manual_seed(0)
     model, episodes = played(config, 2)
     limit = 1e-3 if config.quantize != "int8" else 0.3  # int8 rounds inputs by the batch that they stand in
+    if config.quantize != "none":
+        kinds = [type(module).__name__ for module in model.lm.modules()]
+        assert any(kind in ("Linear4bit", "Linear8bitLt") for kind in kinds)
     before = replay(model, episodes, 1.0)
     assert before.mean < limit
     learned = {n: p for n, p in model.lm.named_parameters() if p.requires_grad}
@@ -131,6 +135,16 @@ def test_4_bit_weights_are_read_rightly_or_refused(tiny_folder: Path) -> None:
         assert "int8" in error.hint  # noqa: PT017
     else:
         _assert_near(lm, load_base(settings(tiny_folder))[0], 0.13)
+
+
+def test_it_is_said_how_much_of_a_mixture_is_quantised(
+    folders: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("bitsandbytes")
+    load_base(settings(folders["llama"], "model.quantize=int8"))
+    assert "are quantised" not in caplog.text
+    load_base(settings(folders["gpt_oss"], "model.quantize=int8"))
+    assert "only 11 % of the weights of" in caplog.text and "experts of a mixture" in caplog.text
 
 
 @pytest.mark.parametrize(("form", "error"), [("nf4", 0.13), ("int8", 0.02)])

@@ -20,12 +20,14 @@ from grue.models.checkpointing import prepare_recomputing
 from grue.models.norms import fuse_norms
 from grue.models.out_of_memory import is_out_of_memory
 from grue.models.quantization import (
+    check_packed,
     check_reading,
     compute_in,
     is_quantised,
     keep_unpacked,
     loading_options,
-    read_flat,
+    mend_8bit,
+    ordinary_layers,
 )
 from grue.models.skeleton import check_attention, plain_attention, skeleton
 from grue.models.sources import EMBEDDED, cannot_load, embedded_folder, safe_options, source_of
@@ -97,10 +99,12 @@ def load_base(
         "dtype": wanted,
         **loading_options(config, wanted),
     }
+    method = "bitsandbytes" if config.quantize != "none" else shape.config.grue_stored_method
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source_of(config), **safe_options(config), **options, output_loading_info=True
-        )
+        with ordinary_layers(shape.config.model_type, method):
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                source_of(config), **safe_options(config), **options, output_loading_info=True
+            )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         if is_out_of_memory(error):
             raise
@@ -111,11 +115,13 @@ def load_base(
     freeze_towers(model)
     if shape.config.grue_stored_method == "bitsandbytes":
         compute_in(model, wanted)
+    if method == "bitsandbytes":
+        check_packed(config.name, model)
     keep_unpacked(model)
-    read_flat(model)
+    mend_8bit(model)
     fuse_norms(model)
     check_reading(config.name, model)
-    if config.quantize == "none" and shape.config.grue_stored_method is None:
+    if method is None:
         model = model.to(device or default_device())  # type: ignore[arg-type]
     return model.eval(), tokenizer
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,9 @@ from grue.errors import ConfigError, ModelError, needs
 
 if TYPE_CHECKING:
     from torch import nn
+    from transformers import PreTrainedModel
+
+_log = logging.getLogger(__name__)
 
 NF4_ERROR = 0.09  # relative, of normally distributed weights in blocks of 64 (measured)
 # methods of checkpoints that come quantised, and the packages that can read them
@@ -96,6 +100,41 @@ def loading_options(config: ModelConfig, dtype: torch.dtype) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def ordinary_layers(architecture: str, method: str | None) -> Iterator[None]:
+    """Inside, Falcon is built of ordinary linear layers: bitsandbytes skips subclasses without a word."""
+    if architecture != "falcon" or method != "bitsandbytes":
+        yield
+        return
+    from transformers.models.falcon import modeling_falcon
+
+    own: Any = modeling_falcon.FalconLinear
+    setattr(modeling_falcon, "FalconLinear", torch.nn.Linear)  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(modeling_falcon, "FalconLinear", own)  # noqa: B010
+
+
+def check_packed(name: str, model: PreTrainedModel) -> None:
+    """ModelError if bitsandbytes has packed no layer of a model; a warning if it has packed less than half of it."""
+    layers: list[Any] = [one for one in model.modules() if type(one).__name__ in ("Linear4bit", "Linear8bitLt")]
+    if not layers:
+        raise ModelError(
+            f"bitsandbytes packs none of the layers of {name!r} ({model.config.model_type})",
+            hint="take model.quantize=none, with model.adapter=lora",
+        )
+    packed = sum(layer.in_features * layer.out_features for layer in layers)
+    aside = {id(one.weight) for one in (*layers, model.get_input_embeddings(), model.get_output_embeddings())}
+    plain = sum(p.numel() for p in model.parameters() if p.ndim > 1 and id(p) not in aside)
+    if packed < plain:
+        _log.warning(
+            "only %.0f %% of the weights of %s are quantised: bitsandbytes leaves the experts of a mixture as they are",
+            100 * packed / (packed + plain),
+            name,
+        )
+
+
 def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
     """Have a model that was stored in 4 or 8 bits compute in `dtype`, whatever its other weights were stored in."""
     for module in model.modules():
@@ -106,14 +145,20 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
             setattr(module, "compute_dtype", dtype)  # noqa: B010
 
 
-def read_flat(model: nn.Module) -> None:
-    """Let 8-bit layers take inputs of four dimensions, as in latent attention: bitsandbytes itself cannot."""
+def mend_8bit(model: nn.Module) -> None:
+    """Let 8-bit layers take inputs of four dimensions, as in latent attention, and keep their scales beside DoRA.
+
+    On a CPU peft replaces their weight when it reads it, and the scales, which bitsandbytes then looks for there, are
+    only in the layer's state.
+    """
     for module in model.modules():
         if type(module).__name__ == "Linear8bitLt":
-            module.forward = partial(_flattened, module.forward)
+            module.forward = partial(_mended, module, module.forward)
 
 
-def _flattened(forward: Callable[[torch.Tensor], torch.Tensor], states: torch.Tensor) -> torch.Tensor:
+def _mended(layer: Any, forward: Callable[[torch.Tensor], torch.Tensor], states: torch.Tensor) -> torch.Tensor:
+    if layer.weight.CB is not None and layer.weight.SCB is None:
+        layer.weight.SCB = layer.state.SCB
     if states.ndim < 4:
         return forward(states)
     products: torch.Tensor = forward(states.flatten(0, -3)).unflatten(0, states.shape[:-2])

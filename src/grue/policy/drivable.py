@@ -10,6 +10,7 @@ from grue.errors import ModelError, first_line
 from grue.models.architecture import WAY_OUT
 from grue.models.out_of_memory import is_out_of_memory
 from grue.models.policy_model import PolicyModel
+from grue.models.quantization import is_quantised
 from grue.policy.engine import Engine
 
 PARTS = ((7, 5), (1, 2), (20, 1))  # tokens of texts that are read together, in two parts each
@@ -30,7 +31,12 @@ def check_drivable(model: PolicyModel) -> None:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        raise ModelError(f"{name} cannot be fed in parts: {first_line(error)}", hint=WAY_OUT) from error
+        # such errors say nothing of the architecture, others mostly do
+        broken = isinstance(error, (AttributeError, TypeError)) and (model.has_adapter or is_quantised(lm))
+        hint = "try it without model.quantize, model.lora_dora and model.lora_rslora, one at a time"
+        raise ModelError(
+            f"{name} cannot be fed in parts: {first_line(error)}", hint=hint if broken else WAY_OUT
+        ) from error
     exact = next(lm.parameters()).dtype is torch.float32 and not getattr(lm, "is_quantized", False)
     if not gap <= (TOLERANCE if exact else COARSE):
         raise ModelError(
