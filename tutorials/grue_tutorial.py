@@ -14,20 +14,20 @@
 # %% [markdown]
 # # Language-model policies for text games: from a clone to an agent that beats its teacher
 #
-# A hands-on tutorial with [grue](../README.md). A small language model learns a cooking game from demonstrations,
-# then from its own play. Everything runs on a laptop: no GPU, and nothing to download when the package is installed.
+# A hands-on tutorial with [grue](../README.md). A small language model learns a cooking game, first from demonstrations
+# and then from its own play. Everything runs on a laptop without a GPU, and nothing is downloaded once the package is installed.
 #
-# **What is on this page, and what is imported.** Every cell that is run is shown. The SFT loss, the PPO loss, the loop of PPO and the
+# **What is on this page, and what is imported.** Every cell that is run is shown. The SFT loss, the PPO loss, the PPO loop and the
 # comparisons are written out here. The machinery comes from the library: the tree of valid actions and the pass that reads it
-# ([`policy/aligned.py`](../src/grue/policy/aligned.py)), the collection of games
+# ([`policy/aligned.py`](../src/grue/policy/aligned.py)), the collection of experience
 # ([`rollout/collect.py`](../src/grue/rollout/collect.py)), batches ([`rollout/pack.py`](../src/grue/rollout/pack.py)), advantages
 # ([`train/credit.py`](../src/grue/train/credit.py)), the optimiser step ([`train/learner.py`](../src/grue/train/learner.py)), the critic ([`train/critic.py`](../src/grue/train/critic.py)),
 # the baseline ([`train/game_baseline.py`](../src/grue/train/game_baseline.py)), retrieval and statistics.
 #
-# **TL;DR.** We play a text game with a language model that takes the action it would write, given that it is valid. We
-# look at every token that it sees, clone a teacher that wastes steps (SFT), measure properly, give credit per turn, and
+# **TL;DR.** We play a text game with a language model. It takes the action that it would write, given that the action is valid. We
+# look at every token that the model sees, clone a teacher that wastes steps (SFT), measure properly, assign credit per turn, and
 # improve the clone with proximal policy optimisation (PPO) until it beats the teacher. Then we let it remember earlier
-# games with BM25 and measure, with a control, whether that helps.
+# games with BM25 and measure, against a control, whether that helps.
 #
 # **Contents.**
 # [1 Overview](#overview) ·
@@ -50,8 +50,8 @@
 # [References](#references)
 
 # %% [markdown]
-# The first cell installs the package where it is missing: from the clone that this notebook lies in, or, on Colab for
-# example, from the address that you put in.
+# The first cell installs the package if it is missing: from the clone that contains this notebook or, for example on Colab,
+# from the address that you enter.
 
 # %%
 import importlib.util
@@ -70,29 +70,29 @@ if importlib.util.find_spec("grue") is None:
 # ## 1 Overview
 #
 # Software that talks with people in shops, clinics or classrooms has to act through language over many steps: each
-# answer changes what comes next, and success shows only at the end. Text games are a laboratory for this. They are
-# fast and exactly repeatable, they score themselves, and what makes them hard (partial observation, long horizons, a
-# vast space of actions) is what makes the real thing hard. The same methods carry over to other sequences than text.
+# answer changes what comes next, and success shows only at the end. Text games are a laboratory for this problem. They are
+# fast and exactly repeatable, and they score themselves. What makes them hard (partial observation, long horizons, a
+# vast action space) also makes the real problem hard. The same methods carry over to sequences other than text.
 #
 # **For whom.** You know reinforcement learning, and have trained few or no language models.
 #
 # **What you will be able to do.** Turn any causal language model into a policy; see which tokens it is trained on;
-# fine-tune it on demonstrations; write the advantages and the clipped loss of PPO yourself, in a loop that is given; measure so
+# fine-tune it on demonstrations; write the advantages and the clipped loss of PPO yourself, inside a given loop; measure so
 # that a difference means something.
 #
 # **What this tutorial adds.**
 #
-# - It is complete: the game, the prompt, SFT, PPO, evaluation with intervals, retrieval with a control, all of it run.
+# - It is complete: the game, the prompt, SFT, PPO, evaluation with intervals, and retrieval with a control are all run.
 # - The policy is *what the model would write, given that it is a valid action*, computed exactly on a tree of tokens. So
-#   what was played is what is trained, and the clipped ratio begins at 1.
-# - PPO learns against a baseline that knows the true game state of the train games, which is named as what it is and watched.
-# - The trap at the heart of many first attempts is measured: a policy that looks fine while it collects and fails in evaluation.
-# - One readable file, [`one_file_ppo.py`](one_file_ppo.py), holds the loop with the plainest policy and critic; a test keeps
+#   training uses the distribution that was played, and the clipped ratio begins at 1.
+# - PPO learns against a baseline that knows the true game state of the train games. We name this knowledge for what it is and monitor it.
+# - It measures the trap at the heart of many first attempts: a policy that looks fine during collection and fails in evaluation.
+# - One readable file, [`one_file_ppo.py`](one_file_ppo.py), holds the loop with the simplest policy and critic; a test keeps
 #   its advantages, losses and gradients equal to the library's.
 #
 # The structure resembles reinforcement learning from human feedback (RLHF; Ziegler et al. 2019). The difference is
-# the loop: there a model answers one prompt and a learned reward judges the answer; here an environment with rules of
-# its own answers every action, its score is the reward, and experience has to be collected turn by turn (Carta et al.
+# the loop. In RLHF a model answers one prompt, and a learned reward judges the answer. Here an environment with its own rules
+# answers every action, its score is the reward, and experience has to be collected turn by turn (Carta et al.
 # 2023).
 
 # %% [markdown]
@@ -100,31 +100,31 @@ if importlib.util.find_spec("grue") is None:
 # ## 2 Background and related work
 #
 # **A game as a POMDP.** A partially observable Markov decision process (Kaelbling, Littman and Cassandra 1998) has
-# states that the player does not see, actions $a_t$, observations $o_t$ and rewards $r_t$. The player sees texts, never the
-# true game state, so a policy conditions on the history $s_t = (\text{task}, o_0, a_0, o_1, \dots, o_t)$. A language model is at home
-# there: the history is its prompt.
+# states that the player does not see, actions $a_t$, observations $o_t$ and rewards $r_t$. The player sees text, never the
+# true game state, so a policy conditions on the history $s_t = (\text{task}, o_0, a_0, o_1, \dots, o_t)$. This suits a
+# language model: the history is its prompt.
 #
-# **Behaviour cloning** (Pomerleau 1989) raises the probability of a teacher's actions: supervised learning, called
-# SFT for language models. Its weakness: small errors lead to histories that the teacher never showed (Ross, Gordon
-# and Bagnell 2011), and nothing in it asks a clone to be better than its teacher.
+# **Behaviour cloning** (Pomerleau 1989) raises the probability of a teacher's actions. It is supervised learning, called
+# supervised fine-tuning (SFT) for language models. Its weakness: small errors lead to histories that the teacher never showed
+# (Ross, Gordon and Bagnell 2011). And nothing in it pushes a clone to be better than its teacher.
 #
 # **Policy gradients and PPO.** The policy plays, and actions that did better than expected become likelier. Proximal
-# policy optimisation (Schulman et al. 2017) takes several careful steps on the same play by clipping how far the
-# probability of an action may move. Generalised advantage estimation (GAE; Schulman et al. 2016) says what "better
+# policy optimisation (Schulman et al. 2017) takes several careful steps on the same data by clipping how far the
+# probability of an action may move. Generalised advantage estimation (GAE; Schulman et al. 2016) defines what "better
 # than expected" means.
 #
 # | work | policy | credit | how this tutorial differs |
 # |---|---|---|---|
 # | GLAM (Carta et al. 2023) | scores every valid action as a whole, then a softmax | per action, PPO | the same distribution, but only the likely branches of one tree of actions are read, in one pass |
 # | TWOSOME (Tan et al. 2024) | the same with scores normalised by tokens or words, on a frozen LLM with LoRA | per action, PPO | no normalisation to choose: the probability of the action as text |
-# | ArCHer (Zhou et al. 2024) | free text | a critic per utterance, off-policy; token policy gradient below | on-policy, one level: turns |
+# | ArCHer (Zhou et al. 2024) | free text | a critic per utterance, off-policy; token-level policy gradient below | on-policy, one level: turns |
 # | GiGPO (Feng et al. 2025) | free text, long thoughts | groups of equal states instead of a critic | a critic; groups are an option of the library |
-# | RLHF (Ziegler et al. 2019; Ouyang et al. 2022) | free text | one reward at the end of one answer, often per token KL | many turns, reward from the environment |
+# | RLHF (Ziegler et al. 2019; Ouyang et al. 2022) | free text | one reward at the end of one answer, often with a per-token KL | many turns, reward from the environment |
 #
-# TextWorld (Côté et al. 2019) made such games a benchmark, Jericho (Hausknecht et al. 2020) brought the classic ones
-# such as Zork; TextWorldExpress (Jansen and Côté 2023), used here, is a much faster simulator of similar ones.
+# TextWorld (Côté et al. 2019) made such games a benchmark, and Jericho (Hausknecht et al. 2020) added the classics,
+# such as Zork. This tutorial uses TextWorldExpress (Jansen and Côté 2023), a much faster simulator of similar games.
 #
-# **Two more ideas** are used below. Constraining a model to a grammar token by token distorts what it means; decoding
+# **Two more ideas** are used below. Constraining a model to a grammar token by token distorts its distribution; decoding
 # can be *aligned* with the model instead (Park et al. 2024; section 5). And in training, though not in play, a critic may
 # see more than the policy does: *asymmetric actor-critic* (Pinto et al. 2018; section 9).
 
@@ -132,9 +132,9 @@ if importlib.util.find_spec("grue") is None:
 # <a name="software"></a>
 # ## 3 Software
 #
-# Python 3.11 or newer and the package. Java, which the game engine needs, comes as a wheel. Versions matter for
-# numbers, so we print them. `GRUE_TUTORIAL_FAST=1` in the environment makes everything small: it shows that the code
-# works and proves nothing else. The real one takes some twenty minutes on two cores; the last code cell
+# You need Python 3.11 or newer and the package. Java, which the game engine needs, is installed as a wheel. Results depend on
+# versions, so we print them. `GRUE_TUTORIAL_FAST=1` in the environment makes everything small: it shows that the code
+# works and proves nothing else. The full version takes some twenty minutes on two cores; the last code cell
 # prints how long it took.
 
 # %%
@@ -161,7 +161,7 @@ STARTED = time.monotonic()
 
 
 def size(full: int, fast: int) -> int:
-    """How much of something: the real amount, or the small one of the fast mode."""
+    """The full amount, or the small one in fast mode."""
     return fast if FAST else full
 
 
@@ -169,11 +169,11 @@ torch.set_num_threads(max(1, min(physical_cores(), int(os.environ.get("OMP_NUM_T
 print("mode:", "FAST: too small for conclusions" if FAST else "full")
 print({name: version for name, version in versions().items() if name in ("python", "torch", "transformers", "grue")})
 print({name: value for name, value in hardware().items() if name != "system"})
-PRESET = preset_config("cooking16")  # the library's settings: we take ours from it, with less of everything
+PRESET = preset_config("cooking16")  # the library's settings; ours come from here, with smaller sizes
 
 # %% [markdown]
-# All figures use the colours of Okabe and Ito, which colour-blind readers can tell apart, and different markers and
-# hatches, so that they survive a black-and-white printer.
+# All figures use the colours of Okabe and Ito, which colour-blind readers can tell apart. Markers and hatches differ too,
+# so the figures survive a black-and-white printer.
 
 # %%
 BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#555555"
@@ -197,9 +197,9 @@ plt.rcParams.update(
 #
 # ### 4.1 The game
 #
-# CookingWorld: read the recipe in the kitchen, find the ingredients in three rooms behind doors, cut and cook them as
-# the recipe says, prepare the meal, eat it. One wrong cut spoils the game, and steps are few. A *task* is a game
-# with its parameters, a fold, a seed and a step limit; equal tasks give equal texts. Train, dev and test have their
+# In CookingWorld the player reads the recipe in the kitchen, finds the ingredients in three rooms behind doors, cuts and cooks them
+# as the recipe says, prepares the meal and eats it. One wrong cut loses the game, and the step limit is tight. A *task* is a game
+# with its parameters, a fold, a seed and a step limit; equal tasks give equal texts. The train, dev and test folds have their
 # own layouts *and* their own recipes.
 
 # %%
@@ -209,13 +209,13 @@ from grue.games.teachers import TEACHERS, teacher
 
 PARAMS, LIMIT = PRESET.game.params, PRESET.game.limit
 print(f"{PARAMS}, {LIMIT} steps")
-SLOTS = size(96, 12)  # games that are played at once
+SLOTS = size(96, 12)  # games played at once
 games = [make("cookingworld", PARAMS) for _ in range(SLOTS)]
 game = games[0]
 
 
 def spread(fold: str, count: int):
-    """`count` tasks of a fold, spread evenly over it: stretches of seeds differ in difficulty."""
+    """`count` tasks spread evenly over a fold: ranges of seeds differ in difficulty."""
     every = tasks("cookingworld", PARAMS, fold, LIMIT)
     return [every[i * len(every) // count] for i in range(count)]
 
@@ -224,13 +224,13 @@ train_tasks, dev_tasks = spread("train", size(900, 40)), spread("dev", size(200,
 print(len(train_tasks), "train games,", len(dev_tasks), "dev games; the test fold stays shut until the end")
 
 # %% [markdown]
-# Here is the engine's own solution, its *gold path*, of one game. Watch for wasted steps: does it look around right after
-# it was told where it is, take a cookbook that can be read where it lies, close the fridge and cupboards behind itself?
+# Here is the engine's own solution of one game, its *gold path*. Watch for wasted steps. Does it look around right after
+# being told where it is, take a cookbook that can be read where it lies, or close the fridge and cupboards afterwards?
 
 
 # %%
 def show(episode, width: int = 110) -> None:
-    """An episode as text; + marks rewards."""
+    """Print an episode; + marks rewards."""
     print(episode.turns[0].observation.goal, "\n")
     for number, turn in enumerate(episode.turns, 1):
         seen = " ".join(turn.observation.text.split())
@@ -245,9 +245,9 @@ print("\n" + textwrap.fill("Valid actions at the start: " + ", ".join(game.reset
 # %% [markdown]
 # ### 4.2 Baselines before anything is learnt
 #
-# Without a floor and a ceiling a success rate means little. `random` picks any valid action, `gold` follows the
-# solution above, `gold-pruned` the same without steps that change nothing, `explore` is written by hand and sees only what a
-# policy sees, `optimal` sees everything. The error bars are Wilson's 95 % intervals (Wilson 1927), which stay honest at 0 %
+# A success rate means little without a floor and a ceiling. `random` picks any valid action. `gold` follows the
+# solution above, and `gold-pruned` the same without steps that change nothing. `explore` is written by hand and sees only what a
+# policy sees. `optimal` sees everything. The error bars are Wilson's 95 % intervals (Wilson 1927), which stay meaningful at 0 %
 # and 100 %. A game that crashes is neither won nor lost, and is left out.
 
 # %%
@@ -269,7 +269,7 @@ def rate(episodes) -> tuple[float, float, float]:
 
 
 def bars(results: dict, title: str) -> None:
-    """Success rates with intervals; numbers stand on the bars, so that no colour has to be read."""
+    """Success rates with intervals. The numbers above the bars make colours unnecessary."""
     _, axis = plt.subplots()
     for place, episodes in enumerate(results.values()):
         value, low, high = rate(episodes)
@@ -290,15 +290,15 @@ def bars(results: dict, title: str) -> None:
 bars(baselines, f"{LIMIT} steps, {len(baseline_tasks)} dev games")
 
 # %% [markdown]
-# The gold player knows where everything is; what it does not win, it loses to the clock. `explore` knows nothing and
-# reads. The gap between these two bars is what reinforcement learning can win and cloning this teacher cannot.
+# The gold player knows where everything is; the games that it does not win, it loses to the step limit. `explore` knows nothing in
+# advance and reads. The gap between these two bars is what reinforcement learning can win and cloning this teacher cannot.
 #
 # ### 4.3 The model
 #
-# The package brings a small decoder (Llama architecture) that has read many played games of *other* layouts with
-# train recipes: those of a random player and of the gold path, as it is, with random steps put in, or with its steps in
-# another order that works, never those of a better player ([the base](../docs/base.md)). Any other causal language model is
-# loaded by the same call: put its hub name or folder in place of `embedded` ([section 16](#next)).
+# The package includes a small decoder (Llama architecture). It was trained on many recorded games with *other* layouts but
+# train recipes. These were played by a random player and by the gold path: unchanged, with random steps inserted, or with its steps
+# in another order that works. None came from a better player ([the base](../docs/base.md)). The same call loads any other causal
+# language model: put its hub name or folder in place of `embedded` ([section 16](#next)).
 
 # %%
 from grue.config import ModelConfig
@@ -310,10 +310,10 @@ from grue.prompts.tokens import Encoder
 
 torch.manual_seed(0)
 config = ModelConfig(name="embedded")
-# tokens that a transcript has room for: play keeps a table with a row for each game and a column for each token
+# how many tokens a transcript has room for: play keeps a table with a row per game and a column per token
 COLUMNS = config.context
-# the batch of an optimiser step is cut into micro-batches of at most so many tokens, each one pass through the model;
-# their gradients are added up, so that the step is the same and memory is spared
+# the batch of an optimiser step is split into micro-batches of at most this many tokens, each one pass through the
+# model; their gradients are summed, so the step is the same and needs less memory
 MICRO_TOKENS = 8192
 lm, tokenizer = load_model(config)
 model, encoder = PolicyModel(lm), Encoder(tokenizer, PRESET.policy)
@@ -326,7 +326,7 @@ print(
 
 
 def learnt() -> dict[str, torch.Tensor]:
-    """A copy of the weights that learn. Cells put the ones they begin with back, so each can be run again."""
+    """A copy of the trainable weights. Cells restore the weights that they start from, so each can be run again."""
     return {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -339,21 +339,21 @@ base_weights = learnt()
 # ### 5.1 What the model really sees
 #
 # The prompt is the transcript and nothing else: the task with its step limit, then observations and actions in turn.
-# Token ids are **only ever appended**. Nothing that was sampled is turned into text and tokenised again, since the
-# tokens might not come back as they were, and the model would be trained on actions that it never took.
+# Token ids are **only ever appended**. Sampled tokens are never decoded and tokenised again: the tokens might come back
+# different, and the model would then be trained on actions that it never took.
 #
-# A *token* is an entry of the model's vocabulary, usually a piece of a word. The base's tokenizer was made from such games, so that
-# stock sentences are single tokens; an ordinary one needs several times as many.
-# A *segment* is one unbroken sequence of their ids. Ours has room for 1024 tokens; a longer game goes on in a second one.
+# A *token* is an entry of the model's vocabulary, usually a piece of a word. The base's tokenizer was built from such games, so
+# stock sentences are single tokens; an ordinary tokenizer needs several times as many.
+# A *segment* is one unbroken sequence of token ids. Ours has room for 1024 tokens; a longer game continues in a second one.
 #
-# Below is one game of the base before SFT, sampled, token by token. Grey tokens are read. **Orange, bold, underlined** tokens
-# are an action that was *decided*: it was weighed against others, and PPO trains these decisions. Blue italic tokens belong
-# to an action too, but needed none: line ends, and actions beside which no other was likely enough. SFT trains every token
-# of the teacher's actions but such line ends. Grey tokens are never trained.
+# Below is one game, sampled from the base before SFT, token by token. Grey tokens are read and never trained. **Orange, bold, underlined**
+# tokens are actions that were *decided*: they were weighed against others, and PPO trains these decisions. Blue italic tokens also belong
+# to actions but needed no decision: line ends, and actions with no alternative that was likely enough. SFT trains every token
+# of the teacher's actions except such line ends.
 #
-# A copy of the model plays, the *actor*. The weights that learn are kept in 32 bits, as small steps would be lost in fewer; play
-# needs no steps and is faster in 16 bits where the processor has instructions for them. `sync` takes over what has been learnt. (Where
-# 32 bits are the fastest, as on older processors, the actor is the trained model itself.)
+# A copy of the model, the *actor*, plays the games. The trained weights are kept in 32 bits, because lower precision would lose small updates.
+# Play makes no updates, and is faster in 16 bits where the processor has instructions for them. `sync` copies the trained weights to
+# the actor. (Where 32 bits are fastest, as on older processors, the actor is the trained model itself.)
 
 # %%
 from grue.evaluate.evaluate import evaluate
@@ -364,7 +364,7 @@ policy = make_policy(actor.model, encoder)
 
 
 def put_back(weights: dict[str, torch.Tensor]) -> None:
-    """Learn and play from these weights on."""
+    """Continue learning and playing from these weights."""
     model.load_state_dict(weights, strict=False)
     actor.sync()
 
@@ -375,7 +375,7 @@ first = looked_at[0]
 
 
 def coloured(episode, most: int = 260) -> HTML:
-    """The beginning of an episode's tokens by their role."""
+    """The first tokens of an episode, coloured by role."""
     ids = episode.segments[0].ids
     role = dict.fromkeys(range(len(ids)), "read")
     for turn in (turn for turn in episode.turns if turn.segment == 0):
@@ -408,8 +408,8 @@ display(coloured(first))
 # %% [markdown]
 # ### 5.2 The policy: what is meant, not what is left
 #
-# The game lists its valid actions. Encoded, they form a *trie*: actions that begin alike share a path. A place in it
-# where it goes on is a *node*; the tokens that can come next are its *children*.
+# The game lists its valid actions. Their tokens form a *trie*: actions that begin alike share a path. A point where
+# the trie continues is a *node*; the tokens that can come next are its *children*.
 
 
 # %%
@@ -427,20 +427,20 @@ def draw_trie(node, depth: int = 0, most: int = 3) -> None:
 draw_trie(policy.tries(first.turns[0].observation.actions))
 
 # %% [markdown]
-# A language model gives probabilities to tokens. Here are two ways to make a policy over valid actions of them. Neither
+# A language model assigns probabilities to tokens. Here are two ways to turn them into a policy over valid actions. Neither
 # ever takes an invalid action, and the probabilities of both sum to one.
 #
-# **Token by token** (the library's `choose`). At each node $n$ of the trie the model's probabilities are renormalised over
-# the children $C(n)$, and those along the path of an action are multiplied:
+# **Token by token** (the library's `choose`). At each node $n$ of the trie, the model's probabilities are renormalised over
+# the children $C(n)$. The probability of an action is the product along its path:
 # $\pi_\text{choose}(a \mid s) = \prod_n p(c_n(a) \mid n) \,/\, \sum_{c \in C(n)} p(c \mid n)$.
 #
-# **Whole actions** (`aligned`, which we use from here on). With $p(a \mid s)$ the probability of writing the text of $a$,
-# over the whole vocabulary, and $A(s)$ the valid actions,
+# **Whole actions** (`aligned`, which we use from here on). Let $p(a \mid s)$ be the probability of writing the text of $a$,
+# over the whole vocabulary, and $A(s)$ the valid actions. Then
 #
 # $$\pi(a \mid s) = \frac{p(a \mid s)}{\sum_{a' \in A(s)} p(a' \mid s)},$$
 #
 # which is what the model would write, *given that it is valid* (Park et al. 2024). A worked example shows where the two
-# part. A cook holds a potato. The recipe says to slice the potato and to dice the carrot, which is in another room.
+# differ. A cook holds a potato. The recipe says to slice the potato and to dice the carrot, which is in another room.
 
 # %%
 verb = {"dice": 0.6, "slice": 0.3, "read": 0.1}  # what the model would write first
@@ -453,7 +453,7 @@ for (v, n), p, q in zip(valid, by_token, by_action, strict=True):
     print(f"{v} {n:<9} choose {p:4.0%}   aligned {q:4.0%}")
 
 # %% [markdown]
-# The model said "dice" and meant the carrot. Token by token, "dice" is taken, and the potato is what is left: a wrong cut,
+# The model said "dice" and meant the carrot. Token by token, "dice" is chosen, and then only the potato is left: a wrong cut,
 # and the game is lost. Weighed as a whole, "dice potato" is the unlikely text that it is. How often do the two ways
 # differ in play?
 
@@ -476,16 +476,16 @@ for action in sorted(q, key=lambda action: -max(p[action], q[action]))[:4]:
     print(f"    {action:<34} choose {p[action]:4.0%}   aligned {q[action]:4.0%}")
 
 # %% [markdown]
-# Only likely branches have to be read: actions with less than `min_p` times the probability of the likeliest are left
-# out (after Nguyen et al. 2024), which keeps the trees small. What was weighed is stored with the turn, and PPO reads the
+# Only likely branches have to be read. Actions with less than `min_p` times the probability of the likeliest one are left
+# out (after Nguyen et al. 2024), which keeps the trees small. The weighed actions are stored with the turn, and PPO reads the
 # same trees again, so log-probability and entropy are exact.
 #
 # If the two ways hardly differ above, that speaks for the base: it has read games whose steps came in many orders, and
-# seldom names what is not at hand. With an earlier base, which knew scripts in one order only, weighing whole actions took
-# most of the wrong cuts and cooks away ([measured](../docs/experiments.md#2026-11-21--where-ppo-loses-games-reading-tries-rewards)).
+# seldom names what is not at hand. With an earlier base, which knew scripts in one order only, weighing whole actions removed
+# most of the wrong cuts and cooks ([measured](../docs/experiments.md#2026-11-21--where-ppo-loses-games-reading-tries-rewards)).
 
 # %% [markdown]
-# **Exercise 1.** Given the log-probabilities of the tokens of every valid action, what is $\pi$ of the first one? Replace
+# **Exercise 1.** You are given the log-probabilities of the tokens of every valid action. Compute $\pi$ of the first action. Replace
 # `None`; the cell after it tells you whether you are right. All solutions are in [section 17](#solutions).
 
 
@@ -496,7 +496,7 @@ def aligned_probability(token_log_probs: list[list[float]]) -> float:
 
 # %%
 def check(number: int, right) -> None:
-    """Says how an exercise stands. `right` is None while there is no answer."""
+    """Print the state of an exercise. `right` is None while there is no answer."""
     print(f"Exercise {number}:", {None: "no answer yet", True: "correct", False: "not yet"}[right])
 
 
@@ -514,8 +514,8 @@ check(1, check_1(aligned_probability))
 # ### 6.1 Gold paths
 #
 # Demonstrations are gold paths of train games. Recorded for 16 steps, most of them would end before the meal is
-# prepared, and a clone would hardly ever see an ending; so they are recorded to the end, whatever the clock says.
-# Look at how few fit.
+# prepared, and a clone would hardly ever see an ending. So they are recorded to the end, regardless of the step limit.
+# Look at how few fit within it.
 
 # %%
 DEMOS = size(400, 24)
@@ -539,12 +539,14 @@ print(
 # ### 6.2 Replays with steps left out
 #
 # A clone of whole scripts answers a skipped step by going back to the script, so a
-# shortcut that exploration finds costs a step instead of saving one. So each demonstration is also replayed with
-# random steps missing, in the spirit of noise injection (Laskey et al. 2017). (The invalid actions above are cupboards that the gold
-# path opens though they are open already. What a game does not list is read as history and not learnt.) Nothing is selected by success: needed
+# shortcut that exploration finds costs a step instead of saving one. Therefore each demonstration is also replayed with
+# random steps missing, in the spirit of noise injection (Laskey et al. 2017). Replays are not selected by success: needed
 # steps are left out as often as useless ones, and replays that fail are kept. One step is always kept, reading the
-# cookbook: a clone that has to guess what it says stops reading it. Which steps are worth skipping is for reinforcement
-# learning to find out.
+# cookbook: a clone that has to guess what the cookbook says stops reading it. Reinforcement learning has to find out which steps
+# are worth skipping.
+#
+# (The invalid actions counted above are the gold path opening cupboards that are already open. What the game
+# does not list is read as history and not learnt.)
 
 # %%
 from grue.games.omission import replay_with_omissions
@@ -559,7 +561,7 @@ replays = [
     for k in range(settings.replays)
 ]
 names = random.Random("names")
-# foods get other names in most episodes: who wants to win has to read the cookbook, not remember recipes
+# foods are renamed in most episodes: winning takes reading the cookbook, not remembering recipes
 shown = [renamed_episode(e, names) if names.random() < PRESET.sft.rename else e for e in demos + replays]
 tokenised = [tokenise(episode, policy) for episode in shown]
 lessons = samples(tokenised)
@@ -572,24 +574,24 @@ print(
 # %% [markdown]
 # ### 6.3 From an episode to tokens that carry loss
 #
-# The teacher knows nothing of tokens. `tokenise` writes its episode as the transcript of section 5.1 and notes, for every token of its actions, where
-# that token is decided. `samples` then cuts the transcript into what one training example is: a *sample*, one segment with its turns.
+# The teacher knows nothing of tokens. `tokenise` writes its episode as the transcript of section 5.1 and records, for every token of its actions,
+# where that token is decided. `samples` then cuts the transcript into training examples. A *sample* is one segment with its turns.
 #
 # A causal language model reads the tokens up to some position and predicts the **next** one. So the prediction of token $i$ is found at
-# position $i-1$, and one pass over a sample gives the predictions of all its tokens. In pre-training usually all of them carry loss. Here only those of
-# the teacher's tokens do; what the game says is read, but the policy never has to say it. (Other libraries do the same with a mask, or with the label
-# -100 at all other tokens.) Each row below is a position of one sample: the token read there, the one that comes next, its log-probability in the base, and whether it carries loss.
+# position $i-1$, and one pass over a sample gives the predictions of all its tokens. In pre-training, usually all of them carry loss. Here only
+# the teacher's tokens do: the policy reads what the game says, but never has to say it. (Other libraries do the same with a mask, or with the label
+# -100 at all other tokens.) Each row below is a position of one sample: the token read there, the next token, its log-probability under the base, and whether it carries loss.
 # (Log-probabilities are in *nats*, the unit of the natural logarithm: -0.69 nats is a probability of one half.)
 
 
 # %%
 def decisions(item) -> dict[int, int]:
-    """position -> the token to be predicted there, wherever the loss is."""
+    """position -> the token to predict there, for every position that carries loss."""
     return {branch.position: branch.children[branch.chosen] for turn in item.turns for branch in turn.branches}
 
 
 def next_log_probs(ids) -> torch.Tensor:
-    """(L, V): for each of L positions the log-probability of every token of the vocabulary as the next one."""
+    """(L, V): at each of L positions, the log-probability of every token of the vocabulary as the next one."""
     with torch.no_grad():
         return lm(torch.tensor([ids], device=lm.device)).logits[0].float().log_softmax(-1).cpu()
 
@@ -600,14 +602,14 @@ def piece(token: int) -> str:
     return text if len(text) <= 36 else text[:32] + "...'"
 
 
-# one demonstration whose actions were all valid, and the sample that it gives
+# one demonstration whose actions were all valid, and its sample
 lesson = next(episode for episode in tokenised if all(turn.valid for turn in episode.turns))
 (item,) = samples([lesson])
 ids, trained = lesson.segments[0].ids, decisions(item)
 assert all(ids[place + 1] == token for place, token in trained.items())
 written_by = ["game"] * len(ids)
 for turn in item.turns:
-    for number in range(len(encoder.action(turn.action))):  # a line end that has to follow is not decided
+    for number in range(len(encoder.action(turn.action))):  # a forced line end is not decided
         written_by[turn.state_position + 1 + number] = "teacher" if number < len(turn.branches) else "end"
 next_log_p = next_log_probs(ids)
 print(f"{'position':>8}  {'read here':<36} {'comes next':<36} {'written by':<10} {'log p':>6}  loss")
@@ -619,10 +621,10 @@ print(f"\nthis sample: {len(ids)} tokens, {len(item.turns)} turns, loss at {len(
 
 # %% [markdown]
 # Where the game repeats what was just read, the base is sure of every token. A mean over all tokens would hide the few that matter. With this
-# tokenizer most actions are one or two tokens; with an ordinary one they are more, and the rule is the same.
+# tokenizer most actions are one or two tokens; with an ordinary one they are longer, but the rule is the same.
 #
-# **Exercise 2.** Mark the trained positions. You are given who wrote each token of a transcript: `"game"`, `"teacher"`, or `"end"` for a line end
-# after an action that could not have gone on in another way. At which positions is the loss? The check asks for a small transcript, and for the one
+# **Exercise 2.** Find the trained positions. You are given who wrote each token of a transcript: `"game"`, `"teacher"`, or `"end"` for a line end
+# that was the only way to continue an action. Which positions carry loss? The check uses a small transcript, and the one
 # above.
 
 
@@ -640,9 +642,9 @@ def check_2(answer) -> bool | None:
 check(2, check_2(trained_positions))
 
 # %% [markdown]
-# **Exercise 3.** A forward pass over `ids` gives `logits_LV`: for each of $L$ positions a score for each of $V$ tokens, whose softmax is the
-# distribution of the **next** token. Write $\log p$ of the text `ids[first:]`, given `ids[:first]`. For the text of an action this is the
-# $\log p(a \mid s)$ of section 5.2, and without smoothing the SFT loss is minus its sum, divided by the number of trained tokens.
+# **Exercise 3.** A forward pass over `ids` gives `logits_LV`: at each of $L$ positions, a score for each of $V$ tokens. The softmax of these scores is the
+# distribution of the **next** token. Compute $\log p$ of the text `ids[first:]`, given `ids[:first]`. For the text of an action this is the
+# $\log p(a \mid s)$ of section 5.2. Without smoothing, the SFT loss is minus the sum of such terms, divided by the number of trained tokens.
 
 
 # %%
@@ -667,15 +669,15 @@ check(3, check_3(text_log_prob))
 # %% [markdown]
 # ### 6.4 A batch: nodes, children, turns
 #
-# `collate` makes tensors of samples. The capitals behind a name are its axes, here and in the library:
+# `collate` turns samples into tensors. The capitals at the end of a name are its axes, here and in the library:
 #
 # - **N**, the *nodes* of the batch: the places where something is decided and trained;
-# - **C**, the most *children* that a node of it has: what can be chosen there, tokens or whole actions. Shorter rows are padded with $-\infty$;
+# - **C**, the largest number of *children* of any node in the batch: what can be chosen there, tokens or whole actions. Shorter rows are padded with $-\infty$;
 # - **T**, the *turns*. `node_turn_N` says to which turn a node belongs, `chosen_N` which child was taken. Advantages, values and ratios have one
-#   number a turn.
+#   number per turn.
 #
-# Below are two turns of a demonstration as SFT reads them, then two turns of a game that the base has sampled (section 5.1) as PPO reads them,
-# with advantages that are made up.
+# Below are two turns of a demonstration as SFT reads them, then two turns of a game sampled by the base (section 5.1) as PPO reads them,
+# with made-up advantages.
 
 # %%
 from dataclasses import replace
@@ -684,7 +686,7 @@ from grue.rollout.pack import collate
 
 
 def two_turns(item, first: int):
-    """A sample with the turns `first` and `first + 1` alone. What comes after their decisions is cut off."""
+    """A sample with only the turns `first` and `first + 1`, cut off after their decisions."""
     turns = item.turns[first : first + 2]
     last = max([turn.state_position for turn in turns] + [b.position for turn in turns for b in turn.branches])
     part = slice(first, first + 2)
@@ -694,7 +696,7 @@ def two_turns(item, first: int):
 
 
 def most_decided(items):
-    """Two turns that follow each other: those with the most nodes, and with the longest actions among such."""
+    """The two consecutive turns with the most nodes; among equals, those with the longest actions."""
 
     def size(item):
         return sum(len(turn.branches) for turn in item.turns), item.size - len(item.ids)
@@ -707,7 +709,7 @@ def two_decimals(value: float) -> str:
 
 
 def display_batch(title: str, item) -> None:
-    """The batch of one sample, and what a pass of the model makes of it: the input of the losses below."""
+    """Print the batch of one sample and the model's output for it, which is the input of the losses below."""
     batch = collate([item])
     with torch.no_grad():
         reading = model(*batch.to(next(model.parameters()).device).inputs)
@@ -737,31 +739,31 @@ made_up = [np.array([0.5, -0.5] * len(episode.turns))[: len(episode.turns)] for 
 display_batch("PPO", most_decided(samples(looked_at, made_up, made_up)))
 
 # %% [markdown]
-# **SFT.** A node is a token of the teacher's action, so a turn has as many nodes as its action has decided tokens, and `node_turn_N` names it as
-# often. (The last of these tokens is not among the ids: it is predicted, but nothing is predicted from it.)
-# A row of `logits_NC` holds $\log p$, over the whole vocabulary, of each token with which a valid action could go on. "Together" is the
-# probability of all of them. Advantages are not used.
+# **SFT.** A node is a token of the teacher's action. A turn therefore has as many nodes as its action has decided tokens, and appears that many times
+# in `node_turn_N`. (The last of these tokens is not among the ids: it is predicted, but nothing is predicted from it.)
+# A row of `logits_NC` holds $\log p$, over the whole vocabulary, of each token with which a valid action could continue. "Together" is their
+# total probability. Advantages are not used.
 #
-# **PPO.** A node is a turn, because `aligned` decides once a turn, among whole actions. A turn at which only one action was likely enough has no
+# **PPO.** A node is a turn, because `aligned` decides once per turn, among whole actions. A turn with only one action that was likely enough has no
 # node; its ratio is always 1, and it gives no gradient. $C$ counts the actions that were weighed. A row of `logits_NC` holds the score of each of them:
-# $\log p(a \mid s)$, summed over its tokens as in exercise 3. The tokens of these actions stand behind the transcript as trees, so one pass reads them all, and
-# `ids_BL` is longer than the transcript. A softmax over the row gives the $\pi(a \mid s)$ of section 5.2. With `choose` nodes would be tokens
-# here too, and $\log \pi$ of a turn a sum over its nodes; that is why the PPO loss adds up nodes with `node_turn_N`.
+# $\log p(a \mid s)$, summed over its tokens as in exercise 3. The tokens of these actions follow the transcript as trees, so one pass reads them all, and
+# `ids_BL` is longer than the transcript. A softmax over the row gives the $\pi(a \mid s)$ of section 5.2. With `choose`, nodes would be tokens
+# here too, and $\log \pi$ of a turn a sum over its nodes. That is why the PPO loss sums over nodes with `node_turn_N`.
 
 # %% [markdown]
 # <a name="sft"></a>
 # ## 7 Supervised fine-tuning
 #
-# SFT makes the text of the teacher's action likely, over the whole vocabulary, so no tree of other actions has to be read. At
-# each node $n$ (a token of such an action, as in 6.4; $N$ is the set of them in a batch) the target puts $1-\epsilon$ on the teacher's token $c^*_n$ and spreads $\epsilon$ over
-# the tokens $C(n)$ with which a valid action could go on:
+# SFT makes the text of the teacher's action likely, over the whole vocabulary, so no tree of other actions has to be read. Let $N$ be the set
+# of nodes in a batch (a node is a token of such an action, as in 6.4). At each node $n$ the target puts $1-\epsilon$ on the teacher's token $c^*_n$ and spreads $\epsilon$ over
+# the tokens $C(n)$ with which a valid action could continue:
 #
 # $$L_\text{SFT} = -\frac{1}{|N|} \sum_n \Big[(1-\epsilon) \log p(c^*_n \mid n) + \frac{\epsilon}{|C(n)|} \sum_{c \in C(n)} \log p(c \mid n)\Big]$$
 #
 # Without $\epsilon$ (label smoothing; Szegedy et al. 2016) the clone of a deterministic teacher becomes certain of
-# everything, and a policy that is certain never tries anything from which it could learn. One pass over each episode
-# reads all of its turns at once. Each point of the curves below is another batch, measured before its step: one that holds mostly
-# replays reads worse, whatever has been learnt.
+# everything, and a policy that is certain never tries anything that it could learn from. One pass over each episode
+# reads all of its turns at once. Each point of the curves below is a different batch, measured before its step. A batch that holds
+# mostly replays looks worse, whatever has been learnt.
 
 # %%
 from grue.rollout.pack import minibatches
@@ -772,7 +774,7 @@ SMOOTHING, BATCH = PRESET.sft.smoothing, PRESET.sft.episodes_per_batch
 
 def sft_loss(reading, batch, nodes: int):
     """A micro-batch's share of the mean over the `nodes` (trained tokens) of the optimiser step."""
-    # N tokens; log p over the whole vocabulary of each of the C tokens with which a valid action could go on here
+    # N tokens; for each, log p (over the whole vocabulary) of the C tokens with which a valid action could continue
     log_probs_NC = reading.logits_NC
     padded_NC = log_probs_NC.isinf()
     chosen_N = log_probs_NC.gather(1, batch.chosen_N[:, None]).squeeze(1)
@@ -783,7 +785,7 @@ def sft_loss(reading, batch, nodes: int):
 
 
 def fine_tune(model, items, learning_rate: float = PRESET.sft.learning_rate, seed: str = "sft") -> list[dict]:
-    """One pass over `items`; the metrics of every optimiser step."""
+    """One pass over `items`; returns the metrics of every optimiser step."""
     learner = Learner(
         model,
         learning_rate=learning_rate,
@@ -807,7 +809,7 @@ base_results = {
 }
 log = fine_tune(model, lessons)
 sft_weights = learnt()
-actor.sync()  # the copy that plays takes over the trained weights
+actor.sync()  # copies the trained weights to the playing copy
 figure, (left, right) = plt.subplots(1, 2)
 left.plot([row["loss"] for row in log], color=BLUE, marker=".")
 left.set(xlabel="optimiser step", ylabel="loss (nats)", title="SFT loss")
@@ -821,11 +823,11 @@ plt.show()
 #
 # Four habits make the difference between a number and a result.
 #
-# 1. **Fixed games of a fold that nothing was learnt from or chosen on.** We choose on dev and open test once, at the end.
-# 2. **Greedy and sampled side by side.** They are two policies; training-time collection samples, evaluation is often greedy.
+# 1. **Fixed games from a fold on which nothing was learnt or chosen.** We choose on dev and open test once, at the end.
+# 2. **Greedy and sampled side by side.** They are two policies: collection in training samples, while evaluation is often greedy.
 # 3. **Intervals.** Every game is won or lost, so the standard error of a success rate $p$ over $n$ games is $\sqrt{p(1-p)/n}$. A few games
 #    say little: the cell below prints how little.
-# 4. **Pairs.** Two policies on the same games share the games' difficulty; the interval of the *paired* difference is narrower.
+# 4. **Pairs.** Two policies on the same games share the games' difficulty, so the interval of the *paired* difference is narrower.
 
 # %%
 from grue.evaluate.stats import paired_wins, smallest_detectable_difference
@@ -839,7 +841,7 @@ gold_dev = [play(game, task, gold) for task in dev_tasks]
 
 
 def difference(a, b) -> str:
-    """a - b in points, with the interval over the same games."""
+    """a - b in percentage points, with the paired interval over the same games."""
     both = [(x.won, y.won) for x, y in zip(a, b, strict=True) if Outcome.FAILED not in (x.outcome, y.outcome)]
     found = paired_wins(*zip(*both, strict=True))
     return f"{100 * found.value:+.1f} points [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
@@ -863,15 +865,15 @@ for games_played in (20, 100, 1000):
 
 # %% [markdown]
 # **The clone wins fewer games than the base.** The base has read the same teacher, so SFT has little of the teacher's play left to teach. What it
-# adds are the replays with steps left out: from them the clone learns to skip steps and to go on from where it is. It also skips what is needed,
+# adds are the replays with steps left out. From them the clone learns to skip steps and to go on from where it is. It also skips needed steps,
 # which costs games now. (How many is not measured here; a run without replays would show it.) This loss is accepted because PPO learns only
 # from what its policy tries: SFT is meant to make it explore.
 #
 # **Why not PPO straight from the base?** That has not been measured: in the runs on file PPO begins with a clone. What was compared, with an
-# earlier base and one seed for each, is SFT on whole scripts with SFT on such replays. The clones won about as many games, greedy, but PPO
-# gained much more from the one that had seen replays; other settings differed a little too
-# ([the table](../docs/experiments.md#2026-11-20--can-ppo-find-the-shortcuts-that-gold-does-not-take)). You can try it: put `base_weights` in the place of
-# `sft_weights` in the cell of section 10.3.
+# earlier base and one seed each, is SFT on whole scripts with SFT on such replays. With greedy actions, the two clones won about as many games,
+# but PPO gained much more from the one that had seen replays; other settings differed a little too
+# ([the table](../docs/experiments.md#2026-11-20--can-ppo-find-the-shortcuts-that-gold-does-not-take)). You can try it: replace
+# `sft_weights` with `base_weights` in the cell of section 10.3.
 
 # %% [markdown]
 # <a name="critic"></a>
@@ -880,15 +882,15 @@ for games_played in (20, 100, 1000):
 # ### 9.1 A critic that reads what the policy reads
 #
 # The actor of actor-critic is the policy: the model with its tree of actions (`Actor` above is only its playing copy). The critic
-# $V_\phi(s_t)$ says what the rest of the game is worth. It is a
+# $V_\phi(s_t)$ estimates what the rest of the game is worth. It is a
 # small head on the features of the **last token before the action**: the vector that the model's last layer gives there
-# (libraries call it the hidden state). The actor computes it anyway, so the critic costs no pass of its own. Two choices matter. It
-# reads the features before the action, not those behind it. And its gradient stops at the head: value learning through a shared
+# (libraries call it the hidden state). The actor computes it anyway, so the critic needs no pass of its own. Two choices matter.
+# The critic reads the features before the action, not those after it. And its gradient stops at the head: value learning through a shared
 # trunk (the layers of the language model below the head) disturbs a policy that is nearly deterministic.
 #
 # $$L_V = \frac{1}{T} \sum_t \big(V_\phi(\mathrm{sg}(x_t)) - \hat R_t\big)^2$$
 #
-# with $x_t$ these features, $\mathrm{sg}$ "no gradient flows through", and $\hat R_t$ the return that section 10.1 estimates.
+# Here $x_t$ are these features, $\mathrm{sg}$ means "no gradient flows through", and $\hat R_t$ is the return that section 10.1 estimates.
 
 # %%
 print(model.value_head)
@@ -898,25 +900,25 @@ print(f"critic: {weights:,} parameters; its first answer is 0 for every state")
 # %% [markdown]
 # ### 9.2 A baseline that knows more: name it
 #
-# One game is short, another long. The transcript tells which one it is only bit by bit, and every hint looks
-# like good or bad luck with an action. A baseline may depend on anything but the action without biasing the policy
-# gradient (up to the bootstrapping of the next section). So in training the critic is corrected by a second small network,
+# Some games are short, others long. The transcript reveals only bit by bit which kind it is, and every hint looks
+# like an action's good or bad luck. A baseline may depend on anything but the action without biasing the policy
+# gradient (up to the bootstrapping of the next section). So in training a second small network corrects the critic:
 #
-# $$b_t = V_\phi(s_t) + f_\psi\big(V_\phi(s_t),\ t,\ \text{score},\ \text{game},\ d_t\big),$$
+# $$b_t = V_\phi(s_t) + f_\psi\big(V_\phi(s_t),\ t,\ \text{score},\ \text{game},\ d_t\big)$$
 #
-# which is told how long the teacher needed, how earlier plays of this game went, and $d_t$: **how many steps a shortest win
+# It is told how long the teacher needed, how earlier plays of this game went, and $d_t$: **how many steps a shortest win
 # still takes from the true game state**. That is asymmetric actor-critic (Pinto et al. 2018).
 #
 # **This is privileged knowledge, and a claim that uses it has to say so.** $d_t$ comes from a planner that sees the whole
 # game. It is used on train games only, no state is labelled with an action, and the policy never sees it, neither in
-# training nor in play. But it needs a simulator that can be asked; `ppo.hidden_state=false`, as the
-# library's setting for it is called, goes without ([measured](../docs/experiments.md#2026-11-21--ppo-from-that-clone) with one seed, and with another
-# $\lambda$ as well). Here is what the baseline is told while the teacher plays:
+# training nor in play. But it needs a simulator that can be queried. The library's setting `ppo.hidden_state=false` goes
+# without it ([measured](../docs/experiments.md#2026-11-21--ppo-from-that-clone) with one seed, where $\lambda$ differed as
+# well). Here is what the baseline is told while the teacher plays:
 
 # %%
 from grue.games.told import Told
 
-knows: dict = {}  # what a game has told of its true state: read once for each task
+knows: dict = {}  # what games have told about their true state: asked once per task
 told_play = play(Told(game, knows), train_tasks[0], gold, record_limit=50)
 print("step  left  to go  spare  action")
 for number, turn in enumerate(told_play.turns):
@@ -924,9 +926,10 @@ for number, turn in enumerate(told_play.turns):
     print(f"{number + 1:>4}  {left:>4}  {to_go!s:>5}  {'' if to_go is None else left - to_go:>5}  {turn.action}")
 
 # %% [markdown]
-# Each row shows what is known *before* its action. A step towards the win lowers "to go" by one and keeps what there is to spare; any
-# other costs one, or two if it has to be undone (a door closed, a thing put away). Once that is below 0 the game cannot be won in time. The baseline sees it at once; the critic has to guess it from the text. Look at the
-# row of `read cookbook`: to a planner that knows the recipe even reading is wasted. So $d_t$ is no label of what is right, and
+# Each row shows what is known *before* its action. A step towards the win lowers "to go" by one and leaves "spare" unchanged. Any
+# other step costs one spare step, or two if it has to be undone (a door closed, a thing put away). Once "spare" is below 0, the game cannot be won in
+# time. The baseline sees this at once; the critic has to guess it from the text. Look at the
+# row of `read cookbook`: to a planner that knows the recipe, even reading is wasted. So $d_t$ does not label what is right, and
 # the correction is learnt on top of $V_\phi$, which can rise when something worth knowing has been read.
 
 # %% [markdown]
@@ -935,19 +938,19 @@ for number, turn in enumerate(told_play.turns):
 #
 # ### 10.1 Credit per turn
 #
-# Rewards, values and advantages live on turns, not on tokens: an action is one decision, however many tokens spell
+# Rewards, values and advantages belong to turns, not to tokens: an action is one decision, however many tokens spell
 # it. With discount $\gamma$ and $\lambda$ per turn,
 #
 # $$\delta_t = r_t + \gamma V(s_{t+1}) - V(s_t), \qquad \hat A_t = \delta_t + \gamma\lambda \hat A_{t+1}, \qquad \hat R_t = \hat A_t + V(s_t)$$
 #
-# with $V = 0$ after the last turn, and $b$ of section 9.2 in the place of $V$ when the policy learns. The step limit is part of
-# the task and stands in the prompt, so running into it is an end like any other. The game pays for partial progress, and a
+# where $V = 0$ after the last turn, and $b$ of section 9.2 replaces $V$ when the policy learns. The step limit is part of
+# the task and stands in the prompt, so reaching it is an end like any other. The game pays for partial progress, and a
 # policy can live well on that without ever finishing, so the winning turn gets a bonus on top.
 #
-# **Which discount?** A wrong cut costs what is still to come, and early in training that is little. With a strong discount a
-# cook who will not be done in time anyway gains by trying whatever device is at hand, and more games are lost. A weak one
-# takes that away, but then a wasted step costs little too; the baseline that knows the steps to a win gives that signal
-# back. And since it shows at once what a step has changed, there is little to gain from looking far ahead, so $\lambda$ may be
+# **Which discount?** A wrong cut costs what is still to come, and early in training that is little. With a strong discount, a
+# cook who cannot finish in time anyway gains by trying whatever device is at hand, and more games are lost. A weak discount
+# removes this incentive, but then a wasted step costs little too. The baseline that knows the steps to a win restores that
+# signal. And since it shows at once what a step has changed, there is little to gain from looking far ahead, so $\lambda$ may be
 # small. The runs behind this are [on file](../docs/experiments.md#2026-11-21--ppo-from-that-clone).
 
 # %%
@@ -956,7 +959,7 @@ for gamma in (PRESET.ppo.gamma, 0.93, 1.0):
     print(f"gamma {gamma:.2f}: a win at step {LIMIT} is worth {gamma ** (LIMIT - 1):.2f} of one at step 1")
 
 # %% [markdown]
-# **Exercise 4.** Write it. `values` has one entry per turn.
+# **Exercise 4.** Write the advantages $\hat A_t$. `values` has one entry per turn.
 
 
 # %%
@@ -981,13 +984,13 @@ check(4, check_4(my_gae))
 # Two famous ways to get it wrong, both found in real notebooks: never setting $V(s_{t+1})$ (then
 # $\delta_t = r_t - V(s_t)$, and every step without reward looks like a mistake), and not resetting the running sum between
 # episodes (then luck leaks into the game before). The figure shows what they do to one game of the teacher. Its values are made up:
-# our critic still says 0.
+# our critic still returns 0.
 
 # %%
 rewards = np.array([turn.reward for turn in told_play.turns])
 values, gamma, lam = np.linspace(0.5, 0.2, len(rewards)), PRESET.ppo.gamma, PRESET.ppo.lam  # a critic that loses hope
 right_way, _ = turn_gae(rewards, values, 0.0, gamma, lam)
-wrong_way, running = np.zeros_like(right_way), 0.8  # 0.8 has leaked in from the episode behind it
+wrong_way, running = np.zeros_like(right_way), 0.8  # 0.8 has leaked in from the next episode
 for t in reversed(range(len(rewards))):
     running = rewards[t] - values[t] + gamma * lam * running
     wrong_way[t] = running
@@ -1008,17 +1011,17 @@ plt.show()
 #
 # $$L_\text{clip} = -\frac{1}{T} \sum_t \min\big(\rho_t \hat A_t,\ \mathrm{clip}(\rho_t, 1-\varepsilon, 1+\varepsilon)\, \hat A_t\big)$$
 #
-# A good action is made likelier until its probability has grown by the factor $1+\varepsilon$, then it has no more
-# gradient; a bad one is made less likely down to the factor $1-\varepsilon$. Where the policy has gone the wrong way,
+# A good action becomes likelier until its probability has grown by the factor $1+\varepsilon$; then its gradient is
+# zero. A bad action becomes less likely down to the factor $1-\varepsilon$. Where the policy has moved in the wrong direction,
 # the gradient always flows.
 #
-# **Exercise 5.** Write it: one number for each of $T$ turns, without the mean. The loop below trains with your function once it is correct, and with
-# the library's until then.
+# **Exercise 5.** Write this surrogate: one number for each of $T$ turns, without the mean. The loop below trains with your function once it is
+# correct, and with the library's until then.
 
 
 # %%
 def my_surrogate(log_probs_T, old_T, advantages_T, clip: float = 0.2):
-    return None  # your code: a loss, so what is good is negative
+    return None  # your code: a loss, so lower is better
 
 
 # %%
@@ -1076,19 +1079,19 @@ plt.show()
 # %% [markdown]
 # ### 10.3 Entropy, KL, and one iteration
 #
-# The loss adds an entropy bonus, $-c_H \bar H$, which keeps the policy exploring; $H$ is exact, over all actions that were weighed. A
+# The loss adds an entropy bonus, $-c_H \bar H$, which keeps the policy exploring. $H$ is exact, over all actions that were weighed. A
 # KL penalty to the **reference** policy (the clone, not the policy of the last iteration) can hold the agent near its
-# teacher; ours has no reason to stay there, so its weight is 0 and we only watch how far the policy moves per iteration,
+# teacher. Ours has no reason to stay there, so its weight is 0, and we only monitor how far the policy moves per iteration,
 # $\mathrm{KL}(\pi_\text{old}\,\|\,\pi_\theta)$. One iteration:
 #
-# 1. play games with the current policy (sampled), remember log-probabilities and values;
-# 2. credit per turn against the baseline, scaled to mean 0 and deviation 1 over the iteration;
-# 3. one pass of minibatch steps on the clipped loss, since fresh games are cheap here;
+# 1. play games with the current policy (sampled), and store log-probabilities and values;
+# 2. assign credit per turn against the baseline, scaled to mean 0 and standard deviation 1 over the iteration;
+# 3. make one pass of minibatch steps on the clipped loss, since fresh games are cheap here;
 # 4. fit critic and baseline on the turns of the last iterations.
 #
-# In the first iterations (`warmup`) only 1, 2 and 4 happen: the advantages of a critic that has learnt nothing are noise.
+# In the first iterations (`warmup`) only 1, 2 and 4 happen: the advantages of an untrained critic are noise.
 #
-# Dropout is off in the update: with it the ratio would not begin at 1. `gap` below checks exactly that: the mean
+# Dropout is off in the update; with it the ratio would not begin at 1. `gap` below checks exactly that: it is the mean absolute
 # difference between the log-probabilities of play and of training before the first step of an iteration.
 
 # %%
@@ -1106,12 +1109,12 @@ from grue.train.ppo_update import explained_variance
 CFG = PRESET.ppo.model_copy(
     update={"episodes_per_iteration": size(96, 8), "minibatches": size(PRESET.ppo.minibatches, 2)}
 )
-DEMO_STEPS = {demo.task.seed: demo.steps for demo in demos}  # what the baseline is told of a train game
+DEMO_STEPS = {demo.task.seed: demo.steps for demo in demos}  # what the baseline is told about a train game
 
 
 def ppo_loss(reading, batch, turns: int, seen: list):
     """A micro-batch's share of the loss over the `turns` of the optimiser step; `seen` collects features for the critic."""
-    # N turns with a choice among at most C whole actions: a softmax over their scores, so log pi
+    # N turns with a choice among at most C whole actions: a log-softmax over their scores gives log pi
     log_probs_NC = branch_log_probs(reading.logits_NC, 1.0)
     chosen_N = log_probs_NC.gather(1, batch.chosen_N[:, None]).squeeze(1)
     zeros_T = torch.zeros(len(batch.turn_row_T), device=chosen_N.device)
@@ -1129,9 +1132,9 @@ def ppo_loss(reading, batch, turns: int, seen: list):
 
 
 def train_ppo(model, actor, policy, seats, pool, iterations: int, name: str, watch=None) -> list[dict]:
-    """PPO from where `model` stands, on games of `pool`; one row of metrics for each iteration.
+    """PPO from the current weights of `model`, on games of `pool`; returns one row of metrics per iteration.
 
-    `seats(iteration)` are the games to play in it, `watch(iteration)` is called now and then.
+    `seats(iteration)` returns the games to play on; `watch(iteration)` is called every few iterations.
     """
     learner = Learner(
         model,
@@ -1186,7 +1189,7 @@ def train_ppo(model, actor, policy, seats, pool, iterations: int, name: str, wat
 
 
 def train_seats(iteration: int):
-    """The games, telling the baseline of their true state, with foods renamed in most episodes."""
+    """The games, which tell the baseline their true state. Foods are renamed in most episodes."""
     return training_games(games, CFG.rename, f"ppo/{iteration}/names", knows)
 
 
@@ -1194,12 +1197,12 @@ ITERATIONS = size(40, 3)
 curve: list[tuple[int, float, float, float]] = []
 best: dict = {"won": -1.0}
 curve_tasks = dev_tasks[::2]  # these choose the weights
-# and these say how good they are: the best of many looks better than it is on what chose it
+# and these measure them: the best of many looks better than it is on the games that chose it
 UNCHOSEN = slice(1, None, 2)
 
 
 def watch(iteration: int) -> None:
-    """Greedy on dev games; the weights that did best are kept, and so the clone itself is a candidate."""
+    """Play dev games greedily and keep the best weights. The clone itself is a candidate, at iteration 0."""
     results = evaluate(policy, games, curve_tasks, Decoding(greedy=True), columns=COLUMNS)
     curve.append((iteration, *rate(results)))
     if curve[-1][1] > best["won"]:
@@ -1216,17 +1219,17 @@ for what in ("gap", "kl", "critic explains", "baseline explains"):
     print(f"{what:<18} {np.mean([row[what] for row in recent]):7.4f}   mean of the last {len(recent)} iterations")
 
 # %% [markdown]
-# `gap` (nats per turn) should be near 0: what is trained is what was played, up to the number format in which the actor
-# plays. The last two lines are shares of the variance of returns, 1 for a perfect baseline, below 0 for one that is worse than a
-# constant: their difference is what knowing the game and its true state adds to the transcript.
+# `gap` (nats per turn) should be near 0: training reads what was played, up to the number format in which the actor
+# plays. The last two lines are explained shares of the variance of returns: 1 for a perfect baseline, below 0 for one that is worse than a
+# constant. Their difference is what knowing the game and its true state adds to the transcript.
 
 # %% [markdown]
 # <a name="improved"></a>
 # ## 11 The improved agent
 #
 # The left figure holds the two curves that first attempts confuse: success while *collecting* (sampled, train games,
-# every iteration) and success in *evaluation* (greedy, dev games, with its interval). The right one shows how much is
-# still tried (entropy), what a game costs in steps, and how many games are lost by a wrong cut or cook while trying.
+# every iteration) and success in *evaluation* (greedy, dev games, with its interval). The right figure shows how much
+# the policy still explores (entropy), how many steps a game takes, and how many games are lost by a wrong cut or cook during exploration.
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6))
@@ -1287,15 +1290,15 @@ print("on the others, PPO less the teacher: ", difference(ppo_results["greedy"][
 
 # %% [markdown]
 # **Which of the two numbers is the agent's?** In the run on file the greedy policy wins 85 % of the games that chose its weights and 71 % of the
-# others. Report the second. Part of the distance is *selection bias*: five evaluations competed on the first games, and the best of several noisy
-# numbers is too high on average. Part is that the games differ, and that 100 of them say little: the two intervals just overlap. How much is which
-# this run cannot tell. Two rows help a little. The teacher, for whom nothing was chosen, wins 32 and 39 %, so the first games are not easier for
-# everybody. And the evaluations rise from 18 to 85 % in order, so the last weights would have been taken without any competition too: selection is
-# unlikely to be all of it.
+# others. Report the second. Part of the difference is *selection bias*: five evaluations competed on the first games, and the best of several noisy
+# numbers is too high on average. Another part is that the games differ, and that 100 of them say little: the two intervals just overlap. This run
+# cannot separate the two. Two observations help a little. The teacher, for whom nothing was chosen, wins 32 and 39 %, so the first games
+# are not easier for everybody. And the evaluations rise from 18 to 85 % in order, so the last weights would have been taken without any competition
+# too: selection is unlikely to be all of it.
 
 # %% [markdown]
-# What has it learnt? Compare its first actions with the teacher's, and see what it weighs at each turn, with the
-# critic's value (with the bonus a win returns up to 2, less what the discount takes).
+# What has it learnt? Compare its first actions with the teacher's, and see what it weighs at each turn, along with the
+# critic's value (with the bonus, a win returns up to 2, less the discount).
 
 # %%
 episode = next((e for e in ppo_results["greedy"] if e.won), ppo_results["greedy"][0])
@@ -1307,7 +1310,7 @@ print(episode.outcome)
 
 
 def habits(episodes, verbs) -> list[float]:
-    """Uses per game of actions that begin like this."""
+    """Uses per game of actions that begin with each of `verbs`."""
     return [float(np.mean([sum(t.action.startswith(verb) for t in e.turns) for e in episodes])) for verb in verbs]
 
 
@@ -1337,14 +1340,14 @@ plt.show()
 # <a name="retrieval"></a>
 # ## 12 RL with retrieval
 #
-# A transcript ends with its game, and what was found out is lost. Here the agent gets a **memory**: of each earlier
-# episode a note is kept (its actions in order, a `+` behind those that scored, and how it ended). When a game begins,
-# BM25 (Robertson and Zaragoza 2009) finds the note whose game began most alike, and it is written under the task, at
-# the head of the transcript. Nothing else changes: ids are still only appended, the same policy, the same loss.
+# A transcript ends with its game, and what was found out is lost. Here the agent gets a **memory**, which keeps a note of each
+# earlier episode: its actions in order, a `+` after those that scored, and how it ended. When a game begins,
+# BM25 (Robertson and Zaragoza 2009) finds the note whose game began most alike. The note is written under the task, at
+# the head of the transcript. Nothing else changes: ids are still only appended, and policy and loss are the same.
 #
 # **The question**, made testable: the agent comes to a kitchen for the second time. Does a note about its first visit
 # help? The control is a second model that gets the same lessons, the same number of PPO iterations on the same games
-# and the same second attempt, but no notes. A third row is a placebo: notes about *other* games only.
+# and the same second attempt, but no notes. A third condition is a placebo: notes about *other* games only.
 
 # %%
 from collections import Counter
@@ -1367,8 +1370,8 @@ print(
 )
 
 # %% [markdown]
-# **Exercise 6.** BM25 weighs a word by how rare it is. Notes are found by how their games begin: with $N$ notes of which $n$ are of games
-# whose first text holds the word, its weight is $\ln\big(1 + \frac{N - n + 0.5}{n + 0.5}\big)$. Why does the word "kitchen" hardly
+# **Exercise 6.** BM25 weighs a word by how rare it is. Notes are found by how their games begin. If $n$ of $N$ notes are about games
+# whose first text contains the word, its weight is $\ln\big(1 + \frac{N - n + 0.5}{n + 0.5}\big)$. Why does the word "kitchen" hardly
 # count here? Write the weight, and try it on the two words that are counted above.
 
 
@@ -1386,9 +1389,9 @@ def check_6(answer) -> bool | None:
 check(6, check_6(word_weight))
 
 # %% [markdown]
-# **Lessons.** The agent is its own teacher: each game of the pool is played a few more times, and the wins are what
-# both models are fine-tuned on, one with the note of the first visit in front, one without, so that a note is nothing new
-# when play begins. Then both go on with PPO, each in its own world.
+# **Lessons.** The agent is its own teacher. Each game of the pool is played a few more times, and both models are fine-tuned
+# on the wins: one with the note of the first visit in front, one without. So notes are nothing new
+# when play begins. Then both continue with PPO, one with notes and one without.
 
 # %%
 again = [collect(policy, games, POOL, Decoding(), seed=f"again/{k}", columns=COLUMNS) for k in range(size(3, 2))]
@@ -1396,7 +1399,7 @@ wins = [episode for plays in again for episode in plays if episode.won]
 print(f"{len(wins)} wins in {len(again)} more plays of {len(POOL)} games")
 
 RETRIEVAL_ITERATIONS = size(10, 2)
-plain = [Told(seat, knows) for seat in games]  # both arms learn against the baseline of section 9.2, with true names
+plain = [Told(seat, knows) for seat in games]  # both arms use the baseline of section 9.2, with true food names
 arms = {}
 for label, seats, episodes in (
     ("control", plain, wins),
@@ -1453,15 +1456,15 @@ print(
 
 # %% [markdown]
 # Read the two differences together. Against the control, the whole package counts: notes, and a model trained with
-# them. Against the placebo, only *what the note says* counts, with the same weights. An interval that holds 0 says
+# them. Against the placebo, only *what the note says* counts, with the same weights. An interval that contains 0 says
 # that this number of games cannot tell. That is how it ended in the run on file: no help that could be seen. Only about
 # half of the searches find the very game, since many games begin with the same words, and a policy that reads the room and the
-# cookbook again needs no note. Do not read the third difference as what PPO does: both arms begin anew with a high learning rate and
+# cookbook again needs no note. Do not read the third difference as the effect of PPO: both arms begin anew with a high learning rate and
 # an untrained critic, learn from few games under their true names, and keep the last weights, not the best.
 #
 # Note what this does **not** claim. The first visit is a visit to a game of the dev fold: it is play, not training,
 # and no weight has seen it, but it is an extra attempt. Comparing a second attempt with notes to a first attempt
-# without would be unfair; that is why the control exists. And notes are text from a game, as untrusted as all of it:
+# without would be unfair; that is why the control exists. And notes are text from a game, as untrusted as all such text:
 # the policy can only take valid actions, whatever a note says.
 
 # %% [markdown]
@@ -1470,10 +1473,10 @@ print(
 #
 # ### 13.1 Why does a policy do worse in evaluation than in collection?
 #
-# The two curves of section 11 part for several reasons at once: one samples and the other is greedy, they play other games,
-# and one is the mean of many policies. Other pipelines add defects of their own. Here are some suspects, each alone, on the agent
-# that we have just trained, on the dev games that did not choose its weights. The first two are about what is measured, the next three about prompts, the last about what may be written.
-# Positive numbers: what it costs.
+# The two curves of section 11 differ for several reasons at once: one samples and the other is greedy, they play different games,
+# and one is the mean of many policies. Other pipelines add defects of their own. Here we test some suspects, each alone, on the agent
+# that we have just trained and on the dev games that did not choose its weights. The first two concern what is measured, the next three the
+# prompts, and the last what may be written. Positive numbers are costs.
 
 # %%
 from grue.experiments.eval_gap.defects import ExtraStep
@@ -1487,7 +1490,7 @@ train_again = evaluate(
 
 
 def prompted(style: Style, answer=None):
-    """Dev games played with prompts that are built anew at every step."""
+    """Dev games played with prompts that are rebuilt at every step."""
     return play_prompts(
         policy, games, GAP_TASKS, style, answer or choosing(policy, Decoding(greedy=True)), columns=COLUMNS
     )
@@ -1516,36 +1519,38 @@ print(
 
 # %% [markdown]
 # **How to read it**, in the numbers of the run on file. The agent wins 71 %. Sampling costs 3 points and tokenising again 0; both intervals
-# hold 0. One step more gains 8 points (-14 to -3 in costs): the agent is no better, the game is longer. A window of 6 steps costs 37 points: what was
+# contain 0. One step more gains 8 points (-14 to -3 in costs): the agent is no better, the game is longer. A window of 6 steps costs 37 points: what was
 # read earlier, such as the recipe, is no longer in the prompt. Losing the task line as well makes that 39, a small step beside the width of the
-# intervals. Free writing costs most, 53 points: PPO has trained how valid actions compare with each other, and nothing in its loss keeps their texts likely over the whole
-# vocabulary. The last two lines, 80 % on train games and 71 % on dev games, have intervals that overlap, and other games: they do not show a gap, and do not
-# exclude one. So in this run it is changed prompts and changed freedom that do the damage, not greedy against sampled.
+# intervals. Free writing costs most, 53 points: PPO has trained how valid actions compare with each other, and nothing in its loss keeps their texts
+# likely over the whole vocabulary. The last two lines, 80 % on train games and 71 % on dev games, have overlapping intervals and come from different
+# games: they do not show a gap, and do not exclude one. So in this run the damage comes from changed prompts and from free writing, not from
+# greedy versus sampled play.
 
 # %% [markdown]
 # ### 13.2 The whole list
 #
-# The table above is one agent of one seed, and an interval that holds 0 says that this number of games cannot tell. The whole
-# list, with suspects that need trainings of their own (demonstrations cut at the limit, GAE without bootstrap, dropout in
-# the update, KL to the wrong policy, choosing the checkpoint on test), is one command. It examines a policy that chooses token
+# The table above is one agent of one seed, and an interval that contains 0 says that this number of games cannot tell. One command
+# runs the whole list, including suspects that need training runs of their own (demonstrations cut at the limit, GAE without bootstrap, dropout in
+# the update, KL to the wrong policy, choosing the checkpoint on test). It examines a policy that chooses token
 # by token, since the pipelines with these defects do. [eval-gap](../docs/eval-gap.md) says what each contrast is and how it is
 # measured.
 #
 # ```sh
 # for seed in 0 1 2; do grue run policy.kind=choose threads=1 --seed $seed --out runs/c$seed; done
-# grue experiment eval-gap runs/c0 runs/c1 runs/c2 games=500 --no-training   # one run alone: also short trainings, without the option
+# grue experiment eval-gap runs/c0 runs/c1 runs/c2 games=500 --no-training   # with one run and without the option: short trainings too
 # ```
 #
-# Measured so on three trainings and 500 dev games, the answer is: in a repaired pipeline the policy is *not* worse in evaluation. Sampled
-# train games were won 61 %, greedy dev games 69 %, some of which had chosen the weights, and test games 66 %. All prompt and sampling defects at once left 25 %. Alone, the costliest were
+# Measured this way on three trainings and 500 dev games, the answer is: in a repaired pipeline the policy is *not* worse in evaluation. It won
+# 61 % of sampled train games, 69 % of dev games played greedily, some of which had chosen the weights, and 66 % of test games. All prompt and sampling
+# defects at once left 25 %. Alone, the costliest were
 # free writing by a policy that had learnt to choose (34 points; 28, 44 and 30 by seed), prompts that lose their right end (23), a window of
-# 11 steps (7; ours above has 6) and sampling (4). New games and re-tokenising cost nothing that could be seen, and 20 games of a policy that
-# wins 66 % are off by up to 20 points either way. The whole table, with intervals, is in [eval-gap](../docs/eval-gap.md).
+# 11 steps (7; ours above has 6) and sampling (4). New games and re-tokenising cost nothing that could be seen. With only 20 games, the
+# measured rate of a policy that wins 66 % is off by up to 20 points either way. The whole table, with intervals, is in [eval-gap](../docs/eval-gap.md).
 
 # %% [markdown]
 # ### 13.3 The last word: the test fold
 #
-# All choices above were made on dev games. Now, once, games of the test fold.
+# All choices above were made on dev games. Now we play games of the test fold, once.
 
 # %%
 test_tasks = spread("test", size(300, 12))
@@ -1573,42 +1578,42 @@ print(
 # ### 13.4 What to take home
 #
 # - **The teacher's steps, not its knowledge, are the limit.** Cloning copies the waste; play removes it.
-# - **Weigh what is meant.** A constraint that is applied token by token can turn a good intention into a wrong action.
-# - **Exploration has to make sense.** A little probability everywhere is not enough: what follows a shortcut has to work too, which
-#   is what the replays with left-out steps are for ([the comparison](../docs/experiments.md#2026-11-20--can-ppo-find-the-shortcuts-that-gold-does-not-take)).
-# - **A baseline may know what the policy must not**, as long as it is said and the policy is measured without it.
+# - **Weigh what is meant.** A constraint applied token by token can turn a good intention into a wrong action.
+# - **Exploration has to make sense.** A little probability everywhere is not enough: what follows a shortcut has to work too. The
+#   replays with left-out steps are there for this ([the comparison](../docs/experiments.md#2026-11-20--can-ppo-find-the-shortcuts-that-gold-does-not-take)).
+# - **A baseline may know what the policy must not**, as long as you say so and measure the policy without it.
 # - **Credit per turn.** Tokens are spelling.
 # - **Look at tokens and at gaps.** Most bugs of such systems are visible in the coloured transcript, or in a `gap` that is not 0.
 # - **One training run is one draw.** All intervals here are over games. Another seed gives another agent; for a claim, train several.
 #
-# The library's own run of this method (`grue run`, with more games, iterations and three folds side by side) is in the
+# The library's own run of this method (`grue run`, with more games and iterations, and three folds side by side) is in the
 # [README](../README.md).
 
 # %% [markdown]
 # <a name="limitations"></a>
 # ## 14 Limitations and societal impact
 #
-# **Limits of the evidence.** One game family, written by one generator, with templates that a small model can learn
-# by heart; recipes are kept apart between folds, templates are not. The base has seen train recipes of this very
-# family, which no general model has. In training the baseline asks a simulator for the true game state, which a conversation
-# with a person does not have. One seed. The valid actions are given: a policy that must write its own has a
+# **Limits of the evidence.** There is one game family, written by one generator, with templates that a small model can learn
+# by heart. Recipes are kept apart between folds; templates are not. The base has seen train recipes of this very
+# family, which no general model has. In training the baseline asks a simulator for the true game state, and a conversation
+# with a person offers none. There is one seed. The valid actions are given: a policy that must write its own has a
 # harder task. Nothing here shows that what is learnt transfers to people or to open text.
 #
 # **What could go wrong beyond games.** The same loop trains agents that act on people through language, where a score
-# is easily mistaken for a purpose: an agent that maximises sales or engagement learns whatever wording does, and PPO
-# improves *beyond* its human teacher in directions that nobody demonstrated. Rewards should be audited as code is;
-# policies compared with their demonstrations where it matters (as in the figure of section 11); actions limited to a
-# list that people wrote, which this policy never leaves; and retrieved text treated as untrusted. Language models bring the
+# is easily mistaken for a purpose. An agent that maximises sales or engagement learns whatever wording achieves it, and PPO
+# improves *beyond* its human teacher in directions that nobody demonstrated. Audit rewards as you audit code.
+# Compare policies with their demonstrations where it matters (as in the figure of section 11). Limit actions to a
+# list that people wrote, which this policy never leaves. Treat retrieved text as untrusted. Language models bring the
 # biases of their data into every game. Cost counts too: the run above fits a laptop.
 #
-# **How to address it.** Several seeds and other families; rewording of observations and actions; a held-out
-# generator; red-teaming of the reward before training; logs of whole episodes, which the library keeps.
+# **How to address it.** Use several seeds and other families; reword observations and actions; hold out a
+# generator; red-team the reward before training; keep logs of whole episodes, as the library does.
 
 # %% [markdown]
 # <a name="lora"></a>
 # ## 15 Quantization and LoRA
 #
-# To train a model takes a multiple of the memory of its weights: gradients and the two moments of Adam come on top, in 32
+# Training takes several times the memory of its weights: gradients and the two moments of Adam come on top, in 32
 # bits. Two ideas bring large models to a small GPU; the table below says how much they save. The runs above used neither: our
 # base is so small that all of it was trained.
 #
@@ -1616,14 +1621,14 @@ print(
 # $W + \frac{\alpha}{r} B A$ with $B \in \mathbb{R}^{m \times r}$ and $A \in \mathbb{R}^{r \times n}$. $B$ starts at
 # zero, so nothing changes at first. Gradients and moments are needed for $r(m+n)$ numbers instead of $mn$.
 #
-# **Quantization** (QLoRA; Dettmers et al. 2023) stores the frozen weights in 4 bits: blocks of 64 share one scale,
+# **Quantization** (QLoRA; Dettmers et al. 2023) stores the frozen weights in 4 bits. Each block of 64 weights shares one scale,
 # and each weight becomes one of 16 levels that fit a normal distribution (NF4). Products are still computed in 16
 # bits.
 
 
 # %%
 def memory_gb(parameters: float, learned: float, bits: float) -> float:
-    """Weights, and gradient plus two moments in 32 bits for what learns. Activations come on top."""
+    """Weights, plus a gradient and two moments in 32 bits for each learned one. Activations come on top."""
     return (parameters * bits / 8 + learned * 12 + (learned * 4 if bits < 32 else 0)) / 1e9
 
 
@@ -1634,7 +1639,7 @@ for label, parameters, matrices, width in (
     ("8 B model", 8e9, 224, 4096),
 ):
     for rank in (4, 16):
-        adapter = matrices * rank * 2 * width  # about: matrices are nearly square
+        adapter = matrices * rank * 2 * width  # approximately: matrices are nearly square
         ways = ((parameters, 32), (adapter, 16), (adapter, 4.5))
         rows.append((label, rank, adapter, [memory_gb(parameters, learned, bits) for learned, bits in ways]))
 table = "| model | LoRA rank | adapter, M | all weights learn, GB | LoRA, 16 bits | LoRA, 4 bits |\n"
@@ -1644,9 +1649,9 @@ for label, rank, adapter, memory in rows:
 display(Markdown(table))
 
 # %% [markdown]
-# These are estimates by formula. For our small model we can look at the real thing: the adapters' parameters, and
+# These are estimates from a formula. For our small model we can look at the real thing: the number of adapter parameters, and
 # what 4 bits do to the policy that PPO has made, on its own games. The function below quantizes and restores the weights
-# in place, which is what a 4-bit model computes with.
+# in place. A 4-bit model computes with such restored weights.
 
 # %%
 from grue.models.adapter import with_adapter
@@ -1660,7 +1665,7 @@ NF4 = torch.tensor([float(level) for level in LEVELS.split()], device=next(lm.pa
 
 
 def through_4_bits(weight: torch.Tensor, block: int = 64) -> torch.Tensor:
-    """`weight` as NF4 stores it: per block of 64 one scale, per number the nearest of 16 levels."""
+    """`weight` as NF4 stores it: one scale per block of 64, and for each number the nearest of 16 levels."""
     blocks = weight.reshape(-1, block)
     scale = blocks.abs().amax(1, keepdim=True).clamp(min=1e-12)
     nearest = (blocks / scale).unsqueeze(-1).sub(NF4).abs().argmin(-1)
@@ -1686,15 +1691,15 @@ print(f"KL(policy || 4-bit policy): mean {np.mean(divergences):.4f}, largest {ma
 print(f"another likeliest action in {turned} of {len(divergences)} turns")
 
 # %% [markdown]
-# What changes for you: adapters want a learning rate of a few 1e-4, where all weights of a large model take about
-# 1e-5 (our small one takes a few 1e-4 anyway). The weights on disk are the adapter alone, and the reference policy is the
+# What changes for you: adapters want a learning rate of a few 1e-4, whereas training all weights of a large model takes about
+# 1e-5 (our small one takes a few 1e-4 anyway). Only the adapter is saved to disk, and the reference policy is the
 # same model with another adapter. What does not change: the loop.
 
 # %% [markdown]
 # <a name="next"></a>
 # ## 16 Next steps
 #
-# **A GPU and a real language model.** A GPU is used where torch finds one. In this notebook change the model, and let
+# **A GPU and a real language model.** A GPU is used where torch finds one. In this notebook, change the model and let
 # only adapters learn:
 #
 # ```python
@@ -1702,19 +1707,19 @@ print(f"another likeliest action in {turned} of {len(divergences)} turns")
 # MICRO_TOKENS = 2048
 # ```
 #
-# These two lines take the place of theirs in the cell of section 4.3 that loads the model. An ordinary tokenizer needs several
+# These two lines replace those that set `config` and `MICRO_TOKENS` in section 4.3. An ordinary tokenizer needs several
 # times as many tokens for a game as the base's own, hence the longer context. Leave out the code of section 15, which adapts
-# and quantizes a second time, set `SLOTS` to 16, and write `"bfloat16"` for `"auto"` in the two lines with `Actor(`. `fine_tune` and
-# `train_ppo` stay as they are, with their learning rates, which are already of the size that adapters want. This
-# path of the notebook has not been run on a GPU. From the command line nothing in the code has to be changed:
+# and quantizes a second time. Set `SLOTS` to 16, and write `"bfloat16"` for `"auto"` in the two lines with `Actor(`. `fine_tune` and
+# `train_ppo` stay as they are: their learning rates already suit adapters. This
+# path of the notebook has not been run on a GPU. From the command line no code has to be changed:
 #
 # ```sh
 # grue run model.name=Qwen/Qwen3-0.6B model.quantize=nf4 model.context=2048 ppo.slots=16 eval.slots=16 --out runs/qwen3
 # ```
 #
 # **Things to try.** Leave `knows` out of `train_seats`: what does the agent learn without being told? Put `"gamma": 0.93` or 1.0
-# into the update of `CFG`: how many games are lost, does it still hurry? Set `SMOOTHING = 0`, or leave the replays out. Use
-# `explore` as teacher: what is left to learn? Let the memory hold two notes. On the command line, compare with
+# into the update of `CFG`: how many games are lost, and does it still hurry? Set `SMOOTHING = 0`, or leave the replays out. Use
+# `explore` as the teacher: what is left to learn? Retrieve two notes instead of one. On the command line, compare with
 # `grue run policy.kind=choose`, or take another family, such as `coin` or `twc`. Read
 # [the method](../docs/method.md), then [`train/ppo.py`](../src/grue/train/ppo.py), which is this loop with logging,
 # checkpoints and resuming.

@@ -3,8 +3,8 @@
     python tutorials/one_file_ppo.py                    # the base that ships with grue; some minutes on two cores
     python tutorials/one_file_ppo.py --model FOLDER     # any causal language model in a folder, or by its hub name
 
-Read it from top to bottom. tests/tutorials/test_one_file.py shows that on the same batch its advantages, losses and
-gradients are those of the library. Axes are in names: B rows, L ids, N branching nodes, C children, T turns, H hidden.
+Read it from top to bottom. tests/tutorials/test_one_file.py checks that, on the same batch, its advantages, losses and
+gradients equal the library's. Names end in axes: B rows, L ids, N branching nodes, C children, T turns, H hidden.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-# ---- 1. A game: partially observed, in text, with a limit that its own teacher often misses --------------------------
+# ---- 1. A game: partially observed, in text, with a step limit that its own teacher often exceeds --------------------
 LIMIT = 12
 FOODS = ("red apple", "banana", "carrot", "yellow potato", "red onion", "green hot pepper")
 CUTS, COOKS = ("chop", "slice", "dice"), ("fry", "roast")
 
 
 class Kitchen:
-    """One room, one recipe. Seeds from 10,000 on are for testing: they share no (food, cut, cooking) with others."""
+    """One room, one recipe. Seeds from 10,000 on are for testing: they share no (food, cut, cooking) with the rest."""
 
     def __init__(self, seed: int, limit: int = LIMIT) -> None:
         draw, test = random.Random(f"kitchen/{seed}"), int(seed >= 10_000)
@@ -97,7 +97,7 @@ class Kitchen:
 
 
 # ---- 2. The transcript: ids are only ever appended ------------------------------------------------------------------
-Encode = Callable[[str], list[int]]  # pieces are encoded apart, so what was played is what is trained
+Encode = Callable[[str], list[int]]  # pieces are encoded separately, so training reads the ids that were played
 HEADER = f"You are hungry! Check the cookbook in the kitchen and cook a delicious meal. You have {LIMIT} steps.\n"
 
 
@@ -121,7 +121,7 @@ class Episode:
     outcome: str = ""
 
 
-# ---- 3. The policy: valid actions form a trie of tokens, and the model decides where it branches ---------------------
+# ---- 3. The policy: valid actions form a trie of tokens, and the model chooses at each branch ------------------------
 Trie = dict  # token id -> Trie, or the action where it ends
 
 
@@ -157,13 +157,13 @@ class ActorCritic(nn.Module):  # a causal language model, and a small head that 
         return torch.log_softmax(logits_NC, -1)
 
     def values(self, hidden_TH: torch.Tensor) -> torch.Tensor:
-        """(T,). Detached: the critic does not pull at the language model's weights."""
+        """(T,). Detached: the critic's gradient does not reach the language model."""
         return self.critic(hidden_TH.detach()).squeeze(-1)
 
 
 # ---- 4. Playing: all games take a step together ---------------------------------------------------------------------
 class Play:
-    """A game for each seed, all in one batch. Every token is read once: keys and values of earlier ones are kept."""
+    """A game for each seed, all in one batch. Every token is read once: keys and values of earlier ones are cached."""
 
     def __init__(self, model: ActorCritic, encode: Encode, seeds: Sequence[int], rng: random.Random, greedy: bool):
         self.model, self.encode, self.rng, self.greedy = model, encode, rng, greedy
@@ -217,7 +217,7 @@ class Play:
 
 
 def forced(ids: list[int], node: Trie | str) -> Trie | str:
-    """Append tokens while there is no choice; the node with a choice, or the action that was reached."""
+    """Append tokens while there is no choice; return the next node with a choice, or the action reached."""
     while isinstance(node, dict) and len(node) == 1:
         ((token, node),) = node.items()
         ids.append(token)
@@ -225,7 +225,7 @@ def forced(ids: list[int], node: Trie | str) -> Trie | str:
 
 
 def demonstration(seed: int, encode: Encode, omit: float = 0.0) -> Episode:
-    """The teacher's game, to its end. Steps left out at random teach the clone to go on from where it is."""
+    """The teacher's game, played to its end. Random omissions teach the clone to go on from where it is."""
     game, rng = Kitchen(seed, limit=50), random.Random(f"omit/{seed}/{omit}")
     episode = Episode(encode(HEADER) + encode(f"{game.look()}\n>"))
     for action in game.teacher():
@@ -245,7 +245,7 @@ def demonstration(seed: int, encode: Encode, omit: float = 0.0) -> Episode:
 
 
 # ---- 5. One forward pass reads all turns of all episodes ------------------------------------------------------------
-class Read(NamedTuple):  # what a batch of episodes looks like to the model now
+class Read(NamedTuple):  # how the current model reads a batch of episodes
     log_probs_NC: torch.Tensor
     chosen_N: torch.Tensor  # log-probabilities of the children that were chosen
     turn_N: torch.Tensor  # which turn a node belongs to
@@ -266,7 +266,7 @@ def read(model: ActorCritic, episodes: Sequence[Episode]) -> Read:
     return Read(log_probs_NC, chosen_N, torch.tensor(numbers), model.values(before_TH))
 
 
-# ---- 6. SFT: cross-entropy at the branching nodes, a little smoothed so that something is left to explore ------------
+# ---- 6. SFT: cross-entropy at the branching nodes, slightly smoothed to leave room for exploration -------------------
 def sft_loss(model: ActorCritic, episodes: Sequence[Episode], smoothing: float) -> torch.Tensor:
     now = read(model, episodes)
     padded_NC = now.log_probs_NC.isinf()
@@ -285,7 +285,7 @@ def gae(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: fl
 
 
 def credit(episodes: Sequence[Episode], gamma: float, lam: float) -> None:
-    """Give every turn its advantage (mean 0 and deviation 1 over all turns) and the critic's target."""
+    """Give every turn its advantage (mean 0, standard deviation 1 over all turns) and the critic's target."""
     turns = [turn for episode in episodes for turn in episode.turns]
     raw = [a for e in episodes for a in gae([t.reward for t in e.turns], [t.value for t in e.turns], gamma, lam)]
     mean, deviation = statistics.fmean(raw), statistics.pstdev(raw) + 1e-8
@@ -321,7 +321,7 @@ def ppo_loss(model: ActorCritic, reference: ActorCritic, part: list[Episode], cf
     surrogate_T = torch.minimum(ratio_T * advantages_T, ratio_T.clamp(1 - cfg.clip, 1 + cfg.clip) * advantages_T)
     with torch.no_grad():
         reference_NC = read(reference, part).log_probs_NC
-    # padded children have probability 0, and 0 times minus infinity is not a number
+    # padded children have probability 0, and 0 times minus infinity would be NaN
     probabilities_NC, logs_NC = now.log_probs_NC.exp(), now.log_probs_NC.masked_fill(now.log_probs_NC.isinf(), 0.0)
     entropy_T = now.per_turn(-(probabilities_NC * logs_NC).sum(-1))
     gap_NC = logs_NC - reference_NC.masked_fill(reference_NC.isinf(), 0.0)
@@ -337,7 +337,7 @@ def ppo(model: ActorCritic, encode: Encode, cfg: PPO, seed: int) -> None:
         episodes = Play(model, encode, rng.sample(range(1000), cfg.games), rng, greedy=False).run()
         credit(episodes, cfg.gamma, cfg.lam)
         for part in (episodes[i :: cfg.minibatches] for i in range(cfg.minibatches)):
-            # two iterations of critic only: the first advantages would be noise
+            # the first two iterations train only the critic: their advantages would be noise
             step(optimizer, ppo_loss(model, reference, part, cfg, policy=iteration >= 2))
         report(f"PPO {iteration + 1}", episodes)
 
@@ -349,7 +349,7 @@ def step(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
     optimizer.step()
 
 
-# ---- 9. Evaluation, and all of it together --------------------------------------------------------------------------
+# ---- 9. Evaluation, and the whole run --------------------------------------------------------------------------------
 def wilson(wins: int, n: int, z: float = 1.96) -> tuple[float, float]:
     """95 % interval of a success rate (Wilson 1927)."""
     centre, half = wins / n + z * z / (2 * n), z * math.sqrt(wins / n * (1 - wins / n) / n + z * z / (4 * n * n))
