@@ -297,7 +297,8 @@ bars(baselines, f"{LIMIT} steps, {len(baseline_tasks)} dev games")
 #
 # The package includes a small decoder (Llama architecture). It was trained on many recorded games with *other* layouts but
 # train recipes. These were played by a random player and by the gold path: unchanged, with random steps inserted, or with its steps
-# in another order that works. None came from a better player ([the base](../docs/base.md)). The same call loads any other causal
+# in another order that works. None came from a better player. It has also
+# read gold play of the other seven families ([the base](../docs/base.md)). The same call loads any other causal
 # language model: put its hub name or folder in place of `embedded` ([section 16](#next)).
 
 # %%
@@ -1460,7 +1461,7 @@ print(
 # that this number of games cannot tell. That is how it ended in the run on file: no help that could be seen. Only about
 # half of the searches find the very game, since many games begin with the same words, and a policy that reads the room and the
 # cookbook again needs no note. Do not read the third difference as the effect of PPO: both arms begin anew with a high learning rate and
-# an untrained critic, learn from few games under their true names, and keep the last weights, not the best.
+# a new baseline, learn from few games under their true names, and keep the last weights, not the best.
 #
 # Note what this does **not** claim. The first visit is a visit to a game of the dev fold: it is play, not training,
 # and no weight has seen it, but it is an extra attempt. Comparing a second attempt with notes to a first attempt
@@ -1473,8 +1474,8 @@ print(
 #
 # ### 13.1 Why does a policy do worse in evaluation than in collection?
 #
-# The two curves of section 11 differ for several reasons at once: one samples and the other is greedy, they play different games,
-# and one is the mean of many policies. Other pipelines add defects of their own. Here we test some suspects, each alone, on the agent
+# The two curves of section 11 differ for several reasons at once: one samples and the other is greedy, and they play different
+# games. Other pipelines add defects of their own. Here we test some suspects, each alone, on the agent
 # that we have just trained and on the dev games that did not choose its weights. The first two concern what is measured, the next three the
 # prompts, and the last what may be written. Positive numbers are costs.
 
