@@ -113,6 +113,19 @@ def test_what_could_not_be_stored_fails_the_episode_and_not_the_run(shown: str, 
     assert [episode.error for episode in episodes.read(packages / "played.jsonl")] == [e.error for e in played]
 
 
+def test_scores_and_rewards_of_other_types_are_stored_as_numbers(packages: Path) -> None:
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    shown = text.replace("self.show(text, float(won)), float(won)", "self.show(text, Fraction(won)), bool(won)")
+    assert shown != text
+    (packages / "exact_package.py").write_text(f"from fractions import Fraction\n{shown}", encoding="utf-8")
+    install(packages, "exact_package", "exact = exact_package:Guess")
+    game = games.make("exact")
+    played = [play(game, task, teacher("random", game)) for task in games.tasks("exact", "", "dev", 60, count=3)]
+    assert any(episode.won for episode in played)
+    episodes.append(packages / "played.jsonl", played)
+    assert list(episodes.read(packages / "played.jsonl")) == played
+
+
 @pytest.mark.parametrize(
     "copied", [copy.deepcopy, lambda game: pickle.loads(pickle.dumps(game))], ids=["deep", "pickle"]
 )

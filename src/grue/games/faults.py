@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from math import isfinite
 from typing import Any
@@ -45,7 +46,7 @@ class Guarded:
             observation, reward, outcome = self._game.step(action)
             if not isfinite(reward):
                 raise GameError(f"the game gave a reward of {reward}")
-            return _sound(observation), reward, outcome
+            return _sound(observation), float(reward), outcome
 
     def close(self) -> None:
         with engine_errors():
@@ -53,7 +54,10 @@ class Guarded:
 
 
 def _sound(observation: Observation) -> Observation:
-    """The observation itself; GameError where it could not be stored, which would end the run and not just the game."""
+    """The observation, its score as a float (a game may give a bool or a fraction).
+
+    GameError where it could not be stored, which would end the run and not just the game.
+    """
     for text in (observation.text, observation.goal, observation.inventory, *(observation.actions or ())):
         try:
             text.encode()
@@ -61,7 +65,7 @@ def _sound(observation: Observation) -> Observation:
             raise GameError(f"the game's text is not valid Unicode, it has half a character: {text[:60]!r}") from error
     if not isfinite(observation.score):
         raise GameError(f"the game gave a score of {observation.score}")
-    return observation
+    return observation if type(observation.score) is float else replace(observation, score=float(observation.score))
 
 
 def _ask(game: Game, method: str, /, *arguments: Any, **options: Any) -> Any:
