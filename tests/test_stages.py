@@ -330,17 +330,20 @@ def test_a_model_that_cannot_be_driven_is_refused_before_anything_is_done(tmp_pa
     assert not out.exists()
 
 
-def test_an_adapter_is_not_played_on_another_base(tiny_folder: Path, config: Config, tmp_path: Path) -> None:
+@pytest.mark.parametrize("adapter", ["lora", "none"])
+def test_another_base_is_not_taken_for_the_one_that_played(
+    tiny_folder: Path, config: Config, adapter: str, tmp_path: Path
+) -> None:
     from safetensors.torch import load_file, save_file
 
     model, out = tmp_path / "model", tmp_path / "run"
     shutil.copytree(tiny_folder, model)
-    adapted = override(config, [f"model.name={model}", "model.adapter=lora", "ppo.iterations=0"])
+    adapted = override(config, [f"model.name={model}", f"model.adapter={adapter}", "ppo.iterations=0"])
     stages.run_all(adapted, out, say=Progress())
     weights = load_file(model / "model.safetensors")
     changed = {name: tensor + 0.1 * torch.randn_like(tensor) for name, tensor in weights.items()}
     save_file(changed, model / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=f"sft in {out}, on {model}, does not say what the policy said"):
+    with pytest.raises(ModelError, match=f"base in {out}, on {model}, does not say what the policy said"):
         stages.run_stage("eval", adapted, out, say=Progress(), again=True)
 
 

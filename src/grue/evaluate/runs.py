@@ -149,7 +149,7 @@ def _common(played: Sequence[Games]) -> list[Task]:
         raise DataError(f"{len(common)} finished games tell nothing", hint="raise eval.games, then grue eval --again")
     if len(common) < 2:
         raise DataError(
-            f"the runs have {len(common)} finished games in common",
+            f"the runs have {len(common) or 'no'} finished game{'' if common else 's'} in common",
             hint="the same game, parameters, step limit, fold and eval.games",
         )
     return common

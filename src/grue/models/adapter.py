@@ -128,6 +128,10 @@ def _targets(model: nn.Module, text: str) -> str | list[str]:
         return _all_linear(model)
     wanted = [name.strip() for name in text.split(",") if name.strip()]
     head, known = _head(model), _known(model)
+    if not wanted:
+        raise ConfigError(
+            f"model.lora_targets={text} names no module", hint=f"say all-linear, or some of {', '.join(known)}"
+        )
     if any(
         _weight(module) is _weight(head) and {name, name.rpartition(".")[2]} & set(wanted)
         for name, module in model.named_modules()

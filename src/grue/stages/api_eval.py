@@ -37,7 +37,12 @@ def evaluate_api(
     """
     if launched() > 1:
         raise ConfigError("grue eval --api runs in a single process", hint="leave out accelerate launch or --processes")
-    run = Run(out, config)
+    try:
+        run = Run(out, config)
+    except ConfigError as error:
+        if "--again" in error.hint:  # which, with --api, plays only the games of the chat model again
+            raise ConfigError(error.message, hint=f"{error.hint}; that is without --api, which comes after") from error
+        raise
     cfg, name = config.eval, f"api:{endpoint.model}"
     decoding = "greedy" if endpoint.temperature == 0 else "sampled"
     row = f"api-{_file_name(endpoint.model)}-{cfg.fold}-{decoding}"

@@ -13,6 +13,7 @@ import torch
 
 from grue import heap
 from grue.config import Config, DaggerConfig, LearningConfig, PPOConfig
+from grue.errors import GrueError
 from grue.evaluate.probe import check_probe, tolerance
 from grue.games import Game, make, tasks
 from grue.games.spread import spread
@@ -139,6 +140,7 @@ class Session:
         _ = self._base_weights  # before anything overwrites them
         if policy == "base":
             load_weights(self.model, self._base_weights)
+            self._check_base(policy)
             return
         path = check_weights(self.run.out, policy)
         weights = self.run.load(path).tensors["model"]
@@ -147,8 +149,12 @@ class Session:
         self._check_base(policy)
 
     def _check_base(self, policy: str) -> None:
-        """ModelError if the base is not the one that the adapter was trained on: a hub's newest may change."""
-        probe = read_probe(self.run.out, policy) if self.config.model.adapter == "lora" else []
+        """ModelError if the base is not what it was when games of `policy` were recorded: a hub's newest may change.
+
+        Weights of a stage that has trained all of them do not depend on it.
+        """
+        depends = policy == "base" or self.config.model.adapter == "lora"
+        probe = read_probe(self.run.out, policy) if depends else []
         if probe:
             what = f"{policy} in {self.run.out}, on {self.config.model.name},"
             check_probe(self.model, probe, tolerance(self.config.model), what)
@@ -180,6 +186,9 @@ def open_session(run: Run, config: Config, say: Progress, processes: Processes =
                 yield session
             finally:
                 for game in session._games:
-                    game.close()
+                    try:
+                        game.close()
+                    except GrueError as error:  # what it was wanted for is done
+                        say.warn(f"a game did not close: {error.message}")
     finally:
         trackers.finish()

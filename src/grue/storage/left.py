@@ -15,7 +15,7 @@ TRAINING = ("sft", "dagger", "ppo")  # those that change weights
 DEV_ROWS = {"dagger": "dagger_dev", "ppo": "dev"}  # what a stage measures on the dev fold
 _ALSO_LEFT = {
     "demos": ("episodes/replays.jsonl",),
-    "sft": ("episodes/shown.jsonl", "prompt.json"),
+    "sft": ("episodes/shown.jsonl", "episodes/probe-base.jsonl", "prompt.json"),
     "eval": ("results.json", "report.html"),
 }
 
