@@ -80,7 +80,7 @@ def test_a_policy_that_nobody_holds_frees_its_model_at_once(kind: str) -> None:
     gc.disable()
     try:
         seats = [games.make("toy") for _ in range(2)]
-        collect(player, seats, tiny.tasks(2), Decoding(), seed="0", columns=512, player=kind)
+        collect(player, seats, tiny.tasks(2), Decoding(), seed="0", context=512, player=kind)
         del player, model
         assert there() is None
     finally:

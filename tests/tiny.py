@@ -130,14 +130,14 @@ def player(model: PolicyModel | None = None, **prompt: Any) -> Policy:
 
 
 def rollouts(
-    model: PolicyModel, played: Sequence[Task], *, slots: int = 8, columns: int = 512, seed: str = "0"
+    model: PolicyModel, played: Sequence[Task], *, slots: int = 8, context: int = 512, seed: str = "0"
 ) -> list[Episode]:
     """Toy games played by `model`, sampled."""
     from grue.policy.decision import Decoding
     from grue.rollout.collect import collect
 
     seats = [games.make("toy") for _ in range(slots)]
-    return collect(policy(model), seats, played, Decoding(), seed=seed, columns=columns)
+    return collect(policy(model), seats, played, Decoding(), seed=seed, context=context)
 
 
 def save(folder: Path, seed: int = 0, **options: Any) -> Path:

@@ -312,7 +312,7 @@ from grue.prompts.tokens import Encoder
 torch.manual_seed(0)
 config = ModelConfig(name="embedded")
 # how many tokens a transcript has room for: play keeps a table with a row per game and a column per token
-COLUMNS = config.context
+CONTEXT = config.context
 # the batch of an optimiser step is split into micro-batches of at most this many tokens, each one pass through the
 # model; their gradients are summed, so the step is the same and needs less memory
 MICRO_TOKENS = 8192
@@ -371,7 +371,7 @@ def put_back(weights: dict[str, torch.Tensor]) -> None:
 
 
 put_back(base_weights)
-looked_at = evaluate(policy, games, dev_tasks[:: max(1, len(dev_tasks) // size(6, 4))], Decoding(), columns=COLUMNS)
+looked_at = evaluate(policy, games, dev_tasks[:: max(1, len(dev_tasks) // size(6, 4))], Decoding(), context=CONTEXT)
 first = looked_at[0]
 
 
@@ -805,7 +805,7 @@ def fine_tune(model, items, learning_rate: float = PRESET.sft.learning_rate, see
 
 put_back(base_weights)
 base_results = {
-    kind: evaluate(policy, games, dev_tasks, Decoding(greedy=kind == "greedy"), columns=COLUMNS)
+    kind: evaluate(policy, games, dev_tasks, Decoding(greedy=kind == "greedy"), context=CONTEXT)
     for kind in ("greedy", "sampled")
 }
 log = fine_tune(model, lessons)
@@ -835,7 +835,7 @@ from grue.evaluate.stats import paired_wins, smallest_detectable_difference
 
 put_back(sft_weights)
 sft_results = {
-    kind: evaluate(policy, games, dev_tasks, Decoding(greedy=kind == "greedy"), columns=COLUMNS)
+    kind: evaluate(policy, games, dev_tasks, Decoding(greedy=kind == "greedy"), context=CONTEXT)
     for kind in ("greedy", "sampled")
 }
 gold_dev = [play(game, task, gold) for task in dev_tasks]
@@ -1155,7 +1155,7 @@ def train_ppo(model, actor, policy, seats, pool, iterations: int, name: str, wat
             watch(iteration)
         # 1. play
         chosen = draw_tasks(pool, CFG.episodes_per_iteration, 1, f"{name}/{iteration}/tasks")
-        played = collect(policy, seats(iteration), chosen, Decoding(), seed=f"{name}/{iteration}", columns=COLUMNS)
+        played = collect(policy, seats(iteration), chosen, Decoding(), seed=f"{name}/{iteration}", context=CONTEXT)
         played = [episode for episode in played if episode.outcome is not Outcome.FAILED]  # a crash teaches nothing
         # 2. credit
         values = baseline.values(played)
@@ -1204,7 +1204,7 @@ UNCHOSEN = slice(1, None, 2)
 
 def watch(iteration: int) -> None:
     """Play dev games greedily and keep the best weights. The clone itself is a candidate, at iteration 0."""
-    results = evaluate(policy, games, curve_tasks, Decoding(greedy=True), columns=COLUMNS)
+    results = evaluate(policy, games, curve_tasks, Decoding(greedy=True), context=CONTEXT)
     curve.append((iteration, *rate(results)))
     if curve[-1][1] > best["won"]:
         best.update(won=curve[-1][1], iteration=iteration, weights=learnt())
@@ -1259,7 +1259,7 @@ plt.show()
 # %%
 put_back(best["weights"])
 ppo_results = {
-    kind: evaluate(policy, games, dev_tasks, Decoding(greedy=kind == "greedy"), columns=COLUMNS)
+    kind: evaluate(policy, games, dev_tasks, Decoding(greedy=kind == "greedy"), context=CONTEXT)
     for kind in ("greedy", "sampled")
 }
 bars(
@@ -1356,7 +1356,7 @@ from collections import Counter
 from grue.retrieval.memory import Memory, Remembering, remembered, words
 
 POOL = train_tasks[:: len(train_tasks) // size(300, 12)]
-first_visits = collect(policy, games, POOL, Decoding(), seed="first visits", columns=COLUMNS)
+first_visits = collect(policy, games, POOL, Decoding(), seed="first visits", context=CONTEXT)
 memory = Memory(first_visits)
 begins = first_visits[0].turns[0].observation.text
 (note,) = memory.search(begins)
@@ -1395,7 +1395,7 @@ check(6, check_6(word_weight))
 # when play begins. Then both continue with PPO, one with notes and one without.
 
 # %%
-again = [collect(policy, games, POOL, Decoding(), seed=f"again/{k}", columns=COLUMNS) for k in range(size(3, 2))]
+again = [collect(policy, games, POOL, Decoding(), seed=f"again/{k}", context=CONTEXT) for k in range(size(3, 2))]
 wins = [episode for plays in again for episode in plays if episode.won]
 print(f"{len(wins)} wins in {len(again)} more plays of {len(POOL)} games")
 
@@ -1420,23 +1420,23 @@ for label, seats, episodes in (
     print(f"{label:>9}: won in the last three iterations of training {won:.0%}")
 
 # %%
-dev_visits = collect(policy, games, dev_tasks, Decoding(), seed="first dev visits", columns=COLUMNS)
+dev_visits = collect(policy, games, dev_tasks, Decoding(), seed="first dev visits", context=CONTEXT)
 dev_memory = Memory(dev_visits)
 second = {
-    "control": evaluate(arms["control"], games, dev_tasks, Decoding(greedy=True), columns=COLUMNS),
+    "control": evaluate(arms["control"], games, dev_tasks, Decoding(greedy=True), context=CONTEXT),
     "note of\nother games": evaluate(
         arms["retrieval"],
         [Remembering(g, dev_memory, own=False) for g in games],
         dev_tasks,
         Decoding(greedy=True),
-        columns=COLUMNS,
+        context=CONTEXT,
     ),
     "note of the\nfirst visit": evaluate(
         arms["retrieval"],
         [Remembering(g, dev_memory) for g in games],
         dev_tasks,
         Decoding(greedy=True),
-        columns=COLUMNS,
+        context=CONTEXT,
     ),
 }
 bars(second, f"Second visit to {len(dev_tasks)} dev games")
@@ -1486,21 +1486,21 @@ from grue.experiments.eval_gap.prompts import Style
 
 GAP_TASKS, greedy = dev_tasks[UNCHOSEN], ppo_results["greedy"][UNCHOSEN]
 train_again = evaluate(
-    policy, games, train_tasks[:: max(1, len(train_tasks) // len(dev_tasks))], Decoding(greedy=True), columns=COLUMNS
+    policy, games, train_tasks[:: max(1, len(train_tasks) // len(dev_tasks))], Decoding(greedy=True), context=CONTEXT
 )
 
 
 def prompted(style: Style, answer=None):
     """Dev games played with prompts that are rebuilt at every step."""
     return play_prompts(
-        policy, games, GAP_TASKS, style, answer or choosing(policy, Decoding(greedy=True)), columns=COLUMNS
+        policy, games, GAP_TASKS, style, answer or choosing(policy, Decoding(greedy=True)), context=CONTEXT
     )
 
 
 suspects = {
     "actions are sampled": ppo_results["sampled"][UNCHOSEN],
     "one step more than the limit (the stock wrapper)": evaluate(
-        policy, [ExtraStep(g) for g in games], GAP_TASKS, Decoding(greedy=True), columns=COLUMNS
+        policy, [ExtraStep(g) for g in games], GAP_TASKS, Decoding(greedy=True), context=CONTEXT
     ),
     "the transcript is tokenised again each step": prompted(Style(retokenise=True)),
     "a window of 6 steps": prompted(Style(window=6)),
@@ -1558,11 +1558,11 @@ test_tasks = spread("test", size(300, 12))
 put_back(best["weights"])
 test_results = {
     "gold": [play(game, task, gold) for task in test_tasks],
-    "PPO\ngreedy": evaluate(policy, games, test_tasks, Decoding(greedy=True), columns=COLUMNS),
-    "PPO\nsampled": evaluate(policy, games, test_tasks, Decoding(), columns=COLUMNS),
+    "PPO\ngreedy": evaluate(policy, games, test_tasks, Decoding(greedy=True), context=CONTEXT),
+    "PPO\nsampled": evaluate(policy, games, test_tasks, Decoding(), context=CONTEXT),
 }
 put_back(sft_weights)
-test_results["SFT\ngreedy"] = evaluate(policy, games, test_tasks, Decoding(greedy=True), columns=COLUMNS)
+test_results["SFT\ngreedy"] = evaluate(policy, games, test_tasks, Decoding(greedy=True), context=CONTEXT)
 put_back(best["weights"])
 bars(test_results, f"{len(test_tasks)} test games")
 print("PPO less SFT:    ", difference(test_results["PPO\ngreedy"], test_results["SFT\ngreedy"]))

@@ -155,8 +155,8 @@ def test_prompts_in_the_librarys_style_play_as_the_library_does() -> None:
     policy, tasks = tiny.policy(), tiny.tasks(7, fold="dev")
     seats = [games.make("toy") for _ in range(3)]
     for decoding in (Decoding(greedy=True), Decoding()):
-        ours = play_prompts(policy, seats, tasks, Style(), choosing(policy, decoding), columns=512)
-        theirs = evaluate(policy, seats, tasks, decoding, columns=512)
+        ours = play_prompts(policy, seats, tasks, Style(), choosing(policy, decoding), context=512)
+        theirs = evaluate(policy, seats, tasks, decoding, context=512)
         assert [[t.action for t in e.turns] for e in ours] == [[t.action for t in e.turns] for e in theirs]
         assert [e.outcome for e in ours] == [e.outcome for e in theirs]
 
@@ -166,7 +166,7 @@ def test_written_actions_may_be_invalid_and_cost_a_step() -> None:
     seats = [games.make("toy") for _ in range(4)]
     for top_k in (0, 5):
         episodes = play_prompts(
-            policy, seats, tasks, Style(), writing(policy, Decoding(), top_k=top_k, most=4), columns=512
+            policy, seats, tasks, Style(), writing(policy, Decoding(), top_k=top_k, most=4), context=512
         )
         assert any(not turn.valid for episode in episodes for turn in episode.turns)
         assert all(episode.steps == tiny.LIMIT for episode in episodes if episode.outcome is Outcome.LIMIT)
@@ -176,7 +176,7 @@ def test_one_token_of_the_top_is_greedy() -> None:
     policy, tasks = tiny.policy(), tiny.tasks(4)
     seats = [games.make("toy") for _ in range(4)]
     answers = (writing(policy, Decoding(greedy=True), most=6), writing(policy, Decoding(), top_k=1, most=6))
-    first, second = (play_prompts(policy, seats, tasks, Style(), answer, columns=512) for answer in answers)
+    first, second = (play_prompts(policy, seats, tasks, Style(), answer, context=512) for answer in answers)
     assert [[t.action for t in e.turns] for e in first] == [[t.action for t in e.turns] for e in second]
 
 
@@ -614,7 +614,7 @@ def test_draws_depend_on_a_games_place_alone() -> None:
     policy, tasks = tiny.policy(), tiny.tasks(5)
     answer = writing(policy, Decoding(), most=4)
     one, three = (
-        play_prompts(policy, [games.make("toy") for _ in range(count)], tasks, Style(), answer, columns=512)
+        play_prompts(policy, [games.make("toy") for _ in range(count)], tasks, Style(), answer, context=512)
         for count in (1, 3)
     )
     assert [[t.action for t in e.turns] for e in one] == [[t.action for t in e.turns] for e in three]

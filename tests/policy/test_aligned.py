@@ -82,7 +82,7 @@ def test_what_is_played_is_drawn_from_what_is_weighed() -> None:
     seats = [games.make("toy") for _ in range(8)]
     player = tiny.player(MODEL, kind="aligned", min_p=0.0)
     (task,) = tiny.tasks(1, limit=1)
-    plays = collect(player, seats, [task] * 400, Decoding(temperature=8.0), columns=640)
+    plays = collect(player, seats, [task] * 400, Decoding(temperature=8.0), context=640)
     first = plays[0].turns[0]
     expected = dict(player.weigh(first, plays[0].segments[0].ids, 8.0))
     counts = Counter(play.turns[0].action for play in plays)

@@ -107,7 +107,7 @@ def test_actions_are_drawn_with_the_probabilities_that_are_shown() -> None:
     (task,) = tiny.tasks(1, limit=1)
     player, draws = tiny.policy(MODEL), 600
     seats = [games.make("toy") for _ in range(60)]
-    played = collect(player, seats, [task] * draws, Decoding(), columns=320)
+    played = collect(player, seats, [task] * draws, Decoding(), context=320)
     shown = player.weigh(played[0].turns[0], played[0].segments[0].ids, 1.0)
     counts = Counter(episode.turns[0].action for episode in played)
     assert set(counts) <= {action for action, _ in shown}

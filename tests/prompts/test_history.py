@@ -23,9 +23,9 @@ def text_of(ids: list[int] | tuple[int, ...]) -> str:
     return str(tiny.tokenizer().decode(list(ids), skip_special_tokens=True))
 
 
-def walk(encoder: Encoder, steps: int, columns: int | None = None) -> tuple[History, list[str]]:
+def walk(encoder: Encoder, steps: int, context: int | None = None) -> tuple[History, list[str]]:
     """(the history, the prompt before each step)."""
-    history, prompts = History(encoder, GOAL, LIMIT, columns), []
+    history, prompts = History(encoder, GOAL, LIMIT, context), []
     for number in range(steps):
         history.show(seen(number), room=4)
         prompts.append(text_of(history.ids))
@@ -82,9 +82,9 @@ def test_a_new_segment_has_not_been_seen() -> None:
 def test_old_steps_go_first_where_the_context_is_short() -> None:
     """The window would hold 8 steps; only some fit, and neither the task nor the present is ever cut."""
     encoder = tiny.prompted(history=8)
-    columns = len(walk(encoder, 4)[0].ids) + 2
-    history, prompts = walk(encoder, 8, columns)
-    assert all(len(segment.ids) <= columns for segment in history.segments())
+    context = len(walk(encoder, 4)[0].ids) + 2
+    history, prompts = walk(encoder, 8, context)
+    assert all(len(segment.ids) <= context for segment in history.segments())
     for number, prompt in enumerate(prompts):
         assert prompt.startswith(HEAD) and prompt.endswith(f"This is room {number}.\n>")
     assert "room 6" in prompts[7] and "room 0" not in prompts[7]

@@ -25,13 +25,13 @@ CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"
 def advised(policy: Policy, count: int = 12) -> list[Episode]:
     """Toy games that a policy plays and the optimal teacher comments on."""
     seats = [games.make("toy") for _ in range(6)]
-    return collect(policy, seats, tiny.tasks(count), Decoding(), columns=COLUMNS, adviser="optimal")
+    return collect(policy, seats, tiny.tasks(count), Decoding(), context=COLUMNS, adviser="optimal")
 
 
 def test_looking_on_changes_nothing_that_is_played() -> None:
     policy = tiny.policy()
     seats = [games.make("toy") for _ in range(6)]
-    alone = collect(policy, seats, tiny.tasks(12), Decoding(), columns=COLUMNS)
+    alone = collect(policy, seats, tiny.tasks(12), Decoding(), context=COLUMNS)
     commented = advised(policy)
     assert {turn.advice for episode in alone for turn in episode.turns} == {""}
     assert all(turn.advice for episode in commented for turn in episode.turns)
@@ -118,4 +118,4 @@ def test_a_teacher_that_remembers_its_own_steps_follows_those_of_others() -> Non
 
 def test_a_teacher_that_cannot_play_the_game_is_refused() -> None:
     with pytest.raises(GameError, match="explore"):
-        collect(tiny.policy(), [games.make("toy")], tiny.tasks(1), Decoding(), columns=COLUMNS, adviser="explore")
+        collect(tiny.policy(), [games.make("toy")], tiny.tasks(1), Decoding(), context=COLUMNS, adviser="explore")

@@ -35,13 +35,13 @@ def play(
     slots: int,
     decoding: Decoding = SAMPLED,
     *,
-    columns: int = 640,
+    context: int = 640,
     seed: str = "0",
     model: PolicyModel = MODEL,
     values_limit: bool = False,
 ) -> list[Episode]:
     seats = [games.make("toy") for _ in range(slots)]
-    return collect(tiny.policy(model), seats, tasks, decoding, seed=seed, columns=columns, values_limit=values_limit)
+    return collect(tiny.policy(model), seats, tasks, decoding, seed=seed, context=context, values_limit=values_limit)
 
 
 def actions(episodes: Sequence[Episode]) -> list[list[str]]:
@@ -75,7 +75,7 @@ def test_a_look_ahead_saves_passes_and_changes_nothing(kind: str, look: int, mon
 
     def played() -> tuple[list[Episode], int]:
         before, seats = passes, [games.make("toy") for _ in range(8)]
-        return collect(player, seats, tasks, SAMPLED, columns=640), passes - before
+        return collect(player, seats, tasks, SAMPLED, context=640), passes - before
 
     monkeypatch.setattr(engine_module, "plan_pass", counted)
     plain, usual = played()
@@ -136,7 +136,7 @@ def test_episodes_come_in_the_order_of_their_tasks_with_few_slots_or_many() -> N
     tasks = tiny.tasks(7)
     finished: list[Episode] = []
     seats = [games.make("toy") for _ in range(3)]
-    episodes = collect(tiny.policy(MODEL), seats, tasks, SAMPLED, columns=640, on_episode=finished.append)
+    episodes = collect(tiny.policy(MODEL), seats, tasks, SAMPLED, context=640, on_episode=finished.append)
     assert [episode.task for episode in episodes] == tasks
     assert sorted(map(id, finished)) == sorted(map(id, episodes))
     assert finished != episodes  # games end in an order of their own: the third seat did not wait for the first
@@ -187,13 +187,13 @@ def trained_view(
 
 
 @pytest.mark.parametrize(
-    ("temperature", "columns", "slots"),
+    ("temperature", "context", "slots"),
     [(1.0, 640, 8), (0.6, 640, 8), (1.0, 320, 5)],
     ids=["plain", "tempered", "several segments"],
 )
-def test_training_computes_what_the_engine_computed(temperature: float, columns: int, slots: int) -> None:
-    episodes = play(tiny.tasks(12), slots, Decoding(temperature=temperature), columns=columns)
-    assert (columns == 320) == any(len(episode.segments) > 1 for episode in episodes)
+def test_training_computes_what_the_engine_computed(temperature: float, context: int, slots: int) -> None:
+    episodes = play(tiny.tasks(12), slots, Decoding(temperature=temperature), context=context)
+    assert (context == 320) == any(len(episode.segments) > 1 for episode in episodes)
     played = [turn for episode in episodes for turn in episode.turns]
     found = trained_view(MODEL, episodes, temperature)
     assert len(found) == len(played) > 60
@@ -205,15 +205,15 @@ def test_training_computes_what_the_engine_computed(temperature: float, columns:
     assert max(abs(turn.value) for turn in played) > 0.01  # and something to value
 
 
-@pytest.mark.parametrize("columns", [640, 200], ids=["one segment", "the last observation in a new one"])
-def test_what_a_game_at_its_limit_shows_last_has_the_critics_value(columns: int) -> None:
+@pytest.mark.parametrize("context", [640, 200], ids=["one segment", "the last observation in a new one"])
+def test_what_a_game_at_its_limit_shows_last_has_the_critics_value(context: int) -> None:
     tasks = [replace(task, limit=4) for task in tiny.tasks(24)]
-    plain, valued = (play(tasks, 5, columns=columns, values_limit=switch) for switch in (False, True))
+    plain, valued = (play(tasks, 5, context=context, values_limit=switch) for switch in (False, True))
     assert actions(plain) == actions(valued)  # to read on changes nothing that is played
     assert [e.outcome for e in plain] == [e.outcome for e in valued]
     cut = [e for e in valued if e.outcome is Outcome.LIMIT]
     assert 0 < len(cut) < len(valued)
-    assert (columns == 200) == any(e.turns[-1].segment < len(e.segments) - 1 for e in cut)
+    assert (context == 200) == any(e.turns[-1].segment < len(e.segments) - 1 for e in cut)
     assert {e.last_value for e in [*plain, *valued] if e not in cut} == {0.0}
     for episode in cut:
         assert episode.final is not None
@@ -250,11 +250,11 @@ def test_greedy_takes_the_likeliest_child_at_every_node() -> None:
 
 
 def test_a_history_that_outgrows_the_context_goes_on_in_a_new_segment() -> None:
-    encoder, columns = tiny.encoder(), 160
-    episodes = play(tiny.tasks(12), 5, columns=columns)
+    encoder, context = tiny.encoder(), 160
+    episodes = play(tiny.tasks(12), 5, context=context)
     assert max(len(episode.segments) for episode in episodes) > 2
     for episode in episodes:
-        assert all(len(segment.ids) <= columns for segment in episode.segments)
+        assert all(len(segment.ids) <= context for segment in episode.segments)
         assert [turn.segment for turn in episode.turns] == sorted(turn.segment for turn in episode.turns)
         for place, segment in enumerate(episode.segments):
             inside = [turn for turn in episode.turns if turn.segment == place]
@@ -274,7 +274,7 @@ def test_a_history_that_outgrows_the_context_goes_on_in_a_new_segment() -> None:
 
 def test_an_observation_longer_than_the_context_is_an_error_that_says_so() -> None:
     with pytest.raises(ModelError, match="context of 60") as caught:
-        play(tiny.tasks(1), 1, columns=60)
+        play(tiny.tasks(1), 1, context=60)
     assert "model.context" in caught.value.hint
 
 
@@ -299,7 +299,7 @@ def test_games_that_crash_are_failed_episodes_and_harm_no_neighbour() -> None:
     healthy = play(tasks, 4)
     finished: list[Episode] = []
     seats = [Fragile() for _ in range(4)]
-    broken = collect(tiny.policy(MODEL), seats, tasks, SAMPLED, columns=640, on_episode=finished.append)
+    broken = collect(tiny.policy(MODEL), seats, tasks, SAMPLED, context=640, on_episode=finished.append)
     assert len(finished) == len(broken) == 15
     close([e for e in broken if e.task.seed % 5 not in (1, 3)], [e for e in healthy if e.task.seed % 5 not in (1, 3)])
     for episode, twin in zip(broken, healthy, strict=True):
@@ -336,11 +336,11 @@ class Shouting(ToyGame):
 
 
 def test_an_action_of_any_length_finds_room() -> None:
-    """97 characters are more than 64 tokens here; a decision for it must not run out of columns half way."""
+    """97 characters are more than 64 tokens here; a decision for it must not run out of context half way."""
     assert len(tiny.encoder().action(Shouting.LONG)) > 64
-    for columns in range(200, 260, 20):
-        episodes = collect(tiny.policy(MODEL), [Shouting() for _ in range(4)], tiny.tasks(8), SAMPLED, columns=columns)
-        assert all(len(segment.ids) <= columns for episode in episodes for segment in episode.segments)
+    for context in range(200, 260, 20):
+        episodes = collect(tiny.policy(MODEL), [Shouting() for _ in range(4)], tiny.tasks(8), SAMPLED, context=context)
+        assert all(len(segment.ids) <= context for episode in episodes for segment in episode.segments)
         assert any(turn.action == Shouting.LONG for episode in episodes for turn in episode.turns)
 
 
@@ -367,8 +367,8 @@ class Swamp(ToyGame):
 @pytest.mark.parametrize(("silent", "error"), [(False, "more than the context of 300"), (True, "no valid actions")])
 def test_a_state_that_cannot_be_played_ends_its_game_and_no_other(silent: bool, error: str) -> None:
     seats = [Swamp(silent=silent) for _ in range(4)]
-    ended = collect(tiny.policy(MODEL), seats, tiny.tasks(8), SAMPLED, columns=300)
-    healthy = collect(tiny.policy(MODEL), [ToyGame() for _ in range(4)], tiny.tasks(8), SAMPLED, columns=300)
+    ended = collect(tiny.policy(MODEL), seats, tiny.tasks(8), SAMPLED, context=300)
+    healthy = collect(tiny.policy(MODEL), [ToyGame() for _ in range(4)], tiny.tasks(8), SAMPLED, context=300)
     for episode, twin in zip(ended, healthy, strict=True):
         if episode.task.seed == 1:
             assert (episode.outcome, episode.steps) == (Outcome.FAILED, 2)
@@ -407,7 +407,7 @@ class _Tells(ToyGame):
 def test_a_game_at_its_limit_that_then_says_too_much_has_no_value_and_is_over() -> None:
     tasks = tiny.tasks(3, limit=2)
     plain, valued = (
-        collect(tiny.policy(MODEL), [_Tells(), _Tells()], tasks, SAMPLED, columns=640, values_limit=switch)
+        collect(tiny.policy(MODEL), [_Tells(), _Tells()], tasks, SAMPLED, context=640, values_limit=switch)
         for switch in (False, True)
     )
     assert Outcome.LIMIT in {episode.outcome for episode in plain}
@@ -432,7 +432,7 @@ class _Alike(ToyGame):
 @pytest.mark.parametrize("since", [0, 1])
 def test_a_game_whose_actions_cannot_be_told_apart_fails_alone(kind: str, since: int) -> None:
     policy = tiny.player(MODEL, kind=kind, thought_tokens=2)
-    broken, whole = collect(policy, [_Alike(since), ToyGame()], tiny.tasks(2, limit=4), SAMPLED, columns=640)
+    broken, whole = collect(policy, [_Alike(since), ToyGame()], tiny.tasks(2, limit=4), SAMPLED, context=640)
     assert broken.outcome is Outcome.FAILED and "cannot be told apart" in broken.error
     assert broken.steps == since
     assert whole.outcome is not Outcome.FAILED

@@ -69,7 +69,7 @@ def play(
 ) -> list[Episode]:
     decoding = Decoding(greedy, temperature, prompt.get("top_p", 1.0))
     seats = [games.make("toy") for _ in range(slots)]
-    return collect(tiny.player(model, **prompt), seats, tasks, decoding, columns=COLUMNS)
+    return collect(tiny.player(model, **prompt), seats, tasks, decoding, context=COLUMNS)
 
 
 @torch.no_grad()
@@ -254,7 +254,7 @@ class Mute(ToyGame):
 
 def test_a_writer_plays_games_that_list_no_actions() -> None:
     prompt = PROMPTS["write"]
-    episodes = collect(tiny.player(MODEL, **prompt), [Mute()], tiny.tasks(2), Decoding(), columns=COLUMNS)
+    episodes = collect(tiny.player(MODEL, **prompt), [Mute()], tiny.tasks(2), Decoding(), context=COLUMNS)
     assert all(episode.outcome is not Outcome.FAILED and episode.steps for episode in episodes)
     assert all(turn.valid == bool(turn.action) for episode in episodes for turn in episode.turns)
 
@@ -281,7 +281,7 @@ def test_draws_are_fixed_by_the_place_in_the_list() -> None:
 def test_an_action_that_the_policy_may_not_write_does_not_grow_out_of_the_context() -> None:
     """A teacher's action can be longer than `policy.reply_tokens`."""
     player = tiny.player(MODEL, kind="write", reply_tokens=1)
-    for columns in range(100, 160, 3):
+    for context in range(100, 160, 3):
         for original in tiny.scripted("gold")[:3]:
-            found = tokenise(original, player, columns)
-            assert max(len(segment.ids) for segment in found.segments) <= columns
+            found = tokenise(original, player, context)
+            assert max(len(segment.ids) for segment in found.segments) <= context

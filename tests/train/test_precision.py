@@ -223,7 +223,7 @@ def test_a_step_that_recomputes_moves_as_one_that_keeps(name: str, kind: str, dt
     from grue import games
 
     seats = [games.make("toy") for _ in range(3)]
-    played = samples(collect(tiny.player(kind=kind), seats, tiny.tasks(3), Decoding(), columns=512))
+    played = samples(collect(tiny.player(kind=kind), seats, tiny.tasks(3), Decoding(), context=512))
     norms = []
     for recompute in (False, True):
         torch.manual_seed(0)

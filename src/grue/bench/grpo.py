@@ -68,14 +68,14 @@ class Ours:
     updater: Updater
     reference: Reference
     games: list[Game]
-    columns: int
+    context: int
     tokens: int = 0  # of all transcripts; each was read once while playing
 
     def round(self, tasks: Sequence[Task], number: int) -> int:
         """Play `tasks` and learn from them; returns the number of turns played."""
         self.actor.sync()
         decoding = Decoding(temperature=self.updater.config.ppo.temperature)
-        episodes = collect(self.policy, self.games, tasks, decoding, seed=f"bench/{number}", columns=self.columns)
+        episodes = collect(self.policy, self.games, tasks, decoding, seed=f"bench/{number}", context=self.context)
         self.tokens += sum(len(segment.ids) for episode in episodes for segment in episode.segments)
         # iterations 0, 5, 10, ... also measure the KL to the reference, which TRL does not: avoid these
         self.updater.update(episodes, 5 * number + 1, 1.0, self.reference)

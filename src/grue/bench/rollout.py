@@ -36,12 +36,12 @@ class Sides:
     player: PromptPlayer
     games: list[Game]
     task_sets: list[list[Task]]
-    columns: int
+    context: int
     playing: list[Timed] = field(default_factory=list)  # the baseline's games without the extra pass for PPO
 
     def ours(self, repetition: int) -> list[Episode]:
         tasks = self.task_sets[repetition]
-        return collect(self.policy, self.games, tasks, Decoding(), seed=f"bench/{repetition}", columns=self.columns)
+        return collect(self.policy, self.games, tasks, Decoding(), seed=f"bench/{repetition}", context=self.context)
 
     def baseline(self, repetition: int, count: int) -> list[Episode]:
         tasks = self.task_sets[repetition][:count]

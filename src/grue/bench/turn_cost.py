@@ -134,14 +134,14 @@ class Sides:
 
     policy: ChoosePolicy
     games: list[Game]
-    columns: int
+    context: int
     span: Span
 
     def ours(self, tasks: Sequence[Task]) -> tuple[list[Episode], list[Clock]]:
         """All tasks at once, on one clock."""
         clock = Clock()
         seats = [ClockedGame(game, clock, self.span) for game in self.games]
-        return collect(self.policy, seats, tasks, Decoding(), seed="bench", columns=self.columns), [clock]
+        return collect(self.policy, seats, tasks, Decoding(), seed="bench", context=self.context), [clock]
 
     def baseline(self, tasks: Sequence[Task], window: int) -> tuple[list[Episode], list[Clock]]:
         """One task after another, each on a clock of its own."""

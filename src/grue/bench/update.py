@@ -79,7 +79,7 @@ def _play(config: Config, model: PolicyModel, encoder: Encoder, sets: int, games
     found = []
     with open_games(config, min(games, config.ppo.slots)) as seats:
         for number, tasks in enumerate(task_sets(config, sets, games)):
-            played = collect(policy, seats, tasks, Decoding(), seed=f"bench/{number}", columns=config.model.context)
+            played = collect(policy, seats, tasks, Decoding(), seed=f"bench/{number}", context=config.model.context)
             found.append([episode for episode in played if episode.outcome is not Outcome.FAILED])
     return found
 

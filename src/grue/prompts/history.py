@@ -17,10 +17,10 @@ from grue.types import Observation, Segment
 class History:
     """`ids` is the segment that is being written; `ids[seen:]` is what the engine has not been fed yet."""
 
-    def __init__(self, encoder: Encoder, goal: str, limit: int, columns: int | None = None) -> None:
+    def __init__(self, encoder: Encoder, goal: str, limit: int, context: int | None = None) -> None:
         self.ids: list[int] = []
         self.seen = 0
-        self._encoder, self._columns = encoder, columns
+        self._encoder, self._context = encoder, context
         self._task = encoder.task(goal, limit)
         self._finished: list[Segment] = []
         self._past: list[tuple[Observation, tuple[int, ...]]] = []  # what was shown, and what was done about it
@@ -69,7 +69,7 @@ class History:
         if self._over(len(whole) + room):
             raise ModelError(
                 f"task, observation and action need {len(whole) + room} tokens, more than the context of "
-                f"{self._columns}",
+                f"{self._context}",
                 hint="raise model.context",
             )
 
@@ -87,4 +87,4 @@ class History:
         return self._encoder.observation(observation.text, actions, first)
 
     def _over(self, needed: int) -> bool:
-        return self._columns is not None and needed > self._columns
+        return self._context is not None and needed > self._context

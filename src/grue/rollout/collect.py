@@ -25,7 +25,7 @@ def collect(
     decoding: Decoding,
     *,
     seed: str = "0",
-    columns: int = 1024,
+    context: int = 1024,
     player: str = "choose",
     on_episode: Callable[[Episode], None] | None = None,
     processes: Processes = ALONE,
@@ -35,7 +35,7 @@ def collect(
     """One episode for each task, in the order of the tasks; as many at once as there are `games`.
 
     `seed` and a task's place in the list fix every draw of its episode, whatever else is played. A game that crashes
-    gives an episode with Outcome.FAILED. A history longer than `columns` tokens starts a new segment.
+    gives an episode with Outcome.FAILED. A history longer than `context` tokens starts a new segment.
     With several `processes` each of them plays a part, and all of them get all episodes. The teacher called `adviser`
     is asked at each turn what it would do (`Turn.advice`). With `values_limit` the critic also reads what a game at
     its limit showed last (`Episode.last_value`).
@@ -48,13 +48,13 @@ def collect(
 
     def seat(row: int, game: Game) -> Seat:
         asked = Adviser(adviser, game) if adviser else None
-        return Seat(row, game, policy, player, columns, asked, values_limit)
+        return Seat(row, game, policy, player, context, asked, values_limit)
 
     def play(part: Sequence[Task], places: Sequence[int]) -> list[Episode]:
         seats = [seat(row, game) for row, game in enumerate(games[: len(part)])]
         if part and not seats:
             raise ConfigError(f"there is no game to play {len(part)} tasks in", hint="make at least one")
-        return _collect_here(policy, seats, part, places, decoding, seed, columns, on_episode) if part else []
+        return _collect_here(policy, seats, part, places, decoding, seed, context, on_episode) if part else []
 
     return processes.all_of(tasks, play)
 
@@ -66,7 +66,7 @@ def _collect_here(
     places: Sequence[int],
     decoding: Decoding,
     seed: str,
-    columns: int,
+    context: int,
     on_episode: Callable[[Episode], None] | None,
 ) -> list[Episode]:
     """`collect` in this process. `places` are the indices of `tasks` in the whole list."""
@@ -93,7 +93,7 @@ def _collect_here(
                     finish(seat, failed)
                     empty.append(seat)
 
-    engine = Engine(policy.model.base_lm(), len(seats), columns)
+    engine = Engine(policy.model.base_lm(), len(seats), context)
     refill(seats)
     playing = [seat for seat in seats if seat.task is not None]
     while playing:

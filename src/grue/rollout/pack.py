@@ -126,19 +126,19 @@ def samples(
     return packed
 
 
-def tokenise(episode: Episode, policy: Policy, columns: int | None = None, *, advised: bool = False) -> Episode:
+def tokenise(episode: Episode, policy: Policy, context: int | None = None, *, advised: bool = False) -> Episode:
     """A scripted player's episode with the ids, positions and branches that `policy` would have had.
 
     With `advised` the branches lead to what the teacher advised at each turn, whatever was done.
     """
     if not episode.turns:
         return episode
-    history = History(policy.encoder, episode.turns[0].observation.goal, episode.task.limit, columns)
+    history = History(policy.encoder, episode.turns[0].observation.goal, episode.task.limit, context)
     turns = []
     for turn in episode.turns:
         actions = turn.observation.actions or ()
         # what was done may be longer than what the policy may write
-        room = max(policy.room(actions), len(policy.encoder.unlearnt(turn.action))) if columns is not None else 0
+        room = max(policy.room(actions), len(policy.encoder.unlearnt(turn.action))) if context is not None else 0
         history.show(turn.observation, room)
         state = len(history.ids) - 1
         if turn.valid and (actions or not policy.needs_actions):

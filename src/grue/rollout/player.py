@@ -20,11 +20,11 @@ class PolicyPlayer:
     """
 
     def __init__(
-        self, policy: Policy, *, name: str, columns: int, limit: int, decoding: Decoding, seed: int | str = 0
+        self, policy: Policy, *, name: str, context: int, limit: int, decoding: Decoding, seed: int | str = 0
     ) -> None:
         self.policy, self.name = policy, name
-        self._columns, self._limit, self._decoding, self._seed = columns, limit, decoding, seed
-        self._engine = Engine(policy.model.base_lm(), 1, columns)
+        self._context, self._limit, self._decoding, self._seed = context, limit, decoding, seed
+        self._engine = Engine(policy.model.base_lm(), 1, context)
         self._games = 0
         self._history: History | None = None
         self._rng = random.Random()
@@ -39,7 +39,7 @@ class PolicyPlayer:
         """Begin a game whose number of steps is known. `act` begins one by itself, with the limit of the training."""
         self._rng = random.Random(f"{self._seed}/{self._games}")
         self._games += 1
-        self._history = History(self.policy.encoder, observation.goal, task.limit, self._columns)
+        self._history = History(self.policy.encoder, observation.goal, task.limit, self._context)
 
     def act(self, observation: Observation) -> str:
         """The action for what is seen now. ModelError where the game lists no actions and the policy needs them."""

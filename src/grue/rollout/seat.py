@@ -27,7 +27,7 @@ class Seat:
     game: Game
     policy: Policy
     player: str
-    columns: int
+    context: int
     adviser: Adviser | None = None
     values_limit: bool = False
     at_limit: bool = False
@@ -47,7 +47,7 @@ class Seat:
             self.observation = self.game.reset(task)
         except GameError as error:
             return self._end(Outcome.FAILED, error.message)
-        self.history = History(self.policy.encoder, self.observation.goal, task.limit, self.columns)
+        self.history = History(self.policy.encoder, self.observation.goal, task.limit, self.context)
         if self.adviser is not None:
             self.adviser.start(task, self.observation)
         try:

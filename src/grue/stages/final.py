@@ -197,7 +197,7 @@ def _play(session: Session, row: Row, tasks: Sequence[Task], bar: Bar | None, at
         session.games(session.slots(cfg.slots)),
         tasks,
         decoding,
-        columns=session.config.model.context,
+        context=session.config.model.context,
         player=row.policy,
         # the other processes play as many meanwhile
         on_episode=(lambda _: bar.advance(session.processes.count)) if bar else None,

@@ -38,7 +38,7 @@ def lessons(session: Session, names: str, rename: float, *kinds: str, corrected:
     In a share `rename` of the games things are renamed, with names drawn from the seed `names`.
     """
     rng = random.Random(names)
-    policy, columns = make_policy(session.model, session.encoder), session.config.model.context
+    policy, context = make_policy(session.model, session.encoder), session.config.model.context
     longest = 0
     read = (episode for kind in kinds for episode in episodes.read(session.run.episodes(kind)))
     played = (renamed_episode(episode, rng) if rng.random() < rename else episode for episode in read)
@@ -46,7 +46,7 @@ def lessons(session: Session, names: str, rename: float, *kinds: str, corrected:
     for episode in played:
         if session.config.policy.kind == "write":
             longest = max([longest, *(_line(session.encoder, turn.action) for turn in episode.turns)])
-        found = tokenise(episode, policy, columns, advised=corrected)
+        found = tokenise(episode, policy, context, advised=corrected)
         packed += [sample.without_texts() for sample in samples([found])]
     if longest > session.config.policy.reply_tokens:
         session.say.warn(

@@ -32,8 +32,8 @@ def play_and_show(
     """The same with a given `player`; also returns the episode with its ids and log-probabilities."""
     temperature = PROBE_TEMPERATURE if greedy else session.config.sampling_temperature
     decoding = Decoding(greedy, temperature, session.config.policy.top_p)
-    columns = session.config.model.context
-    (episode,) = evaluate(player, session.games(1), [task], decoding, columns=columns, player=policy)
+    context = session.config.model.context
+    (episode,) = evaluate(player, session.games(1), [task], decoding, context=context, player=policy)
     goal = episode.turns[0].observation.goal if episode.turns else ""
     shown = from_episode(
         episode,
@@ -88,8 +88,8 @@ def _played_in_full(session: Session, player: Policy, policy: str, task: Task) -
     """The same greedy game without min-p: a confident policy would keep one action, which leaves nothing to compare."""
     prompt = session.config.policy.model_copy(update={"min_p": 0.0})
     weighs_all = make_policy(player.model, Encoder(session.encoder.tokenizer, prompt))
-    decoding, columns = Decoding(True, PROBE_TEMPERATURE, prompt.top_p), session.config.model.context
-    (episode,) = evaluate(weighs_all, session.games(1), [task], decoding, columns=columns, player=policy)
+    decoding, context = Decoding(True, PROBE_TEMPERATURE, prompt.top_p), session.config.model.context
+    (episode,) = evaluate(weighs_all, session.games(1), [task], decoding, context=context, player=policy)
     return episode
 
 

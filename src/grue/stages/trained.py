@@ -68,7 +68,7 @@ def load_policy(folder: str | Path, policy: str | None = None, *, greedy: bool =
     return PolicyPlayer(
         playing,
         name=trained.name,
-        columns=config.model.context,
+        context=config.model.context,
         limit=config.game.limit,
         decoding=decoding,
         seed=f"{config.seed}/{seed}",

@@ -101,7 +101,7 @@ def _corrected_games(context: StageContext, policy: Policy, number: int) -> tupl
             draw_tasks(context.train_tasks, cfg.games_per_round, 1, f"{config.seed}/dagger/{number}/tasks"),
             Decoding(top_p=config.policy.top_p),
             seed=f"{config.seed}/dagger/{number}/play",
-            columns=config.model.context,
+            context=config.model.context,
             player="dagger",
             processes=processes,
             adviser=cfg.teacher,

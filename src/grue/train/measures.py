@@ -47,8 +47,8 @@ def dev_metrics(
     config: Config, policy: Policy, games: Sequence[Game], tasks: Sequence[Task], processes: Processes
 ) -> tuple[dict[str, Any], str]:
     """(metrics, the same in words) of `tasks` of the dev fold, played greedily."""
-    greedy, columns, kind = Decoding(greedy=True), config.model.context, config.policy.kind
-    episodes = evaluate(policy, games, tasks, greedy, columns=columns, player=kind, processes=processes)
+    greedy, context, kind = Decoding(greedy=True), config.model.context, config.policy.kind
+    episodes = evaluate(policy, games, tasks, greedy, context=context, player=kind, processes=processes)
     found = summarise(episodes, fold="dev", bootstrap=200)
     if found["success"] is None or found["success_ci95"] is None:
         raise TrainingError(

@@ -54,7 +54,7 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
     play = partial(
         collect,
         decoding=Decoding(temperature=cfg.temperature, top_p=config.policy.top_p),
-        columns=config.model.context,
+        context=config.model.context,
         player=config.policy.kind,
         processes=processes,
         values_limit=cfg.bootstrap_at_limit,

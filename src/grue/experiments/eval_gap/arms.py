@@ -133,9 +133,9 @@ class PPOArm:
         name, games = f"{self.seed}/{iteration}", self.session.games(min(cfg.slots, self.size.episodes))
         tasks = draw_tasks(train, self.size.episodes, 1, f"{name}/tasks")
         seats = training_games(games, cfg.rename, f"{name}/names")
-        columns = self.session.config.model.context
+        context = self.session.config.model.context
         decoding = Decoding(temperature=cfg.temperature)
-        played = collect(policy, seats, tasks, decoding, seed=f"{name}/play", columns=columns)
+        played = collect(policy, seats, tasks, decoding, seed=f"{name}/play", context=context)
         return [episode for episode in played if episode.outcome is not Outcome.FAILED]
 
     def _update(
@@ -224,4 +224,4 @@ def measured(session: Session, model: PolicyModel, tasks: Sequence[Task], *, gre
     policy = ChoosePolicy(Actor(model, session.config.model.dtype).model, session.encoder)
     games = session.games(min(session.config.eval.slots, len(tasks)))
     decoding = Decoding(greedy, session.config.sampling_temperature)
-    return evaluate(policy, games, tasks, decoding, columns=session.config.model.context)
+    return evaluate(policy, games, tasks, decoding, context=session.config.model.context)

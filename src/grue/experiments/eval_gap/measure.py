@@ -55,21 +55,21 @@ class Measure:
         fold = fold or self.size.fold
 
         def run(policy: ChoosePolicy, tasks: Sequence[Task]) -> list[Episode]:
-            return evaluate(policy, self._seats(tasks), tasks, self._decoding(greedy), columns=self._columns)
+            return evaluate(policy, self._seats(tasks), tasks, self._decoding(greedy), context=self._context)
 
         return self._cell(f"{'greedy' if greedy else 'sampled'}-{fold}", fold, {"greedy": greedy}, run)
 
     def extra_step(self) -> Cell:
         def run(policy: ChoosePolicy, tasks: Sequence[Task]) -> list[Episode]:
             seats = [ExtraStep(game) for game in self._seats(tasks)]
-            return evaluate(policy, seats, tasks, Decoding(greedy=True), columns=self._columns)
+            return evaluate(policy, seats, tasks, Decoding(greedy=True), context=self._context)
 
         return self._cell("extra-step", self.size.fold, {"greedy": True}, run)
 
     def top_k_choice(self) -> Cell:
         def run(policy: ChoosePolicy, tasks: Sequence[Task]) -> list[Episode]:
             cut = TopKPolicy(policy.model, policy.encoder, self.size.top_k)
-            return evaluate(cut, self._seats(tasks), tasks, self._decoding(greedy=False), columns=self._columns)
+            return evaluate(cut, self._seats(tasks), tasks, self._decoding(greedy=False), context=self._context)
 
         return self._cell("sampled-top-k", self.size.fold, {"top_k": self.size.top_k}, run)
 
@@ -125,7 +125,7 @@ class Measure:
 
             def watch(iteration: int, policy: ChoosePolicy) -> None:
                 tasks = self._arm_tasks
-                episodes = evaluate(policy, self._seats(tasks), tasks, Decoding(greedy=True), columns=self._columns)
+                episodes = evaluate(policy, self._seats(tasks), tasks, Decoding(greedy=True), context=self._context)
                 curve[str(iteration)] = {str(e.task.seed): e.won for e in episodes}
 
             trainer = PPOArm(self.session, arm, self.size, seed, self._current())
@@ -177,7 +177,7 @@ class Measure:
         self, name: str, style: Style, made: dict[str, Any], answer: Callable[[ChoosePolicy], Answer]
     ) -> Cell:
         def run(policy: ChoosePolicy, tasks: Sequence[Task]) -> list[Episode]:
-            return play_prompts(policy, self._seats(tasks), tasks, style, answer(policy), columns=self._columns)
+            return play_prompts(policy, self._seats(tasks), tasks, style, answer(policy), context=self._context)
 
         return self._cell(name, self.size.fold, {**made, "style": asdict(style)}, run)
 
@@ -206,7 +206,7 @@ class Measure:
                 "game": self._game,
                 "fold": fold,
                 "games": self.size.games,
-                "context": self._columns,
+                "context": self._context,
                 "weights": digest(self.weights),
                 **self._tempered,
             },
@@ -229,7 +229,7 @@ class Measure:
         return self.session.tasks(self.size.fold, self.size.arm_games)
 
     @property
-    def _columns(self) -> int:
+    def _context(self) -> int:
         return self.session.config.model.context
 
     @property

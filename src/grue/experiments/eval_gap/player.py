@@ -42,7 +42,7 @@ def play_prompts(
     style: Style,
     answer: Answer,
     *,
-    columns: int,
+    context: int,
     seed: str = "evaluate",
 ) -> list[Episode]:
     """One episode for each task, as many at once as there are games. Draws depend only on the task's place."""
@@ -58,7 +58,7 @@ def play_prompts(
                 found[row] = Episode(task, "prompt", (), Outcome.FAILED, None, error=error.message)
                 continue
             tables.append(Table(row, game, task, random.Random(f"{seed}/{first + row}"), observation))
-        engine = Engine(policy.model.base_lm(), len(part), columns)
+        engine = Engine(policy.model.base_lm(), len(part), context)
         while tables:
             for table in tables:
                 goal, limit = table.observation.goal, table.task.limit
