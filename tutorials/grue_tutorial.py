@@ -1614,7 +1614,7 @@ print(
 # <a name="lora"></a>
 # ## 15 Quantization and LoRA
 #
-# Training takes several times the memory of its weights: gradients and the two moments of Adam come on top, in 32
+# Training a model takes several times the memory of its weights: gradients and the two moments of Adam come on top, in 32
 # bits. Two ideas bring large models to a small GPU; the table below says how much they save. The runs above used neither: our
 # base is so small that all of it was trained.
 #
