@@ -83,6 +83,9 @@ def test_no_presets_warm_up_is_cut_short(name: str) -> None:
     assert cfg.warmup == (cfg.warmup_iterations if cfg.iterations else 0)
 
 
+GROUPS = ("ppo.group_weight=1", "ppo.plays_per_game=2")
+
+
 @pytest.mark.parametrize(
     ("overrides", "idle"),
     [
@@ -99,6 +102,16 @@ def test_no_presets_warm_up_is_cut_short(name: str) -> None:
         (
             ["ppo.ratio=decision", "policy.kind=aligned"],
             ["ppo.ratio=decision has no effect with policy.kind=aligned"],
+        ),
+        (["ppo.dev_games=9", "ppo.dev_every=0"], ["ppo.dev_games=9 has no effect with ppo.dev_every=0"]),
+        (["ppo.normalise_rewards=true"], []),
+        (["ppo.normalise_rewards=true", *GROUPS], ["ppo.normalise_rewards=True has no effect with ppo.group_weight=1"]),
+        (["ppo.normalise_rewards=true", *GROUPS, "ppo.bootstrap_at_limit=true"], []),
+        (["ppo.normalise_rewards=true", *GROUPS, "ppo.value_passes=0"], []),
+        (["ppo.target_kl=0.2", "ppo.epochs=1"], []),
+        (
+            ["ppo.warmup_iterations=9", *GROUPS, "ppo.value_passes=0"],
+            ["ppo.warmup_iterations=9 has no effect with ppo.group_weight=1"],
         ),
         (["ppo.clip=0.3", "ppo.epochs=1"], []),
         (

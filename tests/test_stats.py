@@ -145,11 +145,11 @@ def test_means_of_few_clusters_are_covered_as_often_as_it_says(clusters: int) ->
 @relaxed
 @given(scores)
 def test_bootstrap_mean_stays_inside_the_data_and_repeats(x: list[float]) -> None:
-    low, high = bootstrap_mean(x, 200)
+    low, high = bootstrap_mean(x, 1200)
     assert low <= high
     if len(x) >= 5:  # fewer have Student's interval, which knows no ends
         assert min(x) - 1e-9 <= low <= high <= max(x) + 1e-9
-    assert (low, high) == bootstrap_mean(x, 200)
+    assert (low, high) == bootstrap_mean(x, 1200)
 
 
 def test_a_constant_has_no_width() -> None:

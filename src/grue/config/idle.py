@@ -42,9 +42,10 @@ _RULES = (
         lambda c: f"ppo.value_passes={c.ppo.value_passes}",
     ),
     _Idle(("ppo.value_memory",), lambda c: not c.ppo.value_passes, lambda _: "ppo.value_passes=0"),
-    _Idle(
-        ("ppo.lam", "ppo.warmup_iterations", "ppo.normalise_rewards"),
-        lambda c: not c.ppo.asks_critic and not c.ppo.value_shares_trunk,
+    _Idle(("ppo.warmup_iterations",), lambda c: not c.ppo.asks_critic, lambda _: "ppo.group_weight=1"),
+    _Idle(  # in a shared loss they change the value head's gradient, and with it how far the joint one is clipped
+        ("ppo.lam", "ppo.normalise_rewards"),
+        lambda c: not c.ppo.asks_critic and c.ppo.value_passes > 0,
         lambda _: "ppo.group_weight=1",
     ),
     _Idle(  # what was played is what learns, until its first step
@@ -53,6 +54,7 @@ _RULES = (
         lambda _: "ppo.epochs=1 and ppo.minibatches=1",
     ),
     _Idle(("ppo.dev_games",), lambda c: not c.ppo.dev_every, lambda _: "ppo.dev_every=0"),
+    _Idle(("dagger.dev_games",), lambda c: not c.dagger.dev_every, lambda _: "dagger.dev_every=0"),
 )
 _SWITCHES = ("sft.epochs", "dagger.rounds", "ppo.iterations")  # at 0 they skip a stage
 

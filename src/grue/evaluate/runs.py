@@ -21,8 +21,8 @@ from grue.evaluate.seeds import difference_over_seeds, mean_over_seeds
 from grue.evaluate.stats import (
     FloatArray,
     Interval,
-    alike_interval,
     by_problem,
+    never_certain,
     not_surer,
     paired_difference,
     paired_wins,
@@ -219,10 +219,8 @@ def _difference(a: Sequence[_Run], b: Sequence[_Run], games: Mapping[str, Sequen
             a_RG, b_SG = (_table([run.played[decoding] for run in runs], common, which) for runs in (a, b))
             if over_seeds:
                 value, low, high, _ = difference_over_seeds(by_problem(a_RG, problems), by_problem(b_SG, problems))
-                # differences that are (nearly) all equal would claim certainty
-                if name == "success" and (len(set(problems)) == len(problems) or high - low < 1e-9):
-                    alike = alike_interval(value, len(set(problems)))
-                    low, high = min(low, alike.low), max(high, alike.high)
+                if name == "success":
+                    low, high = never_certain(value, Interval(low, high), len(problems), len(set(problems)))
             else:
                 between = paired_wins if name == "success" else paired_difference
                 value, low, high, _ = between(a_RG.mean(axis=0), b_SG.mean(axis=0), clusters=shared(problems))

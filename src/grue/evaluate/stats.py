@@ -111,7 +111,7 @@ def bootstrap_mean(
     *,
     clusters: Sequence[Hashable] | None = None,
 ) -> Interval:
-    """Bootstrap interval of the mean of x [n]: percentiles, expanded for few games or clusters (`_percentiles`).
+    """Bootstrap interval of the mean of x [n]: percentiles, `expanded_percentiles` for few games or clusters.
 
     `clusters` [n] names the games that share a cause (the same layout played several times, the same recipe):
     whole clusters are drawn, since drawing their members apart makes the interval too narrow (Miller 2024,
@@ -123,7 +123,7 @@ def bootstrap_mean(
     """
     x_n = _vector(x, "x")
     means = _bootstrap_means(x_n, resamples, rng, clusters)
-    return _percentiles(means, level, _count(x_n, clusters))
+    return expanded_percentiles(means, level, _count(x_n, clusters))
 
 
 def paired_difference(
@@ -150,7 +150,7 @@ def paired_difference(
         )
     differences_n = a_n - b_n
     means = _bootstrap_means(differences_n, resamples, rng, clusters)
-    low, high = _percentiles(means, level, _count(differences_n, clusters))
+    low, high = expanded_percentiles(means, level, _count(differences_n, clusters))
     return Estimate(float(differences_n.mean()), low, high, _standard_error(means))
 
 
@@ -163,18 +163,25 @@ def paired_wins(
     *,
     clusters: Sequence[Hashable] | None = None,
 ) -> Estimate:
-    """`paired_difference` of wins, or of shares won, that claims no certainty if (nearly) all differ by as much.
-
-    The interval includes `alike_interval` over the games, since one game that differs is no reason to be surer of the
-    others. The means of clusters take many values, so for them that is the interval only if all are equal. The
-    standard error is unchanged.
-    """
+    """`paired_difference` of wins, or of shares won, with the interval of `never_certain`; same standard error."""
     found = paired_difference(a, b, resamples, rng, level, clusters=clusters)
-    low, high = max(-1.0, found.low), min(1.0, found.high)
-    if clusters is None or high - low < 1e-9:  # shares of a few plays, rounded
-        alike = alike_interval(found.value, _count(_vector(a, "a"), clusters), level)
-        low, high = min(low, alike.low), max(high, alike.high)
+    games = _vector(a, "a")
+    low, high = never_certain(found.value, Interval(found.low, found.high), games.size, _count(games, clusters), level)
     return found._replace(low=low, high=high)
+
+
+def never_certain(difference: float, found: Interval, games: int, problems: int, level: float = 0.95) -> Interval:
+    """The interval `found` of a difference in success, made to claim no certainty if (nearly) all games differ alike.
+
+    It then includes `alike_interval`: one game that differs is no reason to be surer of the others. Where `games` share
+    `problems` this holds only if all problems differ alike: their means take many values, and the bound of a few would
+    drown what they show.
+    """
+    low, high = max(-1.0, found.low), min(1.0, found.high)
+    if games == problems or high - low < 1e-9:  # shares of a few plays, rounded
+        alike = alike_interval(difference, problems, level)
+        low, high = min(low, alike.low), max(high, alike.high)
+    return Interval(low, high)
 
 
 def alike_interval(difference: float, n: int, level: float = 0.95) -> Interval:
@@ -286,20 +293,20 @@ def _count(x_n: FloatArray, clusters: Sequence[Hashable] | None) -> int:
     return x_n.size if clusters is None else len(set(clusters))
 
 
-def _percentiles(means: FloatArray, level: float, n: int) -> Interval:
+def expanded_percentiles(means: FloatArray, level: float, n: int) -> Interval:
     """Percentiles of resampled means of n independent values, further out than `level` the smaller n is.
 
     Resampled means vary less than means do, by a factor of sqrt((n - 1) / n), and plain percentiles use the normal
     distribution where Student's t is due. Each tail is what a normal distribution has beyond both (the expanded
     percentile interval of Hesterberg 2015, What teachers should know about the bootstrap, The American Statistician
-    69). Where even the rarest resample is not that rare, with n below 5, the interval is Student's.
+    69). Where even the rarest resample is not that rare, with n below 5 or too few `means`, the interval is Student's.
     """
     _two_sided_z(level)  # refuses an impossible level
     if n < 2:
         return Interval(float(means.min()), float(means.max()))
     reach = sqrt(n / (n - 1)) * t_quantile(level, n - 1)  # in standard deviations of the resampled means
     tail = NormalDist().cdf(-reach)
-    if n**-n > tail:
+    if tail < max(n**-n, 1 / means.size):
         centre, half = float(means.mean()), reach * _standard_error(means)
         return Interval(centre - half, centre + half)
     low, high = np.percentile(means, [100 * tail, 100 - 100 * tail])

@@ -195,11 +195,11 @@ def score_interval(
     bootstrap: int = 2000,
     rng: np.random.Generator | None = None,
 ) -> Interval | None:
-    """Bootstrap interval of scores, at most 1, which is a win; None without games. `problems` as above."""
+    """Bootstrap interval of scores, within their range of -1 or 0 to 1; None without games. `problems` as above."""
     if not len(scores):
         return None
     low, high = bootstrap_mean(scores, bootstrap, rng, clusters=problems)
-    return Interval(low, min(1.0, high))
+    return Interval(max(0.0 if min(scores) >= 0 else -1.0, low), min(1.0, high))
 
 
 def _verbs(episodes: Sequence[Episode], *, top: int) -> dict[str, int]:

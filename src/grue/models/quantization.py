@@ -125,7 +125,8 @@ def check_packed(name: str, model: PreTrainedModel) -> None:
             hint="take model.quantize=none, with model.adapter=lora",
         )
     packed = sum(layer.in_features * layer.out_features for layer in layers)
-    aside = {id(one.weight) for one in (*layers, model.get_input_embeddings(), model.get_output_embeddings())}
+    tables = [one for one in model.modules() if isinstance(one, torch.nn.Embedding)]
+    aside = {id(one.weight) for one in (*layers, *tables, model.get_output_embeddings())}
     plain = sum(p.numel() for p in model.parameters() if p.ndim > 1 and id(p) not in aside)
     if packed < plain:
         _log.warning(

@@ -25,6 +25,7 @@ from grue.stages.session import open_session
 from grue.storage import episodes, forms, jsonl
 from grue.storage.contents import keep_evaluation, read_results
 from grue.storage.run import Run
+from grue.storage.settled import SettledError
 from grue.types import Episode
 
 
@@ -39,10 +40,8 @@ def evaluate_api(
         raise ConfigError("grue eval --api runs in a single process", hint="leave out accelerate launch or --processes")
     try:
         run = Run(out, config)
-    except ConfigError as error:
-        if "--again" in error.hint:  # which, with --api, plays only the games of the chat model again
-            raise ConfigError(error.message, hint=f"{error.hint}; that is without --api, which comes after") from error
-        raise
+    except SettledError as error:  # with --api, --again plays only the games of the chat model again
+        raise SettledError(error.message, hint=f"{error.hint}; that is without --api, which comes after") from error
     cfg, name = config.eval, f"api:{endpoint.model}"
     decoding = "greedy" if endpoint.temperature == 0 else "sampled"
     row = f"api-{_file_name(endpoint.model)}-{cfg.fold}-{decoding}"

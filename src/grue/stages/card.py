@@ -136,8 +136,8 @@ def _intervals(row: Mapping[str, Any]) -> str:
     if "problems" not in row:
         return "Intervals are Wilson intervals."
     return (
-        f"The {row['games']} games pose {row['problems']} different problems, so intervals are bootstraps over "
-        "problems; if all games end alike, Wilson intervals over problems."
+        f"The {row['games']} games pose {row['problems']} different problems, so intervals are Wilson intervals "
+        "with the number of independent games that would vary as much."
     )
 
 

@@ -13,7 +13,7 @@ import torch
 
 from grue import heap
 from grue.config import Config, DaggerConfig, LearningConfig, PPOConfig
-from grue.errors import GrueError
+from grue.errors import GrueError, first_line
 from grue.evaluate.probe import check_probe, tolerance
 from grue.games import Game, make, tasks
 from grue.games.spread import spread
@@ -153,11 +153,15 @@ class Session:
 
         Weights of a stage that has trained all of them do not depend on it.
         """
-        depends = policy == "base" or self.config.model.adapter == "lora"
-        probe = read_probe(self.run.out, policy) if depends else []
+        if policy != "base" and self.config.model.adapter != "lora":
+            return
+        probe = read_probe(self.run.out, policy)
         if probe:
             what = f"{policy} in {self.run.out}, on {self.config.model.name},"
-            check_probe(self.model, probe, tolerance(self.config.model), what)
+            # with "auto" another machine may have played, in a coarser format than this one's
+            played = torch.bfloat16 if self.config.model.dtype == "auto" else torch.float32
+            check_probe(self.model, probe, tolerance(self.config.model, played), what)
+        self.processes.wait()  # nobody records another game before all have read this one
 
     def player(self) -> Policy:
         """A policy that plays with the weights the model has now. All processes put shards together at once."""
@@ -188,7 +192,7 @@ def open_session(run: Run, config: Config, say: Progress, processes: Processes =
                 for game in session._games:
                     try:
                         game.close()
-                    except GrueError as error:  # what it was wanted for is done
-                        say.warn(f"a game did not close: {error.message}")
+                    except (GrueError, OSError) as error:  # what it was wanted for is done
+                        say.warn(f"a game did not close: {first_line(error)}")
     finally:
         trackers.finish()

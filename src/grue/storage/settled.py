@@ -12,6 +12,10 @@ from grue.storage.left import STAGES
 _LISTED = 8  # how many of the differing settings are listed
 
 
+class SettledError(ConfigError):
+    """A command asks for other settings than those that a run has used."""
+
+
 def default_out(config: Config) -> Path:
     """A run's default folder, named after its preset, its game if that is not the preset's, and its seed."""
     name, game = config.preset, config.game.name
@@ -45,7 +49,7 @@ def check_settled(out: Path, stored: Config, asked: Config, begun: Collection[st
             f"{out} was begun with preset {stored.preset}, not {asked.preset}: {listing}",
             hint=f"grue run --out {out} goes on with what is there; another --out starts over",
         )
-    raise ConfigError(
+    raise SettledError(
         f"{out} was begun with other settings: {listing}",
         hint="the old settings go on with it, another --out starts over, and grue "
         f"{_changed_from(settled)} {out} --again with these settings deletes what that stage and all "

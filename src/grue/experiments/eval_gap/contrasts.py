@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from grue.errors import DataError
 from grue.evaluate.seeds import gap_over_seeds, mean_over_seeds
-from grue.evaluate.stats import Interval, alike_interval, by_problem, paired_wins
+from grue.evaluate.stats import Interval, by_problem, expanded_percentiles, never_certain, paired_wins
 from grue.evaluate.summary import success_interval
 from grue.experiments.eval_gap.cells import Cell
 from grue.experiments.eval_gap.draws import Places, grouped, redrawn, spread_draw
@@ -88,7 +88,7 @@ def unpaired(
     (a_n, a_groups), (b_n, b_groups) = _wins_by_problem(repaired), _wins_by_problem(defect)
     rng = np.random.default_rng(0)
     found = [a_n[redrawn(a_groups, rng)].mean() - b_n[redrawn(b_groups, rng)].mean() for _ in range(resamples)]
-    low, high = np.percentile(np.array(found), [2.5, 97.5])
+    low, high = expanded_percentiles(np.array(found), 0.95, min(len(a_groups), len(b_groups)))
     gap = float(a_n.mean() - b_n.mean())
     if np.ptp(a_n) == 0 or np.ptp(b_n) == 0:
         low, high = _of_sides(float(a_n.mean()), _interval(repaired), float(b_n.mean()), _interval(defect))
@@ -174,9 +174,11 @@ def crossed_interval(difference_SG: FloatArray, problems: Sequence[Hashable] | N
     freedom. Where games share `problems` [G], the problems are the independent units.
     """
     posed = problems or range(difference_SG.shape[1])
-    if np.ptp(difference_SG) == 0 or len(set(posed)) == 1:  # zero observed spread would claim certainty
-        return alike_interval(float(difference_SG.mean()), len(set(posed)))
-    return mean_over_seeds(by_problem(difference_SG, posed))[1:3]
+    value, count = float(difference_SG.mean()), len(set(posed))
+    found = Interval(value, value)
+    if count > 1:
+        found = Interval(*mean_over_seeds(by_problem(difference_SG, posed))[1:3])
+    return never_certain(value, found, len(posed), count)
 
 
 def few_games(cell: Cell, count: int, *, resamples: int) -> Contrast:
