@@ -268,7 +268,7 @@ def test_the_card_says_how_its_intervals_are_made() -> None:
 
     assert "Intervals are Wilson intervals." in card(row)
     shared = card({**row, "problems": 100})
-    assert "The 200 games pose 100 different problems, so intervals are bootstraps over problems" in shared
+    assert "The 200 games pose 100 different problems, so intervals are Wilson intervals with the number" in shared
     assert "Intervals are Wilson intervals." not in shared
 
 

@@ -177,9 +177,13 @@ def test_an_interrupt_ends_every_tracker_that_is_waited_for(
     while not all("begins" in (run.out / "tracking" / f"{name}.log").read_text() for name in ("wandb", "trackio")):
         assert time.monotonic() < until
         time.sleep(0.1)
-    threading.Timer(0.5, signal.raise_signal, (signal.SIGINT,)).start()
-    with pytest.raises(KeyboardInterrupt):
-        trackers.finish()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # processes of pytest-xdist ignore it
+    try:
+        threading.Timer(0.5, signal.raise_signal, (signal.SIGINT,)).start()
+        with pytest.raises(KeyboardInterrupt):
+            trackers.finish()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert all(process.wait(10) for process in trackers._started.values())
 
 
