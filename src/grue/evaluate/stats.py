@@ -111,7 +111,7 @@ def bootstrap_mean(
     *,
     clusters: Sequence[Hashable] | None = None,
 ) -> Interval:
-    """Bootstrap interval of the mean of x [n]: percentiles, `expanded_percentiles` for few games or clusters.
+    """Bootstrap interval of the mean of x [n], by `expanded_percentiles`.
 
     `clusters` [n] names the games that share a cause (the same layout played several times, the same recipe):
     whole clusters are drawn, since drawing their members apart makes the interval too narrow (Miller 2024,
