@@ -185,6 +185,11 @@ def test_no_game_and_no_parameters_are_refused_by_name(game: Any, params: Any, s
         grue.wrappers.gym.GrueEnv(game, params)
 
 
+def test_a_space_without_actions_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_actions=0 leaves no action"):
+        grue.wrappers.gym.GrueEnv(action="index", max_actions=0)
+
+
 def test_an_unknown_kind_of_action_is_refused() -> None:
     with pytest.raises(ConfigError, match="'text' or 'index'"):
         grue.wrappers.gym.GrueEnv(action="number")

@@ -93,6 +93,8 @@ class GrueEnv(gymnasium.Env[str, Any]):
     ) -> None:
         if action not in ("text", "index"):
             raise ConfigError(f"action={action!r} of the environment is unknown", hint="use 'text' or 'index'")
+        if max_actions < 1:
+            raise ConfigError(f"max_actions={max_actions} leaves no action", hint="use 1 or more, 64 by default")
         if render_mode not in (None, "ansi"):
             raise ConfigError(f"render_mode={render_mode!r} is unknown", hint="use None or 'ansi'")
         self.render_mode = render_mode
