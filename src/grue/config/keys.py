@@ -43,7 +43,7 @@ def known_keys() -> list[str]:
     return [key for key, _ in _leaves(Config) if key != "preset"]
 
 
-def setting(key: str) -> FieldInfo | None:
+def declaration(key: str) -> FieldInfo | None:
     """The declaration of a setting or section; None for one that does not exist."""
     model: Any = Config
     field = None

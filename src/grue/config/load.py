@@ -12,8 +12,8 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 
 from grue import __version__
-from grue.config.keys import setting
-from grue.config.mistakes import explained
+from grue.config.keys import declaration
+from grue.config.mistakes import as_config_error
 from grue.config.presets import PRESETS, preset_for
 from grue.config.stages import Config
 from grue.config.yaml_file import read_yaml
@@ -102,7 +102,7 @@ def _build(
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        raise explained(error, [key for key, _ in settings], where, strange) from None
+        raise as_config_error(error, [key for key, _ in settings], where, strange) from None
 
 
 def _check_seed(overrides: Iterable[str], seed: int | None) -> None:
@@ -154,7 +154,7 @@ def _parse(text: str) -> tuple[str, Any]:
     key = key.strip()
     if not equals or not key:
         raise ConfigError(f"{text!r} is not of the form key=value", hint="for example ppo.iterations=40")
-    field = setting(key)
+    field = declaration(key)
     return key, _typed(field.annotation, value.strip()) if field else value
 
 

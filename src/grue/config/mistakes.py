@@ -6,12 +6,12 @@ import difflib
 
 from pydantic import ValidationError
 
-from grue.config.keys import known_keys, setting
+from grue.config.keys import declaration, known_keys
 from grue.config.stages import Config
 from grue.errors import ConfigError
 
 
-def explained(error: ValidationError, given: list[str], where: str, strange: str) -> ConfigError:
+def as_config_error(error: ValidationError, given: list[str], where: str, strange: str) -> ConfigError:
     """The first error, as what, where, value and hint."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"] if isinstance(part, str))  # without the index in a list
@@ -62,7 +62,7 @@ def _near_leaf(key: str, keys: list[str]) -> list[str]:
 
 
 def _meaning(key: str) -> str:
-    field = setting(key)
+    field = declaration(key)
     if field is None or not field.description:
         return ""
     return f"{key}: {field.description} (default {field.get_default(call_default_factory=True)})"

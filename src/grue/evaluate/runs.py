@@ -224,8 +224,7 @@ def _difference(a: Sequence[_Run], b: Sequence[_Run], games: Mapping[str, Sequen
             else:
                 between = paired_wins if name == "success" else paired_difference
                 value, low, high, _ = between(a_RG.mean(axis=0), b_SG.mean(axis=0), clusters=shared(problems))
-            ends = (max(-1.0, low), min(1.0, high)) if name == "success" else (low, high)
-            found |= {name: round(value, 6), f"{name}_ci95": _rounded(ends)}
+            found |= {name: round(value, 6), f"{name}_ci95": _rounded((low, high))}
         differences[decoding] = found
     return differences
 

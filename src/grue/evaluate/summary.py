@@ -196,7 +196,7 @@ def score_interval(
     rng: np.random.Generator | None = None,
 ) -> Interval | None:
     """Bootstrap interval of scores, within their range of -1 or 0 to 1; None without games. `problems` as above."""
-    if not len(scores):
+    if not scores:
         return None
     low, high = bootstrap_mean(scores, bootstrap, rng, clusters=problems)
     return Interval(max(0.0 if min(scores) >= 0 else -1.0, low), min(1.0, high))

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from grue.parallel import Processes
+from grue.train.optimizers import flatten_state, unflatten_state
 from grue.train.seeds import hash_seed
 
 BATCH = 512
@@ -47,10 +48,8 @@ class Critic:
     def rescale(self, unit: float, states_unit: torch.Tensor | None = None) -> None:
         """Multiply the targets that are kept by `unit`, as their units have changed, and states (T, H) by (H,)."""
         if unit != 1:
-            kept = ((states, targets * unit) for states, targets in self.kept)
-            if states_unit is not None:
-                kept = ((states * states_unit, targets) for states, targets in kept)
-            self.kept = deque(kept, maxlen=self.memory)
+            scale = 1 if states_unit is None else states_unit
+            self.kept = deque(((states * scale, targets * unit) for states, targets in self.kept), maxlen=self.memory)
 
     def fit(self) -> dict[str, float]:
         """`passes` passes of AdamW over what is kept; returns the last pass's mean squared error."""
@@ -100,16 +99,13 @@ class Critic:
         self._load_moments(learnt)
 
     def _moments(self) -> dict[str, torch.Tensor]:
-        entries = self.optimizer.state_dict()["state"].items()
-        return {f"moment.{index}.{name}": value for index, entry in entries for name, value in entry.items()}
+        moments, _ = flatten_state(self.optimizer.state_dict()["state"])
+        return {f"moment.{name}": value for name, value in moments.items()}
 
     def _load_moments(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        moments: dict[int, dict[str, torch.Tensor]] = {}
-        for key in (key for key in tensors if key.startswith("moment.")):
-            _, index, name = key.split(".", 2)
-            moments.setdefault(int(index), {})[name] = tensors[key]
+        moments = {name.removeprefix("moment."): value for name, value in tensors.items() if name.startswith("moment.")}
         groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        self.optimizer.load_state_dict({"state": unflatten_state(moments, {}), "param_groups": groups})
 
 
 def fit_each(critics: Sequence[Critic], processes: Processes) -> list[float]:
