@@ -31,6 +31,7 @@ def play_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str, float
         "lost": mean([e.outcome is Outcome.LOST for e in kept]),
         "limit": mean([e.outcome is Outcome.LIMIT for e in kept]),
         "invalid": mean([not turn.valid for e in kept for turn in e.turns]),
+        "forced": mean([not turn.branches for e in kept for turn in e.turns]),
         "failed": len(episodes) - len(kept),
         "episodes": len(episodes),
         "rollout_s": seconds,
