@@ -17,7 +17,7 @@ import torch
 import decoders
 import tiny
 from grue import errors, stages
-from grue.config import Config, load_config, override, read_config
+from grue.config import Config, dump_config, load_config, override, read_config
 from grue.errors import CheckpointError, ConfigError, DataError, GameError, GrueError, ModelError, TrainingError
 from grue.evaluate.runs import compare_runs
 from grue.hardware import physical_cores
@@ -34,6 +34,7 @@ from grue.stages.trained import load_trained, read_probe
 from grue.storage import checkpoint, episodes, jsonl
 from grue.storage.contents import read_metrics, read_run_config, read_stages
 from grue.storage.run import Run
+from grue.storage.settled import SettledError
 from grue.train.learner import Learner
 from grue.train.sft import train_sft
 from grue.types import Outcome
@@ -296,6 +297,7 @@ def test_what_was_trained_with_settings_that_are_refused_now_goes_on(finished: P
     out = _unfinished(finished, tmp_path / "run", "ppo")
     file = out / "config.yaml"
     file.write_text(file.read_text().replace("  rename: 0.0", "  rename: 0.5", 1))  # the first one is that of SFT
+    (out / "settings.json").unlink()
     config = read_run_config(out)
     assert (config.sft.rename, config.ppo.rename) == (0.5, 0)
     results = stages.run_all(config, out, say=QUIET)
@@ -591,6 +593,63 @@ def _unfinished(finished: Path, out: Path, stage: str) -> Path:
     entries[stage] = {"state": "begun", "seconds": 1.0}
     (out / "stages.json").write_text(json.dumps(entries), encoding="utf-8")
     return out
+
+
+def _edit(out: Path, *settings: str) -> Config:
+    """Change config.yaml as by hand; what a command without settings then asks for."""
+    file = out / "config.yaml"
+    file.write_text(dump_config(override(read_config(file), settings)), encoding="utf-8")
+    return read_run_config(out)
+
+
+@pytest.mark.parametrize(
+    ("setting", "listed", "stage"),
+    [
+        ("policy.kind=aligned", "policy.kind (choose there, aligned now)", "demos"),
+        ("policy.min_p=0.001", "policy.min_p (0.01 there, 0.001 now)", "demos"),
+        ("policy.history=3", "policy.history (0 there, 3 now)", "demos"),
+        ("game.limit=9", "game.limit (12 there, 9 now)", "demos"),
+        ("seed=5", "seed (0 there, 5 now)", "demos"),
+        ("sft.epochs=5", "sft.epochs (2 there, 5 now)", "sft"),
+        ("dagger.steps=5", "dagger.steps (100 there, 5 now)", "dagger"),
+        ("ppo.gamma=0.5", "ppo.gamma (0.97 there, 0.5 now)", "ppo"),
+    ],
+)
+def test_settings_edited_by_hand_are_refused(
+    setting: str, listed: str, stage: str, finished: Path, config: Config, tmp_path: Path
+) -> None:
+    out = _unfinished(finished, tmp_path / "run", "ppo")
+    edited = _edit(out, setting)
+    before = snapshot(out)
+    for go_on in (partial(stages.run_all, edited, out), partial(stages.run_stage, "ppo", edited, out)):
+        with pytest.raises(SettledError) as caught:
+            go_on(say=QUIET)
+        assert caught.value.message == f"{out} was begun with other settings: {listed}"
+        assert f"the old settings, put back into {out / 'config.yaml'}, go on with it" in caught.value.hint
+        assert f"grue {stage} {out} --again with these settings" in caught.value.hint
+    with pytest.raises(SettledError) as caught:
+        stages.run_stage("ppo", override(config, [setting]), finished, say=QUIET)
+    assert caught.value.message == f"{finished} was begun with other settings: {listed}"  # as from a command
+    assert "config.yaml" not in caught.value.hint
+    assert snapshot(out) == before
+
+
+def test_settings_may_be_edited_by_hand_until_their_stage_begins(config: Config, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    Run(out, config)  # as a command leaves it that was stopped before the first stage
+    edits: dict[stages.StageName, tuple[str, ...]] = {
+        "demos": ("demos.games=8", "policy.min_p=0.1", "seed=3"),
+        "sft": ("sft.epochs=1", "demos.record_limit=50"),  # the latter is its value
+        "ppo": ("ppo.gamma=0.9", "ppo.iterations=1", "sft.micro_tokens=4096"),
+        "eval": ("eval.games=4", "ppo.save_every_s=1", "game.read_timeout_s=9"),
+    }
+    for stage, settings in edits.items():
+        stages.run_stage(stage, _edit(out, *settings), out, say=QUIET)
+    assert [len(read_metrics(out, stage)) for stage in ("sft", "ppo")] == [2, 1]  # 8 games, 4 a batch, once
+    with pytest.raises(SettledError, match=r"eval\.games \(4 there, 5 now\)"):
+        stages.run_all(_edit(out, "eval.games=5"), out, say=QUIET)
+    stages.run_stage("eval", read_run_config(out), out, say=QUIET, again=True)  # as the hint says
+    assert json.loads((out / "results.json").read_text())["policies"]["ppo"]["decoding"]["greedy"]["games"] == 5
 
 
 def test_what_was_measured_on_unfinished_weights_is_measured_again(

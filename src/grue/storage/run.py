@@ -4,6 +4,7 @@
     stages.json     which stages are done    episodes/       games played, JSONL
     checkpoints/    one folder per stage     results.json    the final table, atomic; report.html beside it
     prompt.json     hash of the prompt format, chat template included
+    settings.json   the settings when a stage last began; config.yaml may be edited since
 
 `Run` is for the one process that writes; code that only reads uses `contents`.
 """
@@ -34,7 +35,7 @@ from grue.storage.contents import (
 )
 from grue.storage.files import explained, lock, write_atomic
 from grue.storage.left import DEV_ROWS, STAGES, TRAINING, delete_left
-from grue.storage.settled import check_settled
+from grue.storage.settled import SETTINGS, check_settled, used_settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -124,6 +125,7 @@ class Run:
             self._forget_evaluation(stage)
         self._start_clock(stage)
         spent = {key: value for key, value in self._stages.get(stage, {}).items() if key == "seconds"}
+        self._write(self.out / SETTINGS, _pretty(used_settings(self.config)))
         self._mark(stage, {**spent, "state": "begun"})
 
     def done(self, stage: str, **facts: Any) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
-from grue.config import PRESETS, Config, differences
+import orjson
+
+from grue.config import PRESETS, Config, flat
 from grue.errors import ConfigError
+from grue.storage.contents import read_json
 from grue.storage.left import STAGES
 
+SETTINGS = "settings.json"  # what `used_settings` gave when a stage last began
 _LISTED = 8  # how many of the differing settings are listed
 
 
@@ -25,9 +31,21 @@ def default_out(config: Config) -> Path:
     return Path("runs") / f"{name}-seed{config.seed}"
 
 
+def used_settings(config: Config) -> dict[str, Any]:
+    """Dotted key -> value, as it is once read from JSON, of the settings that can change results."""
+    text = json.dumps(flat(config, local=False))  # orjson would not write an integer of more than 64 bits
+    values: dict[str, Any] = orjson.loads(text)
+    return values
+
+
 def check_settled(out: Path, stored: Config, asked: Config, begun: Collection[str]) -> None:
-    """ConfigError if `asked` differs from what the run in `out` has used in its stages so far, `begun`."""
-    changed = differences(stored, asked)
+    """ConfigError if `asked` differs from what the run in `out` has used in its stages so far, `begun`.
+
+    `stored`, of config.yaml, may have been edited since: it counts only where settings.json says nothing.
+    """
+    in_file, now = used_settings(stored), used_settings(asked)
+    used = in_file | (read_json(out / SETTINGS) or {})
+    changed = {key: (used[key], value) for key, value in now.items() if used[key] != value}
     paid = {key for key in changed if key.partition(".")[0] in ("game", "seed")}
     if paid and any((out / "api").glob("*.jsonl")):
         raise ConfigError(
@@ -37,21 +55,25 @@ def check_settled(out: Path, stored: Config, asked: Config, begun: Collection[st
     settled = {
         key: values
         for key, values in changed.items()
-        if _has_begun(key.partition(".")[0], begun) and not (key == "model.name" and _has_moved(*values))
+        if _has_begun(key.partition(".")[0], begun) and not _is_same_model(key, *values)
     }
     if not settled:
         return
-    settled.pop("preset", None)
+    is_other_preset = "preset" in settled and in_file["preset"] != now["preset"]
+    if is_other_preset:
+        del settled["preset"]
     listing = ", ".join(f"{key} ({old} there, {new} now)" for key, (old, new) in [*settled.items()][:_LISTED])
     listing += f" and {len(settled) - _LISTED} more" if len(settled) > _LISTED else ""
-    if stored.preset != asked.preset:
+    if is_other_preset:
         raise ConfigError(
-            f"{out} was begun with preset {stored.preset}, not {asked.preset}: {listing}",
+            f"{out} was begun with preset {used['preset']}, not {now['preset']}: {listing}",
             hint=f"grue run --out {out} goes on with what is there; another --out starts over",
         )
+    is_edited = any(in_file[key] != used[key] for key in settled)
+    put_back = f", put back into {out / 'config.yaml'}," if is_edited else ""
     raise SettledError(
         f"{out} was begun with other settings: {listing}",
-        hint="the old settings go on with it, another --out starts over, and grue "
+        hint=f"the old settings{put_back} go on with it, another --out starts over, and grue "
         f"{_changed_from(settled)} {out} --again with these settings deletes what that stage and all "
         "later ones left there, and repeats it",
     )
@@ -67,6 +89,11 @@ def _has_begun(section: str, begun: Collection[str]) -> bool:
     """Has the stage of these settings begun, or one that builds on it? For settings of all stages: has any?"""
     later = STAGES[STAGES.index(section) :] if section in STAGES else STAGES
     return any(stage in begun for stage in later)
+
+
+def _is_same_model(key: str, old: Any, new: Any) -> bool:
+    """May it be the same model, at a new place or with its commit named? Recorded facts tell whether it is."""
+    return (key == "model.name" and _has_moved(str(old), str(new))) or (key == "model.revision" and old is None)
 
 
 def _has_moved(old: str, new: str) -> bool:
