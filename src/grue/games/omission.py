@@ -9,10 +9,12 @@ ones, except those that `keep` names, and most replays fail, so RL must find out
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from grue.errors import GameError
 from grue.games.base import Game
-from grue.types import Episode, Outcome, Turn
+from grue.games.play import Recorder
+from grue.types import Episode, Outcome
 
 
 def replay_with_omissions(
@@ -23,22 +25,17 @@ def replay_with_omissions(
     Actions that begin with `keep` are never left out by chance ("" keeps none). Steps that are no longer valid without
     the missing ones are left out too. A replay whose script runs out before the game ends has Outcome.LIMIT.
     """
-    turns: list[Turn] = []
-    player = f"{demonstration.player}-omit"
     task = demonstration.task
-    longer = type(task)(task.game, task.params, task.fold, task.seed, max(task.limit, demonstration.steps))
-    observation = None
+    recorder = Recorder(game, task, f"{demonstration.player}-omit")
     try:
-        observation = game.reset(longer)
+        recorder.reset(replace(task, limit=max(task.limit, demonstration.steps)))
         for planned in demonstration.turns:
             left_out = rng.random() < share and not (keep and planned.action.startswith(keep))
-            if left_out or planned.action not in (observation.actions or ()):
+            if left_out or planned.action not in (recorder.observation.actions or ()):
                 continue
-            after, reward, outcome = game.step(planned.action)
-            turns.append(Turn(observation=observation, action=planned.action, reward=reward))
-            observation = after
+            outcome = recorder.step(planned.action)
             if outcome is not None:
-                return Episode(task, player, tuple(turns), outcome, observation)
+                return recorder.end(outcome)
     except GameError as error:
-        return Episode(task, player, tuple(turns), Outcome.FAILED, observation, error=str(error))
-    return Episode(task, player, tuple(turns), Outcome.LIMIT, observation)
+        return recorder.end(Outcome.FAILED, str(error))
+    return recorder.end(Outcome.LIMIT)

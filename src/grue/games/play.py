@@ -1,16 +1,54 @@
-"""Play one episode with a scripted player, and report on demonstrations made this way."""
+"""Record episodes step by step; play one with a scripted player; report on demonstrations made this way."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from grue.errors import GameError
 from grue.games.base import Game
 from grue.games.guard import as_played
 from grue.types import Episode, Observation, Outcome, Task, Turn
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Steps a game, and takes down what happens. A GameError passes through: whoever plays ends the episode then."""
+
+    game: Game
+    task: Task
+    player: str
+    turns: list[Turn] = field(default_factory=list)
+    final: Observation | None = None
+
+    @property
+    def observation(self) -> Observation:
+        """What the game shows now."""
+        assert self.final is not None, "the game has not been reset"
+        return self.final
+
+    def reset(self, task: Task) -> Observation:
+        """Start the game. `task` may have a later limit than the one that is recorded."""
+        self.final = self.game.reset(task)
+        return self.final
+
+    def step(self, reply: str) -> Outcome | None:
+        """Play what a player replied. Returns how the game ended, if it did.
+
+        An action that the game did not list is played all the same and flagged by `Turn.valid`.
+        """
+        before = self.observation
+        action = as_played(reply, before.actions)
+        valid = before.actions is None or action in before.actions
+        self.final, reward, outcome = self.game.step(action)
+        self.turns.append(Turn(observation=before, action=action, reward=reward, valid=valid))
+        return outcome
+
+    def end(self, outcome: Outcome, error: str = "") -> Episode:
+        """The episode so far, as one that ended like this."""
+        return Episode(self.task, self.player, tuple(self.turns), outcome, self.final, error=error)
 
 
 class Player(Protocol):
@@ -28,25 +66,18 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
     """One episode of `task`. A game that crashes gives Outcome.FAILED with the turns played before.
 
     With `record_limit` play goes on to that many steps (for recording a gold path that is longer than the
-    task allows); `Episode.task` keeps the task's own limit, so `steps > task.limit` shows a late end. An
-    action that the game did not list is played all the same and flagged by `Turn.valid`.
+    task allows); `Episode.task` keeps the task's own limit, so `steps > task.limit` shows a late end.
     """
     longer = task if record_limit is None else replace(task, limit=max(record_limit, task.limit))
-    turns: list[Turn] = []
-    observation: Observation | None = None
+    recorder = Recorder(game, task, player.name)
     outcome: Outcome | None = None
     try:
-        observation = game.reset(longer)
-        player.start(longer, observation)
+        player.start(longer, recorder.reset(longer))
         while outcome is None:
-            action = as_played(player.act(observation), observation.actions)
-            valid = observation.actions is None or action in observation.actions
-            after, reward, outcome = game.step(action)
-            turns.append(Turn(observation=observation, action=action, reward=reward, valid=valid))
-            observation = after
+            outcome = recorder.step(player.act(recorder.observation))
     except GameError as error:
-        return Episode(task, player.name, tuple(turns), Outcome.FAILED, observation, error=str(error))
-    return Episode(task, player.name, tuple(turns), outcome, observation)
+        return recorder.end(Outcome.FAILED, str(error))
+    return recorder.end(outcome)
 
 
 def demo_report(episodes: Iterable[Episode]) -> dict[str, int]:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from grue.errors import GameError
+from grue.errors import GameError, GrueError
 from grue.games import Game
-from grue.games.guard import as_played
+from grue.games.play import Recorder
 from grue.interrupt import Interrupt
 from grue.policy.api import ApiPlayer
 from grue.policy.chat_client import ChatClient, RefusedError
-from grue.types import Episode, Observation, Outcome, Task, Turn
+from grue.types import Episode, Outcome, Task
 
 
 @dataclass
@@ -21,40 +21,28 @@ class ApiGame:
 
     game: Game
     player: ApiPlayer
-    task: Task | None = None
-    observation: Observation | None = None
-    turns: list[Turn] = field(default_factory=list)
+    recorder: Recorder = field(init=False)
 
     def start(self, task: Task) -> Episode | None:
         """Reset the game; returns an episode only if that fails."""
-        self.task, self.turns, self.observation = task, [], None
+        self.recorder = Recorder(self.game, task, self.player.name)
         try:
-            self.observation = self.game.reset(task)
+            self.player.start(task, self.recorder.reset(task))
         except GameError as error:
-            return self._end(Outcome.FAILED, error.message)
-        self.player.start(task, self.observation)
+            return self.failed(error)
         return None
 
     def play(self, reply: str) -> Episode | None:
         """Play what the model replied; returns the episode if that ended it."""
-        before = self.observation
-        assert before is not None
-        action = as_played(reply, before.actions)
         try:
-            self.observation, reward, outcome = self.game.step(action)
+            outcome = self.recorder.step(reply)
         except GameError as error:
-            return self._end(Outcome.FAILED, error.message)
-        valid = before.actions is None or action in before.actions
-        self.turns.append(Turn(observation=before, action=action, reward=reward, valid=valid))
-        return None if outcome is None else self._end(outcome)
+            return self.failed(error)
+        return None if outcome is None else self.recorder.end(outcome)
 
-    def refused(self, error: RefusedError) -> Episode:
+    def failed(self, error: GrueError) -> Episode:
         """The game, as one that failed."""
-        return self._end(Outcome.FAILED, error.message)
-
-    def _end(self, outcome: Outcome, error: str = "") -> Episode:
-        assert self.task is not None
-        return Episode(self.task, self.player.name, tuple(self.turns), outcome, self.observation, error=error)
+        return self.recorder.end(Outcome.FAILED, error.message)
 
 
 @dataclass
@@ -62,7 +50,7 @@ class _Round:
     """Games in progress."""
 
     client: ChatClient
-    seats: int
+    at_once: int
     queue: Iterator[Task]
     pool: ThreadPoolExecutor
     on_episode: Callable[[Episode], None]
@@ -71,36 +59,36 @@ class _Round:
     answers: int = 0  # since the last refusal
     ending: bool = False  # no more requests are to be made
 
-    def refill(self, seat: ApiGame) -> None:
+    def refill(self, game: ApiGame) -> None:
         """Start the next game that can be started."""
         for task in () if self.ending else self.queue:
-            failed = seat.start(task)
+            failed = game.start(task)
             if failed is None:
-                self._ask(seat)
+                self._ask(game)
                 return
             self.on_episode(failed)
 
     def take(self, future: Future[str]) -> BaseException | None:
         """Go on with the game whose answer has come; returns the error, if one came instead that ends all games."""
-        seat = self.waiting.pop(future)
+        game = self.waiting.pop(future)
         error = future.exception()
         if isinstance(error, RefusedError):
-            self.refused.append(seat.refused(error))
+            self.refused.append(game.failed(error))
             self.answers = 0
-            self.refill(seat)
-            many = len(self.refused) > (self.seats + 1 if self.waiting else 1)
+            self.refill(game)
+            many = len(self.refused) > (self.at_once + 1 if self.waiting else 1)
             return error if many or not self.client.usage.requests else None
         if error is not None:
             return error
-        episode = seat.play(future.result())
+        episode = game.play(future.result())
         self.answers += 1
-        if self.answers > self.seats:
+        if self.answers > self.at_once:
             self.keep_refused()
         if episode is None:
-            self._ask(seat)
+            self._ask(game)
         else:
             self.on_episode(episode)
-            self.refill(seat)
+            self.refill(game)
         return None
 
     def keep_refused(self) -> None:
@@ -109,11 +97,10 @@ class _Round:
             self.on_episode(failed)
         self.refused.clear()
 
-    def _ask(self, seat: ApiGame) -> None:
-        assert seat.observation is not None
+    def _ask(self, game: ApiGame) -> None:
         if self.ending:
             return
-        self.waiting[self.pool.submit(seat.player.act, seat.observation)] = seat
+        self.waiting[self.pool.submit(game.player.act, game.recorder.observation)] = game
 
 
 def play_all(

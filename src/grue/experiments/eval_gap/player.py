@@ -11,11 +11,11 @@ import torch
 from grue.errors import GameError
 from grue.experiments.eval_gap.prompts import Style, prompt_ids
 from grue.games import Game
-from grue.games.guard import as_played
+from grue.games.play import Recorder
 from grue.policy.choose import ChoosePolicy
 from grue.policy.decision import Decoding, Query
 from grue.policy.engine import Engine
-from grue.types import Episode, Observation, Outcome, Task, Turn
+from grue.types import Episode, Outcome, Task
 
 
 @dataclass(slots=True)
@@ -23,12 +23,8 @@ class Table:
     """One game being played."""
 
     row: int
-    game: Game
-    task: Task
     rng: random.Random
-    observation: Observation
-    past: list[tuple[str, str]] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
+    recorder: Recorder
     prompt: list[int] = field(default_factory=list)
 
 
@@ -52,21 +48,23 @@ def play_prompts(
         found: dict[int, Episode] = {}
         tables = []
         for row, (game, task) in enumerate(zip(games, part, strict=False)):
+            recorder = Recorder(game, task, "prompt")
             try:
-                observation = game.reset(task)
+                recorder.reset(task)
             except GameError as error:
-                found[row] = Episode(task, "prompt", (), Outcome.FAILED, None, error=error.message)
+                found[row] = recorder.end(Outcome.FAILED, error.message)
                 continue
-            tables.append(Table(row, game, task, random.Random(f"{seed}/{first + row}"), observation))
+            tables.append(Table(row, random.Random(f"{seed}/{first + row}"), recorder))
         engine = Engine(policy.model.base_lm(), len(part), context)
         while tables:
             for table in tables:
-                goal, limit = table.observation.goal, table.task.limit
-                table.prompt = prompt_ids(style, policy.encoder, goal, limit, table.past, table.observation.text)
+                seen, limit = table.recorder.observation, table.recorder.task.limit
+                past = [(turn.observation.text, turn.action) for turn in table.recorder.turns]
+                table.prompt = prompt_ids(style, policy.encoder, seen.goal, limit, past, seen.text)
                 engine.reset(table.row)
             actions = answer(engine, tables)
             for table, action in zip(tables, actions, strict=True):
-                ended = _play(table, action)
+                ended = _play(table.recorder, action)
                 if ended is not None:
                     found[table.row] = ended
             tables = [table for table in tables if table.row not in found]
@@ -74,26 +72,19 @@ def play_prompts(
     return episodes
 
 
-def _play(table: Table, action: str) -> Episode | None:
-    before = table.observation
-    action = as_played(action, before.actions)
-    valid = before.actions is None or action in before.actions
+def _play(recorder: Recorder, action: str) -> Episode | None:
     try:
-        table.observation, reward, outcome = table.game.step(action)
+        outcome = recorder.step(action)
     except GameError as error:
-        return Episode(table.task, "prompt", tuple(table.turns), Outcome.FAILED, before, error=error.message)
-    table.turns.append(Turn(before, action, reward, valid=valid))
-    table.past.append((before.text, action))
-    if outcome is None:
-        return None
-    return Episode(table.task, "prompt", tuple(table.turns), outcome, table.observation)
+        return recorder.end(Outcome.FAILED, error.message)
+    return None if outcome is None else recorder.end(outcome)
 
 
 def choosing(policy: ChoosePolicy, decoding: Decoding) -> Answer:
     """The action is chosen on the trie of the valid ones, as the library does."""
 
     def answer(engine: Engine, tables: list[Table]) -> list[str]:
-        queries = [Query(t.row, t.observation.actions or (), len(t.prompt), t.rng, t.prompt) for t in tables]
+        queries = [Query(t.row, t.recorder.observation.actions or (), len(t.prompt), t.rng, t.prompt) for t in tables]
         return [decision.action for decision in policy.act(engine, queries, decoding)]
 
     return answer
