@@ -17,7 +17,7 @@ MODULES = sorted(path for path in SOURCE.rglob("*.py"))
 
 # Each part may import those on the lines above its own, and itself. A module may stand higher than its folder.
 LAYERS = (
-    {"types", "errors"},
+    {"types", "errors", "names"},
     {"config", "progress", "interrupt", "hardware", "heap", "launch"},
     {"parallel"},
     {"storage"},

@@ -17,8 +17,8 @@ import torch
 
 from grue.config import Config
 from grue.interrupt import Interrupted
+from grue.names import STAGES
 from grue.progress import Bar, Progress
-from grue.storage.left import STAGES
 
 TIMEOUT_S = 300.0
 

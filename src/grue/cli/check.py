@@ -12,10 +12,9 @@ from grue.games import Game, canonical_params, is_known, known_games, make
 from grue.games.base import FOLDS
 from grue.games.check import check_game
 from grue.games.plugins import load_class, spelled_params
+from grue.names import RUN_FOLDS
 from grue.progress import Progress
 from grue.types import Task
-
-CHECKED = ("train", "dev", "test")
 
 
 def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str, Any]:
@@ -24,11 +23,11 @@ def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str
     `settings` are parameters of the game, key=value. Raises GameError with the first promise that is broken.
     """
     factory, task = _what(name, ",".join(settings))
-    for fold in CHECKED:
+    for fold in RUN_FOLDS:
         for seed in FOLDS[fold][:games]:
             check_game(factory, Task(task.game, task.params, fold, seed, task.limit))
         say(f"{name}: {games} {fold} games keep the contract")
-    return {"game": name, "games": games, "folds": list(CHECKED), "ok": True}
+    return {"game": name, "games": games, "folds": list(RUN_FOLDS), "ok": True}
 
 
 def _what(name: str, params: str) -> tuple[Callable[[], Game], Task]:

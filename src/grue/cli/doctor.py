@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grue import __version__
 from grue.errors import GrueError
+from grue.names import RUN_FOLDS
 from grue.progress import Progress
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def _alfworld() -> list[dict[str, str]]:
     from grue.games.alfworld_data import SPLITS, game_files
 
     try:
-        counts = [f"{SPLITS[fold]} {len(game_files('alfworld', 0, fold))}" for fold in ("train", "dev", "test")]
+        counts = [f"{SPLITS[fold]} {len(game_files('alfworld', 0, fold))}" for fold in RUN_FOLDS]
     except GrueError as error:
         return [_check("alfworld data", "note", error.message, error.hint)]
     return [_check("alfworld data", "ok", ", ".join(counts))]

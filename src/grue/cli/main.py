@@ -27,6 +27,7 @@ from grue.cli.common import (
     Seed,
 )
 from grue.errors import ConfigError
+from grue.names import PolicyName, StageName, TrainingStage
 from grue.progress import Progress
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def run(
 
 
 def _perform_stage(
-    name: Literal["demos", "sft", "dagger", "ppo"],
+    name: StageName,
     read: Callable[[], tuple[Config, Path]],
     *,
     again: bool,
@@ -142,7 +143,7 @@ def demos(
     _perform_stage("demos", read, again=again, processes=processes, as_json=as_json, quiet=quiet)
 
 
-def _add_stage_verb(name: Literal["sft", "dagger", "ppo"], help_text: str) -> None:
+def _add_stage_verb(name: TrainingStage, help_text: str) -> None:
     def verb(
         arguments: RunAndSettings = None,
         preset: PresetName = None,
@@ -194,7 +195,7 @@ def report(folder: common.RunFolder = None, as_json: Json = False, quiet: Quiet 
 def watch(
     folder: common.RunFolder = None,
     policy: Annotated[
-        Literal["base", "sft", "dagger", "ppo"] | None,
+        PolicyName | None,
         typer.Option(help="whose weights play; default: the furthest-trained of the run"),
     ] = None,
     decoding: Annotated[Literal["greedy", "sampled"], typer.Option(help="how actions are chosen")] = "greedy",

@@ -13,6 +13,7 @@ import typer
 from grue.cli import common
 from grue.cli.common import Again, ConfigFile, Json, Out, PresetName, ProcessCount, Quiet, RunAndSettings, Seed
 from grue.errors import ConfigError, needs
+from grue.names import PolicyName, RunFold, TrainingStage
 from grue.progress import Progress
 
 
@@ -82,12 +83,10 @@ def evaluate(
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run directories that grue eval has measured")],
     policy: Annotated[
-        Literal["base", "sft", "dagger", "ppo"] | None,
+        PolicyName | None,
         typer.Option(help="which policy; default: the furthest-trained that all runs have measured"),
     ] = None,
-    fold: Annotated[
-        Literal["train", "dev", "test"] | None, typer.Option(help="which games; default: those of the evaluation")
-    ] = None,
+    fold: Annotated[RunFold | None, typer.Option(help="which games; default: those of the evaluation")] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="also draw their learning curves: a .svg, .png or .pdf")
     ] = None,
@@ -152,9 +151,7 @@ def export(
     what: Annotated[
         Literal["adapter", "merged"], typer.Option(help="the adapter alone, or a whole model with it merged in")
     ] = "merged",
-    policy: Annotated[
-        Literal["sft", "dagger", "ppo"] | None, typer.Option(help="whose weights; default: the furthest-trained")
-    ] = None,
+    policy: Annotated[TrainingStage | None, typer.Option(help="whose weights; default: the furthest-trained")] = None,
     to: Annotated[Path | None, typer.Option(metavar="DIR", help="folder to write; default: RUN/export-WHAT")] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"], typer.Option(help="number format of a merged model's weights")

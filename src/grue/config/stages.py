@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from grue.config.base import LOCAL, Stage, parts
 from grue.config.learning import DaggerConfig, PPOConfig, SFTConfig
+from grue.names import RunFold
 
 
 class GameConfig(Stage):
@@ -127,7 +128,7 @@ class DemosConfig(Stage):
 class EvalConfig(Stage):
     """What the final table is measured on."""
 
-    fold: Literal["train", "dev", "test"] = Field("test", description="fold the games are taken from")
+    fold: RunFold = Field("test", description="fold the games are taken from")
     games: int = Field(1000, ge=1, le=1000, description="games, spread evenly over the fold")
     slots: int = Field(128, ge=1, description="games that advance together in one batch", json_schema_extra=LOCAL)
     decodings: tuple[Literal["greedy", "sampled"], ...] = Field(

@@ -28,17 +28,14 @@ from grue.evaluate.stats import (
     paired_wins,
 )
 from grue.evaluate.summary import Played, by_game, score_interval, shared, success_interval
+from grue.names import POLICIES, STAGES
 from grue.storage import episodes
 from grue.storage.contents import check_distinct, evaluation_name, is_done, read_evaluation, read_run_config
 from grue.storage.contents import episodes as file_of
 from grue.types import Episode, Task
 
 MEASURES = {"success": "won", "score": "score"}  # what is said -> the attribute of `Played`
-POLICIES = ("ppo", "dagger", "sft", "base")  # the furthest first
 DECODINGS = ("greedy", "sampled")
-# sections of the settings that say nothing about a policy: those of later stages, and how it was measured
-_BESIDE = {"ppo": ("eval",), "dagger": ("ppo", "eval"), "sft": ("dagger", "ppo", "eval")}
-_BESIDE["base"] = ("demos", *_BESIDE["sft"], "sft")
 
 Games = Mapping[Task, Played]
 
@@ -62,7 +59,7 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
         if not is_done(out, "eval"):
             raise DataError(f"{out} has not been evaluated to its end", hint=f"grue eval {out}")
     fold = fold or configs[outs[0]].eval.fold
-    asked = [policy] if policy else POLICIES
+    asked = [policy] if policy else POLICIES[::-1]  # the furthest-trained first
     measured = {out: [p for p in asked if _decodings(out, p, fold)] for out in outs}
     found = next((p for p in asked if all(p in here for here in measured.values())), None)
     if found is None:
@@ -118,10 +115,12 @@ def measured_games(out: Path, name: str) -> list[Episode]:
 
 def training_settings(config: Config, policy: str) -> dict[str, Any]:
     """What a training of `policy` has in common with those of other seeds: dotted key -> value."""
+    # sections that say nothing about the policy: those of later stages, and how it was measured
+    beside = STAGES[STAGES.index(policy) + 1 :] if policy in STAGES else STAGES
     return {
         name: value
         for name, value in flat(config, local=False).items()
-        if name not in ("preset", "seed") and name.split(".")[0] not in _BESIDE[policy]
+        if name not in ("preset", "seed") and name.split(".")[0] not in beside
     }
 
 

@@ -18,6 +18,7 @@ from grue.games.base import Game, fold_range
 from grue.games.faults import Guarded
 from grue.games.params import Params, parse
 from grue.hardware import physical_cores
+from grue.names import RUN_FOLDS
 
 # name -> parameter -> (default, lowest, highest). A file or folder is named after the colon: "jericho:zork1.z3".
 NATIVE: dict[str, dict[str, tuple[int, int, int]]] = {
@@ -164,7 +165,7 @@ def make_native(game: str, params: Params = "", *, read_timeout: float = 20.0) -
 def _some_split(game: str, params: str) -> None:
     """ConfigError where a folder contains no split of ALFWorld at all."""
     missing: list[ConfigError] = []
-    for fold in ("train", "dev", "test"):
+    for fold in RUN_FOLDS:
         try:
             native_seeds(game, params, fold)
             return

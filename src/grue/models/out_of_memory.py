@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from grue.config import Config
 from grue.errors import GrueError
+from grue.names import TRAINING
 
 # for a GPU torch first says how much was requested and is free; then one of these, and what each process on it uses
 _MORE = re.compile(r"\.? (?=Process \d|Including |[\d.]+ .iB allowed|Of the allocated )")
@@ -46,7 +47,7 @@ def hints(config: Config, stage: str) -> list[str]:
     model, found = config.model, []
     corrected = stage == "ppo" and config.dagger.rounds > 0  # hints for PPO cover the whole run
     draws = " but for dropout's draws" if model.lora_dropout else ""
-    if stage in ("sft", "dagger", "ppo"):
+    if stage in TRAINING:
         for section in (stage, *(["dagger"] if corrected else [])):
             tokens = getattr(config, section).micro_tokens
             if tokens > 256:
@@ -79,7 +80,7 @@ def _now(config: Config, stage: str) -> str:
         "model.dtype": model.dtype,
         "model.context": model.context,
     }
-    if stage in ("sft", "dagger", "ppo"):
+    if stage in TRAINING:
         values[f"{stage}.micro_tokens"] = getattr(config, stage).micro_tokens
     if stage in ("dagger", "ppo", "eval"):
         values[f"{stage}.slots"] = getattr(config, stage).slots

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from grue.errors import ConfigError, DataError
 from grue.evaluate.runs import kind_letter
 from grue.report.curves import SMOOTH_FROM, running
-from grue.report.metrics import policy_title
+from grue.report.metrics import UNTRAINED, policy_title
 from grue.report.plots import DASHES, compact, percent_tick, quiet_frame, spread
 from grue.report.runfiles import RunFiles, read_run
 from grue.report.svg import INK, MUTED, OKABE_ITO
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMATS = ("svg", "png", "pdf")
-UNTRAINED = ("random", "explore", "gold", "gold-pruned", "optimal", "base")  # players that no training has changed
 _STAGES = {"ppo": ("ppo", "dev"), "dagger": ("dagger", "dagger_dev")}  # policy -> its own games, dev games
 
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grue.games.native import is_one_game
+from grue.names import FURTHEST_FIRST, POLICIES
 from grue.report.metrics import policy_title
 from grue.report.runfiles import RunFiles
 from grue.report.tables import Row, by_policy, interval, rows
 from grue.report.text import as_number, counted, duration, interval_text, number, percent
-
-TRAINED = ("ppo", "dagger", "sft")  # the last stage first
 
 
 class Headline(NamedTuple):
@@ -25,7 +24,7 @@ def headline(run: RunFiles) -> Headline:
     """What the run found; for a run without results, how far it is."""
     every = rows(run.results or {})
     found = by_policy([row for row in every if row.success is not None])
-    hero = next((found[name] for name in TRAINED if name in found), None)
+    hero = next((found[name] for name in FURTHEST_FIRST if name in found), None)
     crashed = _crashed(every, found, hero)
     if hero is None and "base" in found:
         base = found["base"]
@@ -49,7 +48,7 @@ def _crashed(every: Sequence[Row], found: Mapping[str, Row], hero: Row | None) -
     """Which policies finished no game; with a `hero`, only those that were trained further than it."""
     lost = dict.fromkeys(row.policy for row in every if row.policy not in found and row.failed)
     if hero is not None:
-        lost = {name: None for name in lost if name in TRAINED[: TRAINED.index(hero.policy)]}
+        lost = {name: None for name in lost if name in FURTHEST_FIRST[: FURTHEST_FIRST.index(hero.policy)]}
     return f"No game of {' and '.join(map(policy_title, lost))} was finished: all failed." if lost else ""
 
 
@@ -134,7 +133,7 @@ def _context(hero: Row, before: Row | None, found: dict[str, Row]) -> str:
 
 
 def _progress(run: RunFiles) -> str:
-    for stage in TRAINED:
+    for stage in FURTHEST_FIRST:
         if stage in run.stages and run.stages[stage].lines:
             logged = run.stages[stage]
             success = logged.series.get("success")
@@ -155,7 +154,7 @@ def missing(run: RunFiles) -> list[str]:
         notes.append("results.json is absent or unreadable: the evaluation has not finished.")
     else:
         present = {row.policy for row in rows(run.results)}
-        wanted = [name for name in ("random", "gold", "base", "sft", "dagger", "ppo") if name not in skipped]
+        wanted = [name for name in ("random", "gold", *POLICIES) if name not in skipped]
         absent = [policy_title(name) for name in wanted if name not in present]
         if absent:
             notes.append(f"No test result for {', '.join(absent)}.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from grue.names import FURTHEST_FIRST, TRAINING
 from grue.report.curves import SMOOTHED, Constant, Panel, panels
-from grue.report.headline import TRAINED
 from grue.report.markup import Html, join, tag, wide
 from grue.report.metrics import GROUP_TITLES, policy_title
 from grue.report.plots import LARGE, Reference, panel_svg
@@ -33,7 +33,7 @@ def learning_section(stages: Mapping[str, StageMetrics], results: Mapping[str, A
         note = tag("p", "Nothing has been logged yet.", class_="absent")
         return tag("section", tag("h2", "Training"), note, id="training")
     order = sorted(stages, key=lambda name: (_STAGE_ORDER.index(name) if name in _STAGE_ORDER else 99, name))
-    opened = next((name for name in TRAINED if name in stages), order[0])
+    opened = next((name for name in FURTHEST_FIRST if name in stages), order[0])
     parts: list[Html | None] = [_main_figure(stages, results)]
     for position, name in enumerate(order):
         parts.append(_stage(name, stages[name], position, opened=name == opened))
@@ -79,7 +79,7 @@ def _references(results: Mapping[str, Any] | None, drawn: str, stage: StageMetri
     if table == {curve}:
         words += " on the same games."
     else:
-        others = [row for row in others if row.policy not in TRAINED]
+        others = [row for row in others if row.policy not in TRAINING]
         words += f" on {number(max(table, default=0))} dev games" + (
             f", the curve on {number(curve)}." if curve else "."
         )

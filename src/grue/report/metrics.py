@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from grue.names import TRAINING
+
 Group = Literal["games", "policy", "critic", "imitation", "optimiser", "health", "other"]
 Kind = Literal["curve", "counter"]
 
@@ -132,8 +134,9 @@ POLICY_MEANINGS: dict[str, str] = {
 
 POLICY_TITLES: dict[str, str] = {"sft": "SFT", "dagger": "DAgger", "ppo": "PPO"}
 
-# Rows of every table: players that need no training, then the stages of training.
-POLICY_ORDER = ("random", "explore", "gold", "gold-pruned", "optimal", "base", "sft", "dagger", "ppo")
+# Rows of every table: players that no training has changed, then the stages of training.
+UNTRAINED = ("random", "explore", "gold", "gold-pruned", "optimal", "base")
+POLICY_ORDER = (*UNTRAINED, *TRAINING)
 
 
 def policy_title(name: str) -> str:

@@ -7,10 +7,11 @@ from typing import Any
 
 from grue.errors import DataError
 from grue.evaluate.stats import smallest_detectable_difference
+from grue.names import RUN_FOLDS
 from grue.report.markup import Html, tag, wide
 from grue.report.metrics import COLUMNS, policy_title
 from grue.report.svg import interval_mark
-from grue.report.tables import FOLDS, Row, folds, interval, rows
+from grue.report.tables import Row, folds, interval, rows
 from grue.report.text import as_number, counted, interval_text, number, percent, signed
 
 _HEADS = (
@@ -152,7 +153,7 @@ def _folds(results: Mapping[str, Any]) -> Html | None:
     if len(present) < 2:
         return None
     by_key: dict[tuple[str, str], dict[str, Row]] = {}
-    for fold in FOLDS:
+    for fold in RUN_FOLDS:
         for row in rows(results, fold):
             by_key.setdefault((row.policy, row.decoding), {})[fold] = row
     order = [(row.policy, row.decoding) for row in rows(results)]

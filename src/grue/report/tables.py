@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grue.names import RUN_FOLDS
 from grue.report.metrics import policy_rank
 from grue.report.text import as_number
-
-FOLDS = ("train", "dev", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ def main_fold(results: Mapping[str, Any]) -> str:
     for entry in policies.values() if isinstance(policies, dict) else ():
         decodings = entry.get("decoding") if isinstance(entry, dict) else None
         for result in decodings.values() if isinstance(decodings, dict) else ():
-            if isinstance(result, dict) and result.get("fold") in FOLDS:
+            if isinstance(result, dict) and result.get("fold") in RUN_FOLDS:
                 return str(result["fold"])
     return "test"
 
@@ -73,7 +72,7 @@ def by_policy(found: Sequence[Row]) -> dict[str, Row]:
 
 def folds(results: Mapping[str, Any]) -> list[str]:
     """The folds that have rows, in the order train, dev, test."""
-    return [fold for fold in FOLDS if rows(results, fold)]
+    return [fold for fold in RUN_FOLDS if rows(results, fold)]
 
 
 def _policies(results: Mapping[str, Any], fold: str) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from pathlib import Path
 from grue.config import Config, ModelConfig
 from grue.hardware import gpus, memory_gib, physical_cores
 from grue.models.sources import EMBEDDED
+from grue.names import RUN_FOLDS
 from grue.parallel import Processes
-from grue.stages.final import FOLDS, side_games
+from grue.stages.final import side_games
 
 # measured with the embedded base: docs/models.md, "Several processes"
 LEAST_PROCESSES, MOST_PROCESSES = 4, 8
@@ -19,7 +20,7 @@ def plan(config: Config, out: Path) -> str:
     """What is about to happen, in a few lines."""
     decodings = " and ".join(config.eval.decodings)
     dagger = f"{config.dagger.rounds} rounds of {config.dagger.games_per_round} train games"
-    sides = [fold for fold in FOLDS if fold != config.eval.fold and side_games(config.eval)]
+    sides = [fold for fold in RUN_FOLDS if fold != config.eval.fold and side_games(config.eval)]
     beside = f"; {side_games(config.eval)} of {' and '.join(sides)}" if sides else ""
     corrections = [f"  dagger {dagger}, corrected by {config.dagger.teacher}"] if config.dagger.rounds else []
     return "\n".join(

@@ -11,6 +11,7 @@ from grue.models.out_of_memory import explained_memory
 from grue.models.sharding import check_sharding
 from grue.models.skeleton import check_attention
 from grue.models.sources import EMBEDDED, EMBEDDED_POSITIONS
+from grue.names import TRAINING
 from grue.parallel import Processes
 from grue.progress import Progress
 from grue.stages.demos import check_teacher
@@ -18,7 +19,6 @@ from grue.stages.lessons import check_demonstrations
 from grue.stages.session import Session
 from grue.stages.trained import check_weights
 from grue.storage.contents import is_done
-from grue.storage.left import TRAINING
 from grue.storage.run import Run
 
 

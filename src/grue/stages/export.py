@@ -17,6 +17,7 @@ from grue.evaluate.probe import Gap, tolerance
 from grue.hardware import versions
 from grue.models.export import save_adapter, save_merged, save_value_head
 from grue.models.sources import EMBEDDED
+from grue.names import FURTHEST_FIRST, TRAINING
 from grue.progress import Progress
 from grue.stages.card import model_card
 from grue.stages.trained import (
@@ -24,7 +25,6 @@ from grue.stages.trained import (
     PROBE,
     SCHEMA,
     SETTINGS,
-    TRAINED,
     check_weights,
     furthest,
     load_trained,
@@ -57,8 +57,8 @@ def export_run(
         raise ConfigError(
             f"{target} is the current folder, which cannot be replaced", hint="name a folder in it with --to"
         )
-    if name not in TRAINED:
-        raise ConfigError(f"there is no trained policy {name!r}", hint=f"known are {', '.join(TRAINED)}")
+    if name not in TRAINING:
+        raise ConfigError(f"there is no trained policy {name!r}", hint=f"known are {', '.join(FURTHEST_FIRST)}")
     check_weights(run, name)
     if target.exists() and any(target.iterdir() if target.is_dir() else [target]):
         raise ConfigError(f"{target} already exists", hint="name another folder with --to, or delete it")

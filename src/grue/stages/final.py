@@ -19,10 +19,10 @@ from grue.games.play import play
 from grue.games.spread import has_few_games
 from grue.games.teachers import HasGold, teacher
 from grue.hardware import hardware, versions
+from grue.names import FURTHEST_FIRST, POLICIES, RUN_FOLDS, STAGES
 from grue.policy.decision import Decoding
 from grue.storage import episodes, jsonl
 from grue.storage.contents import evaluation_name, read_evaluation, read_metrics
-from grue.storage.left import STAGES
 from grue.storage.run import Run
 from grue.types import Episode, Observation, Outcome, Task
 
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from grue.progress import Bar, Progress
     from grue.stages.session import Session
 
-TRAINED = ("base", "sft", "dagger", "ppo")
 SCRIPTED = ("random", "gold")
-FOLDS = ("train", "dev", "test")
 
 
 class Row(NamedTuple):
@@ -56,7 +54,7 @@ def policies(session: Session) -> tuple[str, ...]:
     left_out |= {"ppo"} if not config.ppo.iterations else set()
     left_out |= {"dagger"} if not config.dagger.rounds else set()
     left_out |= {"sft"} if not config.sft.epochs else set()
-    return tuple(name for name in (*SCRIPTED, *TRAINED) if name not in left_out)
+    return tuple(name for name in (*SCRIPTED, *POLICIES) if name not in left_out)
 
 
 def side_games(cfg: EvalConfig) -> int:
@@ -72,7 +70,7 @@ def rows(session: Session) -> list[Row]:
         decodings = ("scripted",) if policy in SCRIPTED else cfg.decodings
         wanted += [Row(policy, cfg.fold, decoding, cfg.games) for decoding in decodings]
         if beside := side_games(cfg):
-            wanted += [Row(policy, fold, decodings[0], beside) for fold in FOLDS if fold != cfg.fold]
+            wanted += [Row(policy, fold, decodings[0], beside) for fold in RUN_FOLDS if fold != cfg.fold]
     return wanted
 
 
@@ -84,7 +82,7 @@ def measure(session: Session) -> None:
     with session.say.bar("evaluation", sum(map(len, tasks.values())), unit="games") as bar:
         for row in missing:
             session.processes.check_interrupt(session.interrupt)
-            if row.policy in TRAINED and row.policy != loaded:
+            if row.policy in POLICIES and row.policy != loaded:
                 session.load(row.policy)
                 loaded = row.policy
             cfg = session.config.eval
@@ -111,7 +109,7 @@ def final_results(session: Session, *, wall_s: float | None, command: str) -> di
     """Gather what has been measured into results.json."""
     run, config = session.run, session.config
     measured = _read(session)
-    folds: dict[str, dict[str, Any]] = {fold: {} for fold in FOLDS}
+    folds: dict[str, dict[str, Any]] = {fold: {} for fold in RUN_FOLDS}
     if lost := [row.name for row in rows(session) if row.name not in measured]:
         raise DataError(
             f"{session.run.evaluation_file} has lost the row {lost[0]}",
@@ -156,7 +154,7 @@ def _env_steps(run: Run, stage: str) -> int:
 def _paired(session: Session) -> list[dict[str, Any]]:
     """The policy that was trained last against the others on the same games, greedy where there is a choice."""
     cfg, found, there = session.config.eval, [], policies(session)
-    best = next((name for name in ("ppo", "dagger", "sft") if name in there), None)
+    best = next((name for name in FURTHEST_FIRST if name in there), None)
     for other in ("base", "sft", "dagger", "gold"):
         if best is None or other not in there or other == best:
             continue

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from grue.config import Config
 from grue.errors import ConfigError
 from grue.launch import this_command
 from grue.models.out_of_memory import explained_memory
 from grue.models.skeleton import check_model
+from grue.names import STAGES, TRAINING, StageName
 from grue.parallel import join
 from grue.progress import Progress
 from grue.report import html
@@ -35,10 +36,7 @@ from grue.stages.session import Session, open_session
 from grue.stages.sft import sft
 from grue.stages.trained import check_trained
 from grue.storage.contents import is_done, read_results
-from grue.storage.left import TRAINING
 from grue.tracking.beside import show_finished
-
-StageName = Literal["demos", "sft", "dagger", "ppo", "eval"]
 
 
 def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) -> dict[str, Any]:
@@ -128,7 +126,7 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
     return run.facts(name)
 
 
-def _do(session: Session, name: str) -> None:
+def _do(session: Session, name: StageName) -> None:
     with session.run.changed_unless_refused():
         check_before(session, name)
     start = time.monotonic()
@@ -141,7 +139,7 @@ def _do(session: Session, name: str) -> None:
     session.processes.wait()  # what starts over is empty now, for all of them
     try:
         with explained_memory(session.config, name):
-            facts = STAGES[name](session) if session.run.leads or name != "demos" else {}
+            facts = _WORK[name](session) if session.run.leads or name != "demos" else {}
     finally:
         session.run.add_seconds(name, time.monotonic() - start)
     session.run.done(name, **(facts or {}))
@@ -158,7 +156,7 @@ def _eval(session: Session) -> dict[str, Any]:
     return {}
 
 
-STAGES: dict[str, Callable[[Session], dict[str, Any] | None]] = {
+_WORK: dict[StageName, Callable[[Session], dict[str, Any] | None]] = {
     "demos": demos,
     "sft": sft,
     "dagger": dagger,

@@ -15,6 +15,7 @@ from grue.evaluate.probe import Gap, check_probe, tolerance
 from grue.models.export import load_artefact
 from grue.models.load import load_model
 from grue.models.policy_model import PolicyModel
+from grue.names import FURTHEST_FIRST, TRAINING
 from grue.policy.actor import Actor
 from grue.policy.decision import Decoding
 from grue.policy.policy import make_policy
@@ -28,7 +29,6 @@ from grue.train.measures import UNMEASURED
 from grue.types import Episode
 
 ABOUT, SETTINGS, PROBE = "grue.json", "grue.yaml", "probe.jsonl"  # of an exported folder
-TRAINED = ("ppo", "dagger", "sft")  # the furthest first
 SCHEMA = 1
 
 
@@ -101,7 +101,7 @@ def furthest(run: Path) -> str:
 def last_trained(run: Path) -> str | None:
     """The same; None if none has been trained. CheckpointError if the weights of a finished stage are gone."""
     lengths = _lengths(read_run_config(run))
-    for name in TRAINED:
+    for name in FURTHEST_FIRST:
         if not lengths[name]:  # what PPO begins with if SFT was skipped is not a policy of its own
             continue
         if _newest(run, name) is not None:
@@ -123,7 +123,7 @@ def check_weights(run: Path, stage: str, *, instead: bool = False) -> Path:
     path = _newest(run, stage)
     if path is not None:
         return path
-    folder, before = checkpoints(run, stage), TRAINED[TRAINED.index(stage) + 1 :]
+    folder, before = checkpoints(run, stage), FURTHEST_FIRST[FURTHEST_FIRST.index(stage) + 1 :]
     if not _lengths(read_run_config(run))[stage]:
         raise CheckpointError(f"{run} has no {stage} weights: its settings skip that stage", hint="name another policy")
     if not is_done(run, stage):
@@ -141,8 +141,8 @@ def stage_weights(run: Path, stage: str, prompt: str) -> dict[str, Any]:
 
     `prompt` is the hash of the prompt format; CheckpointError if they were trained with another.
     """
-    if stage not in TRAINED:
-        raise ConfigError(f"there is no trained policy {stage!r}", hint=f"known are {', '.join(TRAINED)}")
+    if stage not in TRAINING:
+        raise ConfigError(f"there is no trained policy {stage!r}", hint=f"known are {', '.join(FURTHEST_FIRST)}")
     return dict(checkpoint.load(check_weights(run, stage), prompt=prompt).tensors["model"])
 
 
@@ -163,7 +163,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     """grue.json of an exported folder. DataError if it is not one."""
     try:
         about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        if about["schema"] != SCHEMA or about["what"] not in ("adapter", "merged") or about["policy"] not in TRAINED:
+        if about["schema"] != SCHEMA or about["what"] not in ("adapter", "merged") or about["policy"] not in TRAINING:
             raise ValueError(f"schema {about['schema']}, {about['what']} of {about['policy']}")
         if about.get("dtype", "float32") not in ("float32", "bfloat16", "float16"):
             raise ValueError(f"unknown dtype {about['dtype']!r}")

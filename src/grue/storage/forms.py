@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from grue.errors import DataError
+from grue.names import RUN_FOLDS
 
-_FOLDS = ("train", "dev", "test")
 _LINE = "restore the file, or delete that line"
 _FILE = "restore the file as it was written"
 
@@ -105,7 +105,7 @@ def _result(row: Mapping[str, Any]) -> None:
 
 
 def _fold(data: Mapping[str, Any]) -> None:
-    if data["fold"] not in _FOLDS:
+    if data["fold"] not in RUN_FOLDS:
         raise TypeError(f"fold is {data['fold']!r}")
 
 

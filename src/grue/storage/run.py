@@ -22,6 +22,7 @@ import orjson
 
 from grue.config import Config, dump_config, read_config
 from grue.errors import ConfigError, DataError, GrueError
+from grue.names import STAGES, TRAINING
 from grue.storage import jsonl
 from grue.storage.contents import (
     checkpoints,
@@ -34,7 +35,7 @@ from grue.storage.contents import (
     read_stages,
 )
 from grue.storage.files import explained, lock, write_atomic
-from grue.storage.left import DEV_ROWS, STAGES, TRAINING, delete_left
+from grue.storage.left import DEV_ROWS, delete_left
 from grue.storage.settled import SETTINGS, check_settled, used_settings
 
 if TYPE_CHECKING:

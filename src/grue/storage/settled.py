@@ -11,8 +11,8 @@ import orjson
 
 from grue.config import PRESETS, Config, flat
 from grue.errors import ConfigError
+from grue.names import STAGES
 from grue.storage.contents import read_json
-from grue.storage.left import STAGES
 
 SETTINGS = "settings.json"  # what `used_settings` gave when a stage last began
 _LISTED = 8  # how many of the differing settings are listed

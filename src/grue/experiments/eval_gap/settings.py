@@ -9,12 +9,13 @@ from pydantic import Field, ValidationError
 
 from grue.config.base import Stage
 from grue.errors import ConfigError
+from grue.names import PolicyName
 
 
 class Settings(Stage):
     """How much is played and trained. The defaults take hours on two cores, most of them for the trainings."""
 
-    policy: Literal["base", "sft", "dagger", "ppo"] = Field("ppo", description="policy whose evaluation is examined")
+    policy: PolicyName = Field("ppo", description="policy whose evaluation is examined")
     fold: Literal["dev", "test"] = Field("dev", description="fold of the paired contrasts (test: final result only)")
     games: int = Field(1000, ge=2, le=1000, description="games for each cell that needs no training")
     few_games: int = Field(20, ge=1, le=1000, description="games of the small evaluation")

@@ -1,0 +1,16 @@
+"""Names that many parts of the package share, in their order: stages, policies with a model, folds."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+TrainingStage = Literal["sft", "dagger", "ppo"]  # those that change weights; each names the policy that it leaves
+StageName = Literal["demos", TrainingStage, "eval"]  # each builds on those before it
+PolicyName = Literal["base", TrainingStage]
+RunFold = Literal["train", "dev", "test"]  # without "pretrain", which only the embedded base was made from
+
+TRAINING: tuple[TrainingStage, ...] = get_args(TrainingStage)
+STAGES: tuple[StageName, ...] = get_args(StageName)
+POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
+RUN_FOLDS: tuple[RunFold, ...] = get_args(RunFold)
+FURTHEST_FIRST = TRAINING[::-1]  # of several trained policies the first that is there counts
