@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -134,6 +135,16 @@ def test_lines_are_ordered_repeated_steps_replaced_and_odd_values_counted(tmp_pa
     assert (ppo.lines, ppo.seconds) == (3, 5.0)
     assert any("2 unreadable" in problem for problem in run.problems)
     assert any("more than once" in problem for problem in run.problems)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_line_without_a_step_replaces_no_other(place: int, tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [{"stage": "ppo", "step": n, "time_s": 1.0, "success": 0.25 * n} for n in (1, 2)]
+    lines.insert(place, {"stage": "ppo", "time_s": 1.0, "success": 0.9})
+    write_metrics(tmp_path, lines)
+    run = read_run(tmp_path)
+    assert run.stages["ppo"].series == {"success": [(1.0, 0.25), (2.0, 0.5)]}
+    assert run.problems == ["metrics.jsonl: 1 line(s) were left out, as the step is absent or not a number"]
 
 
 # Figures

@@ -400,9 +400,10 @@ def test_a_story_that_was_trained_on_is_not_called_unseen(tmp_path: Path) -> Non
         ("metrics.jsonl", "\x00\n{\n", "2 unreadable line(s)"),
         (
             "metrics.jsonl",
-            '{"stage": "ppo", "step": "x", "time_s": 1}\n',
-            "in 1 line(s) the step or the time",
+            '{"stage": "ppo", "step": "x", "time_s": 1}\n{"stage": "ppo", "time_s": 1}\n',
+            "2 line(s) were left out, as the step",
         ),
+        ("metrics.jsonl", '{"stage": "ppo", "step": 1, "time_s": "x"}\n', "in 1 line(s) the time"),
         ("stages.json", '{"sft": {"state": "done", "seconds": "x"}}', "the seconds of sft are not a number"),
         ("stages.json", '{"sft": []}', "the seconds of sft are not a number"),
     ],

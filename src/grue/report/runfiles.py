@@ -140,7 +140,7 @@ def _stage_seconds(stages: dict[str, Any] | None, problems: list[str]) -> dict[s
 def _read_metrics(path: Path, problems: list[str]) -> dict[str, StageMetrics]:
     data = _read_bytes(path, _MAX_METRICS, problems)
     rows: dict[str, dict[float, dict[str, Any]]] = {}
-    unreadable = repeated = unplaced = 0
+    unreadable = unplaced = untimed = repeated = 0
     for line in (data or b"").splitlines():
         if not line.strip():
             continue
@@ -148,16 +148,20 @@ def _read_metrics(path: Path, problems: list[str]) -> dict[str, StageMetrics]:
         if row is None:
             unreadable += 1
             continue
-        stage = rows.setdefault(str(row.get("stage", "metrics")), {})
         step = as_number(row.get("step"))
-        unplaced += step is None or as_number(row.get("time_s")) is None
-        key = float(len(stage)) if step is None else step
-        repeated += key in stage
-        stage[key] = row  # a resumed run writes its last steps again: the later line is the valid one
+        if step is None:
+            unplaced += 1
+            continue
+        stage = rows.setdefault(str(row.get("stage", "metrics")), {})
+        untimed += as_number(row.get("time_s")) is None
+        repeated += step in stage
+        stage[step] = row  # a resumed run writes its last steps again: the later line is the valid one
     if unreadable:
         problems.append(f"metrics.jsonl: {unreadable} unreadable line(s) were left out")
     if unplaced:
-        problems.append(f"metrics.jsonl: in {unplaced} line(s) the step or the time is not a number")
+        problems.append(f"metrics.jsonl: {unplaced} line(s) were left out, as the step is absent or not a number")
+    if untimed:
+        problems.append(f"metrics.jsonl: in {untimed} line(s) the time is absent or not a number")
     if repeated:
         problems.append(f"metrics.jsonl: {repeated} step(s) were logged more than once; the last line of each counts")
     return {name: _stage(steps) for name, steps in rows.items()}
