@@ -479,7 +479,9 @@ for action in sorted(q, key=lambda action: -max(p[action], q[action]))[:4]:
 # %% [markdown]
 # Only likely branches have to be read. Actions with less than `min_p` times the probability of the likeliest one are left
 # out (after Nguyen et al. 2024), which keeps the trees small. The weighed actions are stored with the turn, and PPO reads the
-# same trees again, so log-probability and entropy are exact.
+# same trees again, so log-probability and entropy are exact. What is left out is neither tried nor learned, so the cut must not be
+# large: with 0.01 instead of 0.001, the library's main job ends 6 points lower
+# ([measured](../docs/experiments.md#2026-11-27--what-a-sure-policy-no-longer-tries)).
 #
 # If the two ways hardly differ above, that speaks for the base: it has read games whose steps came in many orders, and
 # seldom names what is not at hand. With an earlier base, which knew scripts in one order only, weighing whole actions removed
