@@ -134,7 +134,7 @@ if importlib.util.find_spec("grue") is None:
 #
 # You need Python 3.11 or newer and the package. Java, which the game engine needs, is installed as a wheel. Results depend on
 # versions, so we print them. `GRUE_TUTORIAL_FAST=1` in the environment makes everything small: it shows that the code
-# works and proves nothing else. The full version takes some twenty minutes on two cores; the last code cell
+# works and proves nothing else. The full version takes 8 to 25 minutes on two cores; the last code cell
 # prints how long it took.
 
 # %%
@@ -872,10 +872,12 @@ for games_played in (20, 100, 1000):
 # which costs games now. (How many is not measured here; a run without replays would show it.) This loss is accepted because PPO learns only
 # from what its policy tries: SFT is meant to make it explore.
 #
-# **Why not PPO straight from the base?** That has not been measured: in the runs on file PPO begins with a clone. What was compared, with an
-# earlier base and one seed each, is SFT on whole scripts with SFT on such replays. With greedy actions, the two clones won about as many games,
-# but PPO gained much more from the one that had seen replays; other settings differed a little too
-# ([the table](../docs/experiments.md#2026-11-20--can-ppo-find-the-shortcuts-that-gold-does-not-take)). You can try it: replace
+# **Why not PPO straight from the base?** With this base one could: it has read the same steps in many orders, and in the library's main job PPO
+# ended as well without SFT as with it, over three seeds
+# ([measured](../docs/experiments.md#2026-11-27--does-ppo-need-sft-when-the-base-has-read-the-game)). A model that has not read the game needs SFT, and
+# then replays matter. With an earlier base, which knew scripts in one order only, two clones were compared, one of whole scripts and one that had
+# seen replays too. With greedy actions they won about as many games, but PPO gained much more from the second; one seed each, and other settings
+# differed a little ([the table](../docs/experiments.md#2026-11-20--can-ppo-find-the-shortcuts-that-gold-does-not-take)). You can try it: replace
 # `sft_weights` with `base_weights` in the cell of section 10.3.
 
 # %% [markdown]
@@ -1292,12 +1294,11 @@ print(
 print("on the others, PPO less the teacher: ", difference(ppo_results["greedy"][UNCHOSEN], gold_dev[UNCHOSEN]))
 
 # %% [markdown]
-# **Which of the two numbers is the agent's?** In the run on file the greedy policy wins 85 % of the games that chose its weights and 71 % of the
-# others. Report the second. Part of the difference is *selection bias*: five evaluations competed on the first games, and the best of several noisy
-# numbers is too high on average. Another part is that the games differ, and that 100 of them say little: the two intervals just overlap. This run
-# cannot separate the two. Two observations help a little. The teacher, for whom nothing was chosen, wins 32 and 39 %, so the first games
-# are not easier for everybody. And the evaluations rise from 18 to 85 % in order, so the last weights would have been taken without any competition
-# too: selection is unlikely to be all of it.
+# **Which of the two numbers is the agent's?** In the run on file the greedy policy wins 80 % of the games that chose its weights and 82 % of the
+# others. Report the second, whichever is higher. On average the first is too high, by *selection bias*: five evaluations competed on these games,
+# and the best of several noisy numbers owes some of its lead to noise. A single run can hide this, because 100 games say little and the games
+# differ: the intervals overlap almost entirely, and the teacher, for whom nothing was chosen, wins 32 % of the first games and 39 % of the others.
+# Nor is the bias large where the evaluations rise in order, as here from 17 to 80 %: the last weights would have been taken without a competition.
 
 # %% [markdown]
 # What has it learnt? Compare its first actions with the teacher's, and see what it weighs at each turn, along with the
@@ -1521,13 +1522,13 @@ print(
 )
 
 # %% [markdown]
-# **How to read it**, in the numbers of the run on file. The agent wins 71 %. Sampling costs 3 points and tokenising again 0; both intervals
-# contain 0. One step more gains 8 points (-14 to -3 in costs): the agent is no better, the game is longer. A window of 6 steps costs 37 points: what was
-# read earlier, such as the recipe, is no longer in the prompt. Losing the task line as well makes that 39, a small step beside the width of the
-# intervals. Free writing costs most, 53 points: PPO has trained how valid actions compare with each other, and nothing in its loss keeps their texts
-# likely over the whole vocabulary. The last two lines, 80 % on train games and 71 % on dev games, have overlapping intervals and come from different
-# games: they do not show a gap, and do not exclude one. So in this run the damage comes from changed prompts and from free writing, not from
-# greedy versus sampled play.
+# **How to read it**, in the numbers of the run on file. The agent wins 82 %. Sampling costs 12 points (3 to 21): the entropy bonus keeps it trying
+# other actions, which greedy play ignores. Tokenising again costs 0. One step more gains 5 points (-9 to -1 in costs): the agent is no better, the
+# game is longer. A window of 6 steps costs 38 points: what was read earlier, such as the recipe, is no longer in the prompt. Losing the task line as
+# well adds nothing to that. Free writing costs most, 62 points: PPO has trained how valid actions compare with each other, and nothing in its loss
+# keeps their texts likely over the whole vocabulary. The last two lines, 87 % on train games and 82 % on dev games, have overlapping intervals and
+# come from different games: they do not show a gap, and do not exclude one. So in this run the damage comes from changed prompts and from free
+# writing. Sampling works the other way: it makes collection look worse than evaluation.
 
 # %% [markdown]
 # ### 13.2 The whole list
@@ -1584,6 +1585,8 @@ print(
 # - **Weigh what is meant.** A constraint applied token by token can turn a good intention into a wrong action.
 # - **Exploration has to make sense.** A little probability everywhere is not enough: what follows a shortcut has to work too. The
 #   replays with left-out steps are there for this ([the comparison](../docs/experiments.md#2026-11-20--can-ppo-find-the-shortcuts-that-gold-does-not-take)).
+# - **And it has to last.** What a policy no longer tries it cannot learn, however long it trains
+#   ([measured](../docs/experiments.md#2026-11-27--what-a-sure-policy-no-longer-tries)).
 # - **A baseline may know what the policy must not**, as long as you say so and measure the policy without it.
 # - **Credit per turn.** Tokens are spelling.
 # - **Look at tokens and at gaps.** Most bugs of such systems are visible in the coloured transcript, or in a `gap` that is not 0.
