@@ -25,7 +25,7 @@ from grue.train.critic import Critic
 from grue.train.learner import Learner
 from grue.train.ppo_update import Updater, _mean, ppo_loss, rollout_metrics
 from grue.train.reference import Reference
-from grue.types import Episode, Observation, Outcome, Task, Turn
+from grue.types import Branch, Episode, Observation, Outcome, Task, Turn
 
 
 @cache
@@ -233,7 +233,8 @@ def test_rollout_metrics_by_hand() -> None:
 
     def game(outcome: Outcome, steps: int) -> Episode:
         final = replace(seen, score=1.0 if outcome is Outcome.WON else 0.5)
-        turns = (Turn(seen, "", 0.0),) * steps
+        decided = Turn(seen, "", 0.0, branches=(Branch(0, (1, 2), 0),))
+        turns = (Turn(seen, "", 0.0), *(decided,) * (steps - 1))
         return Episode(Task("toy", "", "train", 0, 12), "choose", turns, outcome, final)
 
     games = [game(Outcome.WON, 3), game(Outcome.LOST, 5), game(Outcome.LIMIT, 12), game(Outcome.WON, 4)]
@@ -241,6 +242,7 @@ def test_rollout_metrics_by_hand() -> None:
     assert (found["success"], found["lost"], found["limit"]) == (0.5, 0.25, 0.25)
     assert found["score"] == 0.75
     assert found["steps_mean"] == 6
+    assert found["forced"] == 4 / 24
     assert (found["failed"], found["episodes"]) == (1, 5)
     assert found["env_steps_per_s"] == 15  # all 30 steps were played
 
