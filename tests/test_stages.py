@@ -17,7 +17,7 @@ import torch
 import decoders
 import tiny
 from grue import errors, stages
-from grue.config import Config, dump_config, load_config, override, read_config
+from grue.config import Config, load_config, override, read_config
 from grue.errors import CheckpointError, ConfigError, DataError, GameError, GrueError, ModelError, TrainingError
 from grue.evaluate.runs import compare_runs
 from grue.hardware import physical_cores
@@ -595,13 +595,6 @@ def _unfinished(finished: Path, out: Path, stage: str) -> Path:
     return out
 
 
-def _edit(out: Path, *settings: str) -> Config:
-    """Change config.yaml as by hand; what a command without settings then asks for."""
-    file = out / "config.yaml"
-    file.write_text(dump_config(override(read_config(file), settings)), encoding="utf-8")
-    return read_run_config(out)
-
-
 @pytest.mark.parametrize(
     ("setting", "listed", "stage"),
     [
@@ -619,7 +612,7 @@ def test_settings_edited_by_hand_are_refused(
     setting: str, listed: str, stage: str, finished: Path, config: Config, tmp_path: Path
 ) -> None:
     out = _unfinished(finished, tmp_path / "run", "ppo")
-    edited = _edit(out, setting)
+    edited = tiny.edit_config(out, setting)
     before = snapshot(out)
     for go_on in (partial(stages.run_all, edited, out), partial(stages.run_stage, "ppo", edited, out)):
         with pytest.raises(SettledError) as caught:
@@ -644,10 +637,10 @@ def test_settings_may_be_edited_by_hand_until_their_stage_begins(config: Config,
         "eval": ("eval.games=4", "ppo.save_every_s=1", "game.read_timeout_s=9"),
     }
     for stage, settings in edits.items():
-        stages.run_stage(stage, _edit(out, *settings), out, say=QUIET)
+        stages.run_stage(stage, tiny.edit_config(out, *settings), out, say=QUIET)
     assert [len(read_metrics(out, stage)) for stage in ("sft", "ppo")] == [2, 1]  # 8 games, 4 a batch, once
     with pytest.raises(SettledError, match=r"eval\.games \(4 there, 5 now\)"):
-        stages.run_all(_edit(out, "eval.games=5"), out, say=QUIET)
+        stages.run_all(tiny.edit_config(out, "eval.games=5"), out, say=QUIET)
     stages.run_stage("eval", read_run_config(out), out, say=QUIET, again=True)  # as the hint says
     assert json.loads((out / "results.json").read_text())["policies"]["ppo"]["decoding"]["greedy"]["games"] == 5
 

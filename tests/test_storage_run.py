@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from grue.config import Config, dump_config, load_config, override, read_config
+import tiny
+from grue.config import load_config
 from grue.errors import ConfigError, DataError
 from grue.storage import forms, jsonl
 from grue.storage.contents import read_evaluation, read_metrics, read_results, read_run_config, read_stages
@@ -62,29 +63,24 @@ def test_a_model_that_was_moved_may_have_a_new_place(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model\.name"):  # both are there: which one?
         Run(tmp_path / "run", elsewhere)
     old.rmdir()
-    Run(tmp_path / "run", _edit(tmp_path / "run", f"model.name={new}"))  # as the error of a missing folder advises
+    Run(
+        tmp_path / "run", tiny.edit_config(tmp_path / "run", f"model.name={new}")
+    )  # as the error of a missing folder advises
     Run(tmp_path / "run", elsewhere)
     assert read_run_config(tmp_path / "run").model.name == str(new)
     with pytest.raises(ConfigError, match=r"model\.name"):
         Run(tmp_path / "run", load_config("toy"))
 
 
-def _edit(out: Path, *settings: str) -> Config:
-    """Change config.yaml as by hand; what a command without settings then asks for."""
-    file = out / "config.yaml"
-    file.write_text(dump_config(override(read_config(file), settings)))
-    return read_config(file)
-
-
 def test_a_stage_that_broke_off_keeps_its_settings_from_an_editor(tmp_path: Path) -> None:
     Run(tmp_path, load_config("toy")).begin("sft")
-    edited = _edit(tmp_path, "sft.epochs=3", "policy.min_p=0.5")
+    edited = tiny.edit_config(tmp_path, "sft.epochs=3", "policy.min_p=0.5")
     with pytest.raises(ConfigError, match=r"policy\.min_p \(0\.01 there, 0\.5 now\), sft\.epochs \(1 there, 3 now\)"):
         Run(tmp_path, edited)
     assert read_run_config(tmp_path) == edited  # it is left to its editor
     Run(tmp_path, load_config("toy"))  # a command may give the old ones instead
     assert read_run_config(tmp_path) == load_config("toy")
-    Run(tmp_path, _edit(tmp_path, "sft.epochs=3", "policy.min_p=0.5"), again="demos").begin("demos")
+    Run(tmp_path, tiny.edit_config(tmp_path, "sft.epochs=3", "policy.min_p=0.5"), again="demos").begin("demos")
     Run(tmp_path, read_run_config(tmp_path))
     file = tmp_path / "config.yaml"
     file.write_text(file.read_text().replace("preset: toy", "preset: smoke"))
@@ -99,13 +95,13 @@ def test_settings_that_were_not_written_down_are_not_missed(tmp_path: Path) -> N
     known = json.loads(file.read_text())
     assert known.pop("policy.min_p") == 0.01
     file.write_text(json.dumps({**known, "policy.of_the_past": 1}))
-    Run(tmp_path, _edit(tmp_path, "policy.min_p=0.5"))
+    Run(tmp_path, tiny.edit_config(tmp_path, "policy.min_p=0.5"))
     with pytest.raises(ConfigError, match=r"policy\.min_p \(0\.5 there, 0\.1 now\)"):  # from a command it is
         Run(tmp_path, load_config("toy", ["policy.min_p=0.1"]))
     file.unlink()
-    Run(tmp_path, _edit(tmp_path, "seed=3")).begin("ppo")
+    Run(tmp_path, tiny.edit_config(tmp_path, "seed=3")).begin("ppo")
     with pytest.raises(ConfigError, match=r"seed \(3 there, 4 now\)"):
-        Run(tmp_path, _edit(tmp_path, "seed=4"))
+        Run(tmp_path, tiny.edit_config(tmp_path, "seed=4"))
 
 
 def test_integers_of_any_size_are_compared(tmp_path: Path) -> None:
@@ -113,7 +109,7 @@ def test_integers_of_any_size_are_compared(tmp_path: Path) -> None:
     Run(tmp_path, config).begin("sft")
     Run(tmp_path, config)
     with pytest.raises(ConfigError, match=r"sft\.warmup_steps"):
-        Run(tmp_path, _edit(tmp_path, f"sft.warmup_steps={10**31}"))
+        Run(tmp_path, tiny.edit_config(tmp_path, f"sft.warmup_steps={10**31}"))
 
 
 def test_the_commit_of_a_model_may_be_named_later(tmp_path: Path) -> None:
@@ -123,7 +119,7 @@ def test_the_commit_of_a_model_may_be_named_later(tmp_path: Path) -> None:
     Run(tmp_path, pinned).begin("sft")
     assert read_run_config(tmp_path).model.revision == "abc"
     with pytest.raises(ConfigError, match=r"model\.revision \(abc there, def now\)"):
-        Run(tmp_path, _edit(tmp_path, "model.revision=def"))
+        Run(tmp_path, tiny.edit_config(tmp_path, "model.revision=def"))
 
 
 def test_another_preset_is_named_and_not_all_that_it_changes(tmp_path: Path) -> None:
@@ -438,7 +434,7 @@ def test_a_drive_that_syncs_no_folders_takes_a_run(
 def test_a_deletion_that_was_broken_off_is_finished(tmp_path: Path) -> None:
     program = f"""
 import os, pathlib, shutil
-from grue.config import Config, dump_config, load_config, override, read_config
+from grue.config import load_config
 from grue.storage.run import Run
 out = pathlib.Path({str(tmp_path)!r})
 run = Run(out, load_config("toy"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grue import games
-from grue.config import Config, load_config
+from grue.config import Config, dump_config, load_config, override, read_config
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.prompts.transcript import render_action, render_observation, render_task
@@ -171,3 +171,10 @@ def config(model: Path, *settings: str, seed: int = 0) -> Config:
         "eval.bootstrap=100",
     ]
     return load_config("toy", [*small, *settings], None, seed)
+
+
+def edit_config(run: Path, *settings: str) -> Config:
+    """Change config.yaml as by hand; returns what a command without settings then asks for."""
+    file = run / "config.yaml"
+    file.write_text(dump_config(override(read_config(file), settings)), encoding="utf-8")
+    return read_config(file)

@@ -134,7 +134,7 @@ if importlib.util.find_spec("grue") is None:
 #
 # You need Python 3.11 or newer and the package. Java, which the game engine needs, is installed as a wheel. Results depend on
 # versions, so we print them. `GRUE_TUTORIAL_FAST=1` in the environment makes everything small: it shows that the code
-# works and proves nothing else. The full version takes 8 to 25 minutes on two cores; the last code cell
+# works and proves nothing else. The full version takes 7 to 25 minutes on two cores; the last code cell
 # prints how long it took.
 
 # %%
