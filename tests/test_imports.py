@@ -20,6 +20,7 @@ LAYERS = (
     {"types", "errors", "names"},
     {"config", "progress", "interrupt", "hardware", "heap", "launch"},
     {"parallel"},
+    {"process_group"},
     {"storage"},
     {"tracking"},
     {"games"},

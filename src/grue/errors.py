@@ -50,6 +50,12 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [repr(error)])[0]
 
 
+def last_line(error: BaseException) -> str:
+    """The last line of another library's error, shortened: torch says there why processes have lost each other."""
+    lines = str(error).strip().splitlines()
+    return lines[-1][:120] if lines else repr(error)
+
+
 _EXTRA_OF = {
     "bitsandbytes": "qlora",
     "minigrid": "babyai",

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 import decoders
 import tiny
-from grue import games, load_policy, parallel, stages
+from grue import games, load_policy, process_group, stages
 from grue.config import override
 from grue.errors import ConfigError
 from grue.games.play import play
@@ -89,15 +89,15 @@ def test_a_gpu_that_only_emulates_bfloat16_is_given_float16(major: int, wanted: 
 
 
 def test_more_processes_than_gpus_are_refused(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_end_with_parent", lambda: None)  # it would be said of this process for good
+    monkeypatch.setattr(process_group, "_end_with_parent", lambda: None)  # it would be said of this process for good
     for name, value in {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match="2 processes were started here, and torch sees 1 GPU") as caught:
-        parallel.join()
+        process_group.join()
     assert "without --processes or a launcher" in caught.value.hint
     monkeypatch.setenv("GROUP_WORLD_SIZE", "3")
     with pytest.raises(ConfigError) as caught:
-        parallel.join()
+        process_group.join()
     assert "at most 3;" in caught.value.hint
 
 

@@ -70,7 +70,7 @@ def _meet(rank: int, port: int, folder: Path, model: Path) -> None:
     on_machine(rank, port)
     import torch
 
-    from grue.parallel import join, leave
+    from grue.process_group import join, leave
     from grue.stages import opening, run_stage
 
     opening.PATIENCE_S = 1.0

@@ -248,7 +248,7 @@ def _process(rank: int, count: int, port: int, results: object) -> None:
         "MASTER_PORT": str(port),
         "ACCELERATE_USE_CPU": "true",
     }
-    from grue.parallel import join, leave
+    from grue.process_group import join, leave
 
     processes = join()
     first, second = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(2, 2))

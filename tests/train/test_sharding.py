@@ -168,7 +168,7 @@ def _learn(rank: int, count: int, port: int, folder: Path, forms: tuple[str, ...
     import torch
 
     from grue.models.sharding import is_sharded, local
-    from grue.parallel import join
+    from grue.process_group import join
     from grue.rollout.pack import samples
 
     torch.set_num_threads(1)
@@ -254,7 +254,7 @@ KILLED = -signal.SIGKILL
 
 def _run(rank: int, count: int, port: int, config: Config, out: Path, last: str, end: End | None) -> None:
     launched(rank, count, port)
-    from grue.parallel import leave
+    from grue.process_group import leave
 
     try:
         _work(config, out, last, end)

@@ -19,7 +19,8 @@ from grue.cli import several
 from grue.errors import ConfigError, GrueError
 from grue.interrupt import Interrupted
 from grue.launch import here, is_follower, machines, speaks_here, this_command
-from grue.parallel import ProcessLostError, SharedError, join, leave
+from grue.parallel import ProcessLostError, SharedError
+from grue.process_group import join, leave
 from grue.progress import Progress, clean
 
 if TYPE_CHECKING:

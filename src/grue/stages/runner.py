@@ -13,7 +13,7 @@ from grue.launch import this_command
 from grue.models.out_of_memory import explained_memory
 from grue.models.skeleton import check_model
 from grue.names import STAGES, TRAINING, StageName
-from grue.parallel import join
+from grue.process_group import join
 from grue.progress import Progress
 from grue.report import html
 from grue.stages.announce import described, hint_at_processes, plan
