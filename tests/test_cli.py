@@ -15,6 +15,7 @@ import typer
 
 from grue import __version__
 from grue.cli import common, names
+from grue.cli.perform import perform
 from grue.config import PRESETS
 from grue.errors import ConfigError, GrueError, TrainingError
 from grue.experiments.eval_gap.suspects import EVALUATION, TRAINING
@@ -160,7 +161,7 @@ def _exit_code(error: BaseException) -> int:
         raise error
 
     with pytest.raises(typer.Exit) as caught:
-        common.perform(work)
+        perform(work)
     return caught.value.exit_code
 
 
@@ -176,7 +177,7 @@ def test_each_end_has_its_exit_code(capsys: pytest.CaptureFixture[str], monkeypa
     assert _exit_code(MemoryError("cannot allocate 7 GiB")) == 1
     assert "micro_tokens" in capsys.readouterr().err
     with pytest.raises(ZeroDivisionError):  # our own mistakes keep their traceback
-        common.perform(lambda _: 1 // 0)
+        perform(lambda _: 1 // 0)
 
 
 def test_results_go_to_stdout_and_messages_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,11 +185,11 @@ def test_results_go_to_stdout_and_messages_to_stderr(capsys: pytest.CaptureFixtu
         say("working")
         return {"path": Path("a"), "value": 1.5}
 
-    common.perform(work, as_json=True)
+    perform(work, as_json=True)
     printed = capsys.readouterr()
     assert json.loads(printed.out) == {"path": "a", "value": 1.5}
     assert printed.err == "working\n"
-    common.perform(work, quiet=True)
+    perform(work, quiet=True)
     assert capsys.readouterr() == ("", "")
 
 
@@ -336,7 +337,7 @@ def test_without_a_standard_output_a_command_still_works() -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 def test_json_is_json_in_any_code_page(encoding: str) -> None:
     said = {"text": "café \U0001f600"}
-    code = f"from grue.cli.main import app, main\nfrom grue.cli.common import print_json\nprint_json({said!r})"
+    code = f"from grue.cli.main import app, main\nfrom grue.cli.perform import print_json\nprint_json({said!r})"
     environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, check=True)
     assert json.loads(done.stdout) == said

@@ -26,6 +26,7 @@ from grue.cli.common import (
     RunAndSettings,
     Seed,
 )
+from grue.cli.perform import perform, print_json
 from grue.errors import ConfigError
 from grue.names import PolicyName, StageName, TrainingStage
 from grue.progress import Progress
@@ -98,7 +99,7 @@ def run(
 
         return stages.run_all(wanted, folder, say=say, again=again)
 
-    common.perform(work, processes=processes, as_json=as_json, quiet=quiet)
+    perform(work, processes=processes, as_json=as_json, quiet=quiet)
 
 
 def _perform_stage(
@@ -119,7 +120,7 @@ def _perform_stage(
 
         return stages.run_stage(name, wanted, folder, say=say, again=again)
 
-    common.perform(work, processes=processes, as_json=as_json, quiet=quiet)
+    perform(work, processes=processes, as_json=as_json, quiet=quiet)
 
 
 @app.command("demos", epilog=names.TEACHERS)
@@ -188,7 +189,7 @@ def report(folder: common.RunFolder = None, as_json: Json = False, quiet: Quiet 
         say(str(page))
         return {"report": str(page)}
 
-    common.perform(work, as_json=as_json, quiet=quiet)
+    perform(work, as_json=as_json, quiet=quiet)
 
 
 @app.command("watch")
@@ -220,7 +221,7 @@ def watch(
 
         return stages.watch(run_dir, policy=policy, decoding=decoding, seed=seed, delay_s=delay_s, say=say)
 
-    common.perform(work, as_json=as_json, quiet=quiet)
+    perform(work, as_json=as_json, quiet=quiet)
 
 
 @app.command("play")
@@ -252,7 +253,7 @@ def play(
             task, game_config = what_to_play(name, settings, seed)
         return play_human(task, game_config, say, record=record)
 
-    common.perform(work)
+    perform(work)
 
 
 @app.command("doctor")
@@ -284,14 +285,14 @@ def doctor(
             config = None if model is None else load_config(None, [f"model.name={model}", *given])
         findings = examine(out or Path("runs"), None if config is None else check_model(config))
         if as_json:
-            common.print_json(findings)
+            print_json(findings)
         else:
             show(findings, say)
         if not findings["ok"]:
             raise typer.Exit(1)
         return None
 
-    common.perform(work, as_json=as_json)
+    perform(work, as_json=as_json)
 
 
 @app.command("check-game")
@@ -317,7 +318,7 @@ def check_game(
                 raise ConfigError("no game is named", hint="grue check-game my_module:MyGame")
         return check(name, settings, games, say)
 
-    common.perform(work, as_json=as_json, quiet=quiet)
+    perform(work, as_json=as_json, quiet=quiet)
 
 
 app.command("pretrain")(research_verbs.pretrain)

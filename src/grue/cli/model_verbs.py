@@ -12,6 +12,7 @@ import typer
 
 from grue.cli import common
 from grue.cli.common import Again, ConfigFile, Json, Out, PresetName, ProcessCount, Quiet, RunAndSettings, Seed
+from grue.cli.perform import perform
 from grue.errors import ConfigError, needs
 from grue.names import PolicyName, RunFold, TrainingStage
 from grue.progress import Progress
@@ -77,7 +78,7 @@ def evaluate(
 
         return stages.run_stage("eval", wanted, folder, say=say, again=again)
 
-    common.perform(work, processes=processes, as_json=as_json, quiet=quiet)
+    perform(work, processes=processes, as_json=as_json, quiet=quiet)
 
 
 def compare(
@@ -117,7 +118,7 @@ def compare(
             say(f"learning curves: {plot}")
         return result
 
-    common.perform(work, as_json=as_json, quiet=quiet)
+    perform(work, as_json=as_json, quiet=quiet)
 
 
 def track(
@@ -143,7 +144,7 @@ def track(
         say(f"{count} rows sent to {tracker}{shown}")
         return {"tracker": tracker, "rows": count}
 
-    common.perform(work, as_json=as_json, quiet=quiet)
+    perform(work, as_json=as_json, quiet=quiet)
 
 
 def export(
@@ -171,7 +172,7 @@ def export(
 
         return export_run(run_dir, what=what, policy=policy, dtype=dtype, to=to, say=say)
 
-    common.perform(work, as_json=as_json, quiet=quiet)
+    perform(work, as_json=as_json, quiet=quiet)
 
 
 def push(
@@ -194,4 +195,4 @@ def push(
         say(address)
         return {"address": address}
 
-    common.perform(work, as_json=as_json, quiet=quiet)
+    perform(work, as_json=as_json, quiet=quiet)

@@ -9,6 +9,7 @@ import typer
 
 from grue.cli import common
 from grue.cli.common import Json, Quiet
+from grue.cli.perform import perform
 from grue.progress import Progress
 
 
@@ -40,7 +41,7 @@ def pretrain(
         )
         return {"base": str(folder)}
 
-    common.perform(work, as_json=as_json, quiet=quiet)
+    perform(work, as_json=as_json, quiet=quiet)
 
 
 def experiment(
@@ -81,7 +82,7 @@ def experiment(
             prepared = experiments.prepare(name, runs, settings, only=_names(only), training=training, out=out)
         return prepared(say)
 
-    common.perform(work, as_json=as_json, quiet=quiet)
+    perform(work, as_json=as_json, quiet=quiet)
 
 
 def _names(joined: str | None) -> list[str]:
@@ -107,4 +108,4 @@ def bench(
             say(f"  baseline  {result['baseline']}")
         return result
 
-    common.perform(work, as_json=as_json, quiet=quiet)
+    perform(work, as_json=as_json, quiet=quiet)
