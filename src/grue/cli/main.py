@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,7 +28,7 @@ from grue.cli.common import (
 )
 from grue.cli.perform import perform, print_json
 from grue.errors import ConfigError
-from grue.names import PolicyName, StageName, TrainingStage
+from grue.names import StageName, TrainingStage
 from grue.progress import Progress
 
 if TYPE_CHECKING:
@@ -174,54 +174,8 @@ app.command("compare")(model_verbs.compare)
 app.command("track")(model_verbs.track)
 app.command("export")(model_verbs.export)
 app.command("push")(model_verbs.push)
-
-
-@app.command("report")
-def report(folder: common.RunFolder = None, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Write a run's report.html from the files of the run."""
-
-    def work(say: Progress) -> object:
-        with common.reading_arguments():
-            run_dir = common.existing_run(folder)
-        from grue.report import html
-
-        page = html.render(run_dir)
-        say(str(page))
-        return {"report": str(page)}
-
-    perform(work, as_json=as_json, quiet=quiet)
-
-
-@app.command("watch")
-def watch(
-    folder: common.RunFolder = None,
-    policy: Annotated[
-        PolicyName | None,
-        typer.Option(help="whose weights play; default: the furthest-trained of the run"),
-    ] = None,
-    decoding: Annotated[Literal["greedy", "sampled"], typer.Option(help="how actions are chosen")] = "greedy",
-    seed: Annotated[int | None, typer.Option(help="seed of the game; default: the first of the dev fold")] = None,
-    delay_s: Annotated[float, typer.Option("--delay", min=0, max=60, help="seconds between two turns")] = 0.0,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Show a trained policy play.
-
-    Each turn shows the probabilities of the actions that the policy weighed.
-    """
-
-    def work(say: Progress) -> object:
-        from grue.games import fold_of
-
-        with common.reading_arguments():
-            run_dir = common.existing_run(folder)
-            if seed is not None:
-                fold_of(seed)
-        from grue import stages
-
-        return stages.watch(run_dir, policy=policy, decoding=decoding, seed=seed, delay_s=delay_s, say=say)
-
-    perform(work, as_json=as_json, quiet=quiet)
+app.command("report")(model_verbs.report)
+app.command("watch")(model_verbs.watch)
 
 
 @app.command("play")

@@ -1,4 +1,4 @@
-"""The verbs `eval`, `compare`, `export` and `push`: policies measured, compared, and written for others to use."""
+"""The verbs that come after training: `eval`, `compare`, `track`, `export`, `push`, `report` and `watch`."""
 
 from __future__ import annotations
 
@@ -194,5 +194,51 @@ def push(
         address = upload(folder, repository, public=public)
         say(address)
         return {"address": address}
+
+    perform(work, as_json=as_json, quiet=quiet)
+
+
+def report(folder: common.RunFolder = None, as_json: Json = False, quiet: Quiet = False) -> None:
+    """Write a run's report.html from the files of the run."""
+
+    def work(say: Progress) -> object:
+        with common.reading_arguments():
+            run_dir = common.existing_run(folder)
+        from grue.report import html
+
+        page = html.render(run_dir)
+        say(str(page))
+        return {"report": str(page)}
+
+    perform(work, as_json=as_json, quiet=quiet)
+
+
+def watch(
+    folder: common.RunFolder = None,
+    policy: Annotated[
+        PolicyName | None,
+        typer.Option(help="whose weights play; default: the furthest-trained of the run"),
+    ] = None,
+    decoding: Annotated[Literal["greedy", "sampled"], typer.Option(help="how actions are chosen")] = "greedy",
+    seed: Annotated[int | None, typer.Option(help="seed of the game; default: the first of the dev fold")] = None,
+    delay_s: Annotated[float, typer.Option("--delay", min=0, max=60, help="seconds between two turns")] = 0.0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show a trained policy play.
+
+    Each turn shows the probabilities of the actions that the policy weighed.
+    """
+
+    def work(say: Progress) -> object:
+        from grue.games import fold_of
+
+        with common.reading_arguments():
+            run_dir = common.existing_run(folder)
+            if seed is not None:
+                fold_of(seed)
+        from grue import stages
+
+        return stages.watch(run_dir, policy=policy, decoding=decoding, seed=seed, delay_s=delay_s, say=say)
 
     perform(work, as_json=as_json, quiet=quiet)
