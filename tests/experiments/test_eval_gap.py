@@ -20,16 +20,9 @@ from grue.evaluate.stats import wilson
 from grue.experiments import prepare
 from grue.experiments.eval_gap.arms import PPOArm, arm_config, defective
 from grue.experiments.eval_gap.cells import Cell, Cells, from_episodes
-from grue.experiments.eval_gap.contrasts import (
-    chosen_on_what_is_reported,
-    crossed,
-    crossed_interval,
-    few_games,
-    other_games,
-    paired,
-    unpaired,
-)
+from grue.experiments.eval_gap.contrasts import crossed, crossed_interval, other_games, paired, unpaired
 from grue.experiments.eval_gap.defects import Arm, ExtraStep, TopKPolicy, advantages_with, cut_at_limit
+from grue.experiments.eval_gap.few_games import chosen_on_what_is_reported, few_games
 from grue.experiments.eval_gap.player import choosing, play_prompts, writing
 from grue.experiments.eval_gap.prompts import Style, prompt_ids
 from grue.experiments.eval_gap.settings import Settings, read_settings

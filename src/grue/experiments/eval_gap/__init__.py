@@ -8,6 +8,7 @@ defects     credit, sampling and a game with the defects of the notebook
 arms        short SFT and PPO trainings with one switch changed
 measure     fills the cells that need an existing run only
 contrasts   cells in, differences with intervals out
+few_games   what is reported from few games, and what choosing on them adds
 table       the ranked table
 main        which cells a contrast needs; everything together
 """

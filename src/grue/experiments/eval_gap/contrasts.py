@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
@@ -13,7 +13,7 @@ from grue.evaluate.seeds import gap_over_seeds, mean_over_seeds
 from grue.evaluate.stats import Interval, by_problem, expanded_percentiles, never_certain, paired_wins
 from grue.evaluate.summary import success_interval
 from grue.experiments.eval_gap.cells import Cell
-from grue.experiments.eval_gap.draws import Places, grouped, redrawn, spread_draw
+from grue.experiments.eval_gap.draws import Places, grouped, redrawn
 
 FloatArray = NDArray[np.float64]
 
@@ -68,7 +68,7 @@ def paired(
         raise DataError(f"{repaired.name} and {defect.name} share no game", hint="delete their cells to remeasure")
     problems = repaired.problems(seeds)
     found = paired_wins(repaired.wins(seeds), defect.wins(seeds), resamples, clusters=problems)
-    return _contrast(
+    return contrast(
         name,
         question,
         [repaired],
@@ -76,7 +76,7 @@ def paired(
         (found.value, found.low, found.high),
         kind=kind,
         group="evaluation",
-        pairing=f"paired on {_counted(seeds, problems)}",
+        pairing=f"paired on {counted(seeds, problems)}",
         details=details,
     )
 
@@ -92,7 +92,7 @@ def unpaired(
     gap = float(a_n.mean() - b_n.mean())
     if np.ptp(a_n) == 0 or np.ptp(b_n) == 0:
         low, high = _of_sides(float(a_n.mean()), _interval(repaired), float(b_n.mean()), _interval(defect))
-    return _contrast(
+    return contrast(
         name,
         question,
         [repaired],
@@ -126,7 +126,7 @@ def crossed(
     low, high = crossed_interval(difference_SG, problems)
     details["by_seed"] = [round(100 * float(row.mean()), 2) for row in difference_SG]
     how = "trainings, paired on" if group == "evaluation" else "trainings each, paired by seed,"
-    return _contrast(
+    return contrast(
         name,
         question,
         repaired,
@@ -134,7 +134,7 @@ def crossed(
         (float(difference_SG.mean()), low, high),
         kind="cost",
         group=group,
-        pairing=f"{len(repaired)} {how} {_counted(games, problems)}",
+        pairing=f"{len(repaired)} {how} {counted(games, problems)}",
         details=details,
     )
 
@@ -154,7 +154,7 @@ def other_games(name: str, question: str, repaired: Sequence[Cell], defect: Sequ
         low, high = _of_sides(float(a_RG.mean()), a, float(b_RG.mean()), b)
     else:
         low, high = gap_over_seeds(a_RK, b_RK)[1:3]
-    return _contrast(
+    return contrast(
         name,
         question,
         repaired,
@@ -181,87 +181,7 @@ def crossed_interval(difference_SG: FloatArray, problems: Sequence[Hashable] | N
     return never_certain(value, found, len(posed), count)
 
 
-def few_games(cell: Cell, count: int, *, resamples: int) -> Contrast:
-    """How far a small evaluation is from the large one: its first games, and the spread over all small draws.
-
-    Where games share problems, a small draw is spread over them, as a small evaluation is (`games.spread`).
-    """
-    seeds = sorted(cell.won)
-    wins_n, problems = cell.wins(seeds), cell.problems(seeds)
-    count = min(count, len(seeds))
-    rng = np.random.default_rng(0)
-    draws = (
-        rng.choice(len(seeds), count, replace=False) if problems is None else spread_draw(problems, count, rng)
-        for _ in range(resamples)
-    )
-    small = np.array([wins_n[places].mean() for places in draws])
-    low, high = np.percentile(small, [2.5, 97.5])
-    whole, half = float(wins_n.mean()), float(high - low) / 2
-    won = {seed: cell.won[seed] for seed in seeds[:count]}
-    first = Cell("first", won, {}, {}, game=cell.game, alike=cell.alike)
-    return _contrast(
-        "few-games",
-        f"{count} games instead of {len(seeds)}: the range of 95 of 100 small evaluations",
-        [cell],
-        [first],
-        (half, float(low) - whole, float(high) - whole),
-        kind="chance",
-        group="evaluation",
-        pairing=f"draws of {count} out of {_counted(seeds, problems)}",
-        details={
-            "standard_deviation_points": round(100 * float(small.std()), 2),
-            "range_points": [round(100 * float(low), 2), round(100 * float(high), 2)],
-            "share_ten_points_off": round(float(np.mean(np.abs(small - whole) >= 0.1)), 4),
-        },
-    )
-
-
-def chosen_on_what_is_reported(curves: Sequence[Mapping[int, Cell]], count: int, *, resamples: int) -> Contrast:
-    """Optimism of reporting the best of several evaluations on the games that it was chosen by.
-
-    curves[s][iteration] is a greedy evaluation of training s. In each resample `count` of the games choose the best
-    iteration and report it; the honest number is its success on all games that are not copies of these.
-    """
-    rng = np.random.default_rng(0)
-    reported: list[float] = []
-    honest: list[float] = []
-    steps = [sorted(curve) for curve in curves]
-    games = sorted(set.intersection(*(set(cell.won) for curve in curves for cell in curve.values())))
-    problems = curves[0][steps[0][0]].problems(games) or games
-    count = min(count, len(set(problems)) // 2)
-    if count < 1:
-        raise DataError("too few games to choose on some and report on others", hint="raise arm_games")
-    wins = [np.stack([curve[i].wins(games) for i in order]) for curve, order in zip(curves, steps, strict=True)]
-    for _ in range(resamples):
-        wins_IG = wins[rng.integers(len(wins))]
-        small = spread_draw(problems, count, rng)
-        seen = {problems[place] for place in small}
-        others = [place for place, posed in enumerate(problems) if posed not in seen]
-        small_I = wins_IG[:, small].mean(1)
-        best = int(small_I.argmax())
-        reported.append(float(small_I[best]))
-        honest.append(float(wins_IG[best, others].mean()))
-    gap = np.array(honest) - np.array(reported)
-    low, high = np.percentile(gap, [2.5, 97.5])
-    last = [curve[order[-1]] for curve, order in zip(curves, steps, strict=True)]
-    found = _contrast(
-        "chosen-on-test",
-        f"the best of {len(steps[0])} checkpoints is chosen on {count} games and reported on them",
-        last,
-        last,
-        (float(gap.mean()), float(low), float(high)),
-        kind="cost",
-        group="training",
-        pairing=f"{len(curves)} trainings, resampled games; the interval is that of one report",
-        details={"reported": round(float(np.mean(reported)), 4), "honest": round(float(np.mean(honest)), 4)},
-    )
-    # the points are the difference of the sides: means over the draws, of whichever checkpoint was best in each
-    found["repaired"]["success"] = round(float(np.mean(honest)), 6)
-    found["defect"]["success"] = round(float(np.mean(reported)), 6)
-    return found
-
-
-def _contrast(
+def contrast(
     name: str,
     question: str,
     repaired: Sequence[Cell],
@@ -273,6 +193,7 @@ def _contrast(
     pairing: str,
     details: dict[str, Any],
 ) -> Contrast:
+    """The contrast with this estimate (value, low, high), a difference of shares, in points."""
     value, low, high = (round(100 * min(1.0, max(-1.0, number)), 3) for number in estimate)
     return Contrast(
         name=name,
@@ -287,6 +208,11 @@ def _contrast(
         defect=side(defect),
         details=details,
     )
+
+
+def counted(seeds: Sequence[int], problems: Sequence[Hashable] | None) -> str:
+    """How many games and, where some share a problem, of how many problems."""
+    return f"{len(seeds)} games" + ("" if problems is None else f" of {len(set(problems))} problems")
 
 
 def _of_sides(
@@ -329,7 +255,3 @@ def _shared(name: str, cells: Sequence[Cell]) -> list[int]:
     if not games:
         raise DataError(f"{name}: the trainings share no game", hint="delete their cells to remeasure")
     return games
-
-
-def _counted(seeds: Sequence[int], problems: Sequence[Hashable] | None) -> str:
-    return f"{len(seeds)} games" + ("" if problems is None else f" of {len(set(problems))} problems")

@@ -10,16 +10,9 @@ import numpy as np
 
 from grue.errors import ConfigError
 from grue.experiments.eval_gap.cells import Cell
-from grue.experiments.eval_gap.contrasts import (
-    Contrast,
-    chosen_on_what_is_reported,
-    crossed,
-    few_games,
-    other_games,
-    paired,
-    unpaired,
-)
+from grue.experiments.eval_gap.contrasts import Contrast, crossed, other_games, paired, unpaired
 from grue.experiments.eval_gap.defects import Arm
+from grue.experiments.eval_gap.few_games import chosen_on_what_is_reported, few_games
 from grue.experiments.eval_gap.measure import Measure
 from grue.experiments.eval_gap.prompts import Style
 
