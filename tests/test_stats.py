@@ -10,16 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grue.errors import DataError
-from grue.evaluate.stats import (
-    alike_interval,
-    bootstrap_mean,
-    by_problem,
-    paired_difference,
-    paired_wins,
-    smallest_detectable_difference,
-    wilson,
-    wilson_of_problems,
-)
+from grue.evaluate.bootstrap import bootstrap_mean, paired_difference, paired_wins
+from grue.evaluate.stats import alike_interval, by_problem, smallest_detectable_difference, wilson, wilson_of_problems
 
 # no deadlines: the first example pays for imports, and machines are shared
 relaxed = settings(deadline=None, max_examples=50)
@@ -157,7 +149,7 @@ def test_a_constant_has_no_width() -> None:
 
 
 def test_chunks_do_not_change_the_number_of_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grue.evaluate.stats._CHUNK", 10)  # one resample a chunk
+    monkeypatch.setattr("grue.evaluate.bootstrap._CHUNK", 10)  # one resample a chunk
     low, high = bootstrap_mean(np.arange(100.0), 500)
     assert low < 49.5 < high
 

@@ -833,7 +833,8 @@ plt.show()
 # 4. **Pairs.** Two policies on the same games share the games' difficulty, so the interval of the *paired* difference is narrower.
 
 # %%
-from grue.evaluate.stats import paired_wins, smallest_detectable_difference
+from grue.evaluate.bootstrap import paired_wins
+from grue.evaluate.stats import smallest_detectable_difference
 
 put_back(sft_weights)
 sft_results = {

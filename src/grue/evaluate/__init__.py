@@ -1,1 +1,1 @@
-"""How good a policy is: statistics (`stats`) and result rows (`summary`)."""
+"""How good a policy is: statistics (`stats`, `bootstrap`) and result rows (`summary`)."""

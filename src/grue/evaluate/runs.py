@@ -17,16 +17,9 @@ import numpy as np
 
 from grue.config import Config, flat
 from grue.errors import DataError
+from grue.evaluate.bootstrap import paired_difference, paired_wins
 from grue.evaluate.seeds import difference_over_seeds, mean_over_seeds
-from grue.evaluate.stats import (
-    FloatArray,
-    Interval,
-    by_problem,
-    never_certain,
-    not_surer,
-    paired_difference,
-    paired_wins,
-)
+from grue.evaluate.stats import FloatArray, Interval, by_problem, never_certain, not_surer
 from grue.evaluate.summary import Played, by_game, score_interval, shared, success_interval
 from grue.names import POLICIES, STAGES
 from grue.storage import episodes

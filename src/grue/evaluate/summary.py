@@ -13,7 +13,8 @@ from typing import NotRequired, TypedDict
 import numpy as np
 
 from grue.errors import DataError
-from grue.evaluate.stats import Interval, bootstrap_mean, paired_difference, paired_wins, wilson, wilson_of_problems
+from grue.evaluate.bootstrap import bootstrap_mean, paired_difference, paired_wins
+from grue.evaluate.stats import Interval, wilson, wilson_of_problems
 from grue.games.spread import problem
 from grue.types import Episode, Outcome, Task
 

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grue.errors import DataError
+from grue.evaluate.bootstrap import expanded_percentiles, paired_wins
 from grue.evaluate.seeds import gap_over_seeds, mean_over_seeds
-from grue.evaluate.stats import Interval, by_problem, expanded_percentiles, never_certain, paired_wins
+from grue.evaluate.stats import Interval, by_problem, never_certain
 from grue.evaluate.summary import success_interval
 from grue.experiments.eval_gap.cells import Cell
 from grue.experiments.eval_gap.draws import Places, grouped, redrawn
