@@ -52,15 +52,15 @@ def join(error: GrueError | None = None) -> Processes:
 
 def _check_gpus(count: int) -> None:
     """ConfigError where not every process of this machine can have a GPU of its own."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE") or int(os.environ.get("LOCAL_RANK", "0")) + 1)
-    if here > count:
+    placed = int(os.environ.get("LOCAL_WORLD_SIZE") or int(os.environ.get("LOCAL_RANK", "0")) + 1)
+    if placed > count:
         most = (
             "a run without --processes or a launcher has one"
             if count == machines() == 1
             else f"at most {count * machines()}"
         )
         raise ConfigError(
-            f"{here} processes were started here, and torch sees {count} GPU{'' if count == 1 else 's'}",
+            f"{placed} processes were started here, and torch sees {count} GPU{'' if count == 1 else 's'}",
             hint=f"each process needs one of its own: {most}; CUDA_VISIBLE_DEVICES may hide some",
         )
 

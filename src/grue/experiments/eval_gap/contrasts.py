@@ -6,17 +6,14 @@ from collections.abc import Hashable, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grue.errors import DataError
 from grue.evaluate.bootstrap import expanded_percentiles, paired_wins
 from grue.evaluate.seeds import gap_over_seeds, mean_over_seeds
-from grue.evaluate.stats import Interval, by_problem, never_certain
+from grue.evaluate.stats import FloatArray, Interval, by_problem, never_certain
 from grue.evaluate.summary import success_interval
 from grue.experiments.eval_gap.cells import Cell
 from grue.experiments.eval_gap.draws import Places, grouped, redrawn
-
-FloatArray = NDArray[np.float64]
 
 
 class Side(TypedDict):
