@@ -35,6 +35,7 @@ from grue.storage import checkpoint, episodes, jsonl
 from grue.storage.contents import read_metrics, read_run_config, read_stages
 from grue.storage.run import Run
 from grue.storage.settled import SettledError
+from grue.train import selection
 from grue.train.learner import Learner
 from grue.train.sft import train_sft
 from grue.types import Outcome
@@ -310,6 +311,22 @@ def test_a_baseline_that_is_not_used_is_said_to_be(
     groups = ["ppo.plays_per_game=2", "ppo.group_weight=1", "ppo.game_baseline=true", "ppo.value_passes=1"]
     stages.run_all(override(config, groups), tmp_path / "run", say=Progress(stderr=True))
     assert "ppo.game_baseline is fitted but not used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_ppo_says_which_weights_it_keeps(
+    number: int, config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merits = iter([0.5, 0.4 + number])  # of iterations 0 and 1
+    monkeypatch.setattr(selection, "merit_of", lambda row: next(merits))
+    once = override(config, ["ppo.iterations=1", "ppo.dev_every=1"])
+    for stage in ("demos", "sft", "ppo"):
+        stages.run_stage(stage, once, tmp_path / "run", say=Progress(stderr=True))
+    kept = "best on dev games and kept: the weights of iteration 1\n"
+    if not number:
+        kept = "best on dev games and kept: the weights of iteration 0, before the first update\n"
+    assert kept in capsys.readouterr().err
+    assert read_stages(tmp_path / "run")["ppo"]["best_iteration"] == number
 
 
 def test_a_fold_with_fewer_games_than_asked_for_says_so(

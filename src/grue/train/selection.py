@@ -72,14 +72,19 @@ class Selection:
             context.run.save(self.stage, number * self.steps, weights, row, best=True)
 
     def end(self) -> None:
-        """Give the learner the best weights."""
+        """Give the learner the best weights, and say which these are."""
         run, processes = self.context.run, self.context.processes
         processes.wait()  # the leader writes, and all read the same
-        best = checkpoint.best_valid(run.checkpoints(self.stage))
-        weights = {} if best is None else run.load(best).tensors["model"]
-        processes.check_read(str(best), weights.values())
-        if weights:
-            load_weights(self.context.learner.policy_model, weights)
+        path = checkpoint.best_valid(run.checkpoints(self.stage))
+        best = None if path is None else run.load(path)
+        weights = {} if best is None else best.tensors["model"]
+        processes.check_read(str(path), weights.values())
+        if best is None:
+            return
+        load_weights(self.context.learner.policy_model, weights)
+        number = best.step // self.steps
+        which = f"{self.unit} {number}" if number else f"{self.unit} 0, before the first update"
+        self.context.say(f"best on dev games and kept: the weights of {which}")
 
     def _best(self, merit: float, number: int) -> dict[str, Any]:
         return {"best_merit": merit, f"best_{self.unit}": number}
