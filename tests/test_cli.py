@@ -109,6 +109,8 @@ def test_version() -> None:
         (("run", "cokking16"), "did you mean cooking16?"),
         (("run", "toy", "smoke"), "two presets are given: toy and smoke"),
         (("run", "toy", "there"), "neither a setting nor a preset"),
+        (("run", "toy", "runs/x"), "a preset and a folder are given: toy and runs/x"),
+        (("run", "runs/x", "toy"), "a preset and a folder are given: toy and runs/x"),
         (("run", "toy", "--preset", "smoke"), "toy is a preset, not a run directory"),
         (("demos", "cookingworld"), "cookingworld is a game, not a run directory"),
         (("run", "toy", "ppo.iteration=3"), "did you mean ppo.iterations?"),

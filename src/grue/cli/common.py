@@ -57,7 +57,7 @@ ProcessCount = Annotated[
         min=1,
         max=1024,
         metavar="N",
-        help="work on the run in N processes on this machine; without a GPU at most one per core",
+        help="work on the run in N processes on this machine; without a GPU more than one per core gain nothing",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout, messages on stderr")]
@@ -89,6 +89,14 @@ def split(arguments: Iterable[str] | None, what: str) -> tuple[str | None, list[
     if len(names) > 1:
         if {*names} <= {*PRESETS}:
             raise ConfigError(f"two presets are given: {names[0]} and {names[1]}", hint="leave out one")
+        if what == "a preset" and {*names} & {*PRESETS}:
+            preset = next(name for name in names if name in PRESETS)
+            other = next(name for name in names if name not in PRESETS)
+            if os.path.isdir(other) or os.sep in other:  # noqa: PTH112  Path's own one can fail
+                raise ConfigError(
+                    f"a preset and a folder are given: {preset} and {other}",
+                    hint=f"a new run gets its folder by --out {other}; one that exists goes on without the preset",
+                )
         raise ConfigError(f"{names[1]!r} is neither a setting nor {what}", hint="settings are given as key=value")
     return (names[0] if names else None), settings
 
