@@ -3,7 +3,7 @@
 A clone of clean demonstrations answers a skipped step by going back to the script, so a shortcut that exploration
 finds is undone at once and never pays. Replays with random steps missing, whatever their outcome, teach it to
 go on from there (noise injection for imitation: Laskey et al. 2017). Needed steps are left out as often as useless
-ones, except those that `keep` names, and most replays fail, so RL must find out which steps are worth skipping.
+ones, except those that `keep` names, and most replays do not win, so RL must find out which steps are worth skipping.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Decoding:
 
     greedy: bool = False
     temperature: float = 1.0
-    top_p: float = 1.0  # for text that is written; a choice among valid actions is always among all of them
+    top_p: float = 1.0  # for text that is written; a choice among valid actions does not use it
 
     def __post_init__(self) -> None:
         if not (self.temperature > 0 and math.isfinite(self.temperature)):

@@ -45,8 +45,9 @@ def credit(
     the scale as it is given here. `normalise_rewards` then adds these episodes to it; the targets are in the new units.
 
     With group_weight w, advantages are (1 - w) GAE + w (return of the play - mean over the plays of its game), both
-    scaled to deviation 1. The two estimate the same gradient against different baselines: the critic knows the turn,
-    the group knows the game, and a game's recipe and layout explain most of the spread of returns.
+    scaled to deviation 1. The two use different baselines: the critic knows the turn, the group knows the game, and a
+    game's recipe and layout explain most of the spread of returns. The second counts turn t with gamma^t, since its
+    return is from the first turn on. But for that, for scale and for GAE's bias, they estimate the same gradient.
     """
     before = scale.deviation if cfg.normalise_rewards else 1.0
     if cfg.normalise_rewards:

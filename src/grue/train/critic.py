@@ -1,6 +1,6 @@
-"""Fitting the critic: a small head on frozen hidden states, over the turns of the last few iterations.
+"""Fitting the critic: a small head on frozen features, over the turns of the last few iterations.
 
-The head does not touch the language model's weights, so it may be fitted as long as it takes: hidden states are kept
+The head does not touch the language model's weights, so it may be fitted as long as it takes: features are kept
 from the policy's own forward passes, and a pass over thousands of turns costs milliseconds. Value learning through
 a shared trunk disturbs a policy that is nearly deterministic, and an under-fitted critic hides what a lost step costs.
 """

@@ -81,7 +81,7 @@ class Passes(NamedTuple):
     passes: int  # that were begun
     turns: int  # that were read in them
     kl_old: float  # of the last minibatch that was read
-    seen: list[tuple[torch.Tensor, torch.Tensor]]  # (hidden states, targets) of all turns, for such a critic
+    seen: list[tuple[torch.Tensor, torch.Tensor]]  # (features, targets) of all turns, for such a critic
 
 
 @dataclass(slots=True)
@@ -214,7 +214,7 @@ class Updater:
     def _step(
         self, items: list[Sample], rate: float, policy: bool, seen: list[tuple[torch.Tensor, torch.Tensor]] | None
     ) -> dict[str, float]:
-        """One optimiser step; `seen` collects the hidden states and targets of the turns for the critic."""
+        """One optimiser step; `seen` collects the features and targets of the turns for the critic."""
         turns = sum(len(item.turns) for item in items)
         cfg, coef = self.config.ppo, self.entropy_coef
         here: list[tuple[torch.Tensor, torch.Tensor]] = []
