@@ -40,7 +40,7 @@ class Observation:
     inventory: str
     actions: tuple[str, ...] | None  # sorted valid actions; None where the engine cannot list them
     score: float  # normalised: 1.0 is a win
-    to_go: int | None = None  # steps that a win still takes: for critics, not for the policy; None if not requested
+    to_go: int | None = None  # steps that a win still takes, for critics only; None: unknown, or not asked for
 
 
 @dataclass(frozen=True, slots=True)

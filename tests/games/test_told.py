@@ -55,6 +55,20 @@ def test_a_best_step_takes_one_off(game: TwxGame) -> None:
     assert str(outcome) == "won"
 
 
+def test_a_meal_that_was_put_down_is_at_an_unknown_distance(game: TwxGame) -> None:
+    told = Told(game, {})
+    (task,) = tasks("cookingworld", KITCHEN, "train", 40, 1)
+    observation = told.reset(task)
+    for action in plan(game.state())[:-1]:
+        observation, _, _ = told.step(action)
+    assert observation.to_go == 1
+    put = next(action for action in observation.actions or () if action.startswith("put meal in "))
+    away, _, _ = told.step(put)
+    assert away.to_go is None
+    assert told.step("take meal")[0].to_go == 1
+    assert told.reset(task).to_go is not None
+
+
 def test_an_action_that_is_not_listed_changes_nothing(game: TwxGame) -> None:
     told = Told(game, {})
     observation = told.reset(tasks("cookingworld", KITCHEN, "train", 40, 1)[0])

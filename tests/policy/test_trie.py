@@ -6,11 +6,12 @@ import random
 from itertools import product
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grue.errors import ModelError
-from grue.policy.decision import Decision, Query
+from grue.policy.decision import Decision, Decoding, Query, draw
 from grue.policy.trie import Node, TrieCache, build_trie, choices, joined, path_branches
 
 
@@ -139,6 +140,17 @@ def test_every_action_is_a_leaf_and_fair_dice_give_probabilities_that_sum_to_1(a
             assert children[chosen] == letters(action)[offset]
             probability /= len(children)
         assert found[action] == pytest.approx(probability)
+
+
+def test_what_has_no_probability_is_never_drawn() -> None:
+    class Least(random.Random):
+        def random(self) -> float:
+            return 0.0
+
+    logits_BC = torch.tensor([[-torch.inf, 0.0, 1.0], [2.0, 0.0, -torch.inf]])
+    picks, log_probs, _ = draw(logits_BC, [3, 2], [Least(), Least()], Decoding())
+    assert picks == [1, 0]
+    assert min(log_probs) > -2
 
 
 def test_equal_states_share_a_trie() -> None:

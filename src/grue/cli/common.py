@@ -38,7 +38,8 @@ RunFolder = Annotated[
 ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="YAML file of settings")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="run directory; default: runs/PRESET-seedN")]
 Seed = Annotated[
-    int | None, typer.Option("--seed", metavar="N", help="seed of every random choice; default: 0, or the run's own")
+    int | None,
+    typer.Option("--seed", metavar="N", help="seed of all random choices in training; default: 0, or the run's own"),
 ]
 PresetName = Annotated[
     str | None,

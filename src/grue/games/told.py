@@ -32,13 +32,14 @@ Starts = dict[Task, Start]  # shared by the games of a run: tasks return, and so
 
 
 class Told:
-    """`game` with `to_go` in its observations: the steps of a shortest win from here."""
+    """`game` with `to_go` in its observations: the steps of a shortest win from here, None where that is not known."""
 
     def __init__(self, game: TwxGame, starts: Starts) -> None:
         self._game, self._starts = game, starts
         self._start: Start | None = None
         self._progress: Progress | None = None
         self._actions: tuple[str, ...] = ()
+        self._served = False  # has the meal been in hand?
 
     def begin_reset(self, task: Task) -> None:
         self._game.begin_reset(task)
@@ -49,6 +50,7 @@ class Told:
             self._starts[task] = Start(*read(self._game.state()))
         self._start = self._starts[task]
         self._progress = self._start.progress
+        self._served = False
         return self._told(observation)
 
     def begin_step(self, action: str) -> None:
@@ -73,7 +75,10 @@ class Told:
         assert self._start is not None and self._progress is not None
         self._actions = observation.actions or ()
         if "eat meal" in self._actions:
+            self._served = True
             return replace(observation, to_go=1)
+        if self._served:  # and put down: the planner knows no ready meals
+            return replace(observation, to_go=None)
         costs = self._start.costs
         if self._progress not in costs:
             costs[self._progress] = _cost(self._start.house, self._progress)

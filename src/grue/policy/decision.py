@@ -111,7 +111,8 @@ def draw(
         # inverse CDF with a random number of the episode's own: what is drawn does not depend on its neighbours
         draws = torch.tensor([[rng.random()] for rng in rngs], dtype=torch.float64, device=logits_BC.device)
         cumulative = probs_BC.cumsum(-1)
-        picks = (cumulative < draws * cumulative[:, -1:]).sum(-1)
+        # not <, with which a draw of exactly 0 would take a first child of probability 0
+        picks = (cumulative <= draws * cumulative[:, -1:]).sum(-1)
         picks = torch.minimum(picks, torch.tensor(counts, device=logits_BC.device) - 1)
     return picks.tolist(), log_probs_BC.gather(1, picks[:, None]).squeeze(1).tolist(), entropies
 

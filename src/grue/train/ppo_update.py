@@ -51,7 +51,7 @@ def ppo_loss(
     with torch.no_grad():
         ratio_T, (low, high) = log_ratio_T.exp(), cfg.ratio_bounds
         metrics["clip_fraction"] = ((ratio_T < low) | (ratio_T > high)).float().sum() / turns
-        # Schulman's k3 estimator of KL(old || new): unbiased, never negative
+        # Schulman's k3 estimator of KL(old || new): never negative, and unbiased where all plays are read
         metrics["kl_old"] = (gap_T.exp() - 1 - gap_T).sum() / turns
         metrics["engine_gap"] = gap_T.abs().sum() / turns
     return loss, {name: value.detach() for name, value in metrics.items()}
