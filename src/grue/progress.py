@@ -76,16 +76,15 @@ class Progress:
         """A message that is shown even if quiet."""
         self._print(f"warning: {text}", "yellow")
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "") -> None:
-        """Rows under column names, aligned; numbers to the right."""
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "", left: int = 1) -> None:
+        """Rows under column names, aligned: the first columns to the left, those after `left` of them to the right."""
         cells = [[clean(str(cell)).replace("\n", " ") for cell in row] for row in rows]
         widths = [max(len(line[i]) for line in [list(columns), *cells]) for i in range(len(columns))]
-        right = [all(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
         if title:
             self(title, style="bold")
-        self(_aligned(columns, widths, right), style="bold")
+        self(_aligned(columns, widths, left), style="bold")
         for line in cells:
-            self(_aligned(line, widths, right))
+            self(_aligned(line, widths, left))
 
     @contextmanager
     def bar(self, label: str, total: int, *, done: int = 0, unit: str = "") -> Iterator[Bar]:
@@ -216,9 +215,9 @@ class Bar:
         return f"{elapsed} elapsed" + (f", {duration(eta)} left" if eta is not None else "")
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+def _aligned(cells: Sequence[str], widths: Sequence[int], left: int) -> str:
     padded = (
-        cell.rjust(width) if to_right else cell.ljust(width)
-        for cell, width, to_right in zip(cells, widths, right, strict=True)
+        cell.ljust(width) if i < left else cell.rjust(width)
+        for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
     )
     return "  ".join(padded).rstrip()

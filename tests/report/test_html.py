@@ -282,6 +282,19 @@ def test_a_policy_that_got_worse_is_not_praised(tmp_path: Path) -> None:
     assert "up from" not in parsed(run).text
 
 
+def test_weights_that_no_update_improved_are_not_called_learnt(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config results")
+
+    def text_of(**facts: float) -> str:
+        stages = {"ppo": {"seconds": 1.0, "state": "done", "best_merit": 0.5, "best_iteration": 0} | facts}
+        (run / "stages.json").write_bytes(orjson.dumps(stages))
+        return parsed(run).text
+
+    assert "PPO found nothing better on dev games than the weights that it began with, and these win" in text_of()
+    assert "PPO learnt to win" in text_of(best_iteration=2)
+    assert "PPO learnt to win" in text_of(best_merit=-1.0)  # no dev games were played
+
+
 def test_games_that_failed_are_in_the_headline(tmp_path: Path) -> None:
     """ "100.0% of 2 test games" was said of 32 games, of which 30 had failed."""
     run = write_run(tmp_path / "run", parts="config")

@@ -192,7 +192,8 @@ def test_steps_that_float16_leaves_out_spoil_no_mean(tiny_folder: Path, tmp_path
         learner.scale.scale = 1e38
         found = lessons(session, "names", 0.0, "demos")
         progress = {"sums": {}, "env_steps": 0}
-        means = _learn(session.context(config.dagger, learner), Lessons(found, found), progress)
+        with QUIET.bar("DAgger", 1) as bar:
+            means = _learn(session.context(config.dagger, learner), Lessons(found, found), progress, bar, "")
     assert means["skipped"] > 0
     assert all(math.isfinite(value) for value in means.values())
 

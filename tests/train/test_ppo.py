@@ -12,7 +12,8 @@ from grue import games, stages
 from grue.errors import ConfigError, TrainingError
 from grue.games.training import training_games
 from grue.progress import Progress
-from grue.train.measures import UNMEASURED, merit_of
+from grue.storage.contents import UNMEASURED
+from grue.train.measures import merit_of
 from grue.train.ppo import draw_tasks
 
 

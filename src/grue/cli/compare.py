@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from grue.evaluate.runs import kind_letter
@@ -25,8 +25,7 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
             settings = " ".join(f"{name}={value}" for name, value in kind["settings"].items())
             say(f"{kind_letter(number)}  {settings}", style="bold")
         for decoding in decodings:
-            for line in _table(kind, decoding):
-                say(line)
+            _show_table(kind, decoding, say)
         if kind["repeated_seeds"]:
             seeds = ", ".join(map(str, kind["repeated_seeds"]))
             say.warn(f"seed {seeds} is given more than once: repeating a training adds no information")
@@ -49,15 +48,15 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
         say.warn("with a single training the interval is over games alone, and says nothing about other seeds")
 
 
-def _table(kind: Mapping[str, Any], decoding: str) -> list[str]:
-    lines = [(decoding, "seed", "success", "", "score", "")]
+def _show_table(kind: Mapping[str, Any], decoding: str, say: Progress) -> None:
+    lines = []
     for run in kind["runs"]:
         # the interval of a kind with a single run is that run's own
         found = (kind if len(kind["runs"]) == 1 else run)[decoding]
         lines.append((run["run"], str(run["seed"]), *_cells(found)))
     if len(kind["runs"]) > 1:
         lines.append((f"mean of {len(kind['runs'])}", "", *_cells(kind[decoding])))
-    return _aligned(lines)
+    say.table([decoding, "seed", "success", "", "score", ""], lines)
 
 
 def _cells(found: Mapping[str, Any]) -> tuple[str, str, str, str]:
@@ -66,14 +65,3 @@ def _cells(found: Mapping[str, Any]) -> tuple[str, str, str, str]:
         success = "{:.1f} to {:.1f}".format(*(100 * end for end in found["success_ci95"]))
         score = "{:.3f} to {:.3f}".format(*found["score_ci95"])
     return f"{100 * found['success']:.1f}%", success, f"{found['score']:.3f}", score
-
-
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of equal width; the first to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]

@@ -38,6 +38,10 @@ def headline(run: RunFiles) -> Headline:
     if not hero.success and not (before and before.success) and hero.score is not None:
         context = f"{crashed} {_score_context(hero, found)}".strip()
         return Headline(sentence + _scored(hero, before, words, run), context)
+    if hero.policy in run.unmoved:
+        sentence += f"{policy_title(hero.policy)} found nothing better on dev games than the weights that it began "
+        sentence += f"with, and these win {percent(hero.success)} of {_games(hero, run)}"
+        return Headline(sentence + ".", f"{crashed} {_context(hero, before, found)}".strip())
     sentence += f"{policy_title(hero.policy)} learnt to win {percent(hero.success)} of {_games(hero, run)}"
     if before is not None:
         sentence += _against(percent(before.success), words, _apart(hero, before, run, "success"))

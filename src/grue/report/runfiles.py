@@ -16,6 +16,7 @@ import yaml
 from grue.errors import DataError
 from grue.report.shown import ShownEpisode, read_shown
 from grue.report.text import as_number, one_line
+from grue.storage.contents import UNMEASURED
 
 _MAX_CONFIG = 256 * 2**10
 _DEEPEST_CONFIG = 20
@@ -46,6 +47,7 @@ class RunFiles:
     results: dict[str, Any] | None = None
     episodes: list[ShownEpisode] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)  # of the stages that are done or have begun
+    unmoved: frozenset[str] = frozenset()  # stages that kept the weights they began with: dev games chose no later ones
     problems: list[str] = field(default_factory=list)
 
 
@@ -57,13 +59,15 @@ def read_run(run_dir: Path) -> RunFiles:
     if not any((run_dir / name).exists() for name in names):
         raise DataError(f"{run_dir} holds no run: none of {', '.join(names)}", hint="start one with `grue run`")
     problems: list[str] = []
+    stages = _read_object(run_dir / "stages.json", problems) or {}
     return RunFiles(
         name=run_dir.resolve().name,
         config=_read_config(run_dir / "config.yaml", problems),
         stages=_read_metrics(run_dir / "metrics.jsonl", problems),
         results=_read_object(run_dir / "results.json", problems),
         episodes=_read_episodes(run_dir / "episodes", problems),
-        seconds=_stage_seconds(_read_object(run_dir / "stages.json", problems), problems),
+        seconds=_stage_seconds(stages, problems),
+        unmoved=frozenset(name for name, entry in stages.items() if isinstance(entry, dict) and _is_unmoved(entry)),
         problems=problems,
     )
 
@@ -125,10 +129,16 @@ def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
     return results
 
 
-def _stage_seconds(stages: dict[str, Any] | None, problems: list[str]) -> dict[str, float]:
+def _is_unmoved(entry: dict[str, Any]) -> bool:
+    """Did a finished stage measure its weights on dev games, and find those from before its first update the best?"""
+    merit, best = as_number(entry.get("best_merit")), entry.get("best_iteration", entry.get("best_round"))
+    return entry.get("state") == "done" and merit is not None and merit > UNMEASURED and as_number(best) == 0
+
+
+def _stage_seconds(stages: dict[str, Any], problems: list[str]) -> dict[str, float]:
     """Seconds of each stage from stages.json, for runs that have no results yet."""
     found: dict[str, float] = {}
-    for name, entry in (stages or {}).items():
+    for name, entry in stages.items():
         seconds = as_number(entry.get("seconds", 0)) if isinstance(entry, dict) else None  # a stage may just have begun
         if seconds is None:
             problems.append(f"stages.json: the seconds of {one_line(name, 40)} are not a number and were left out")

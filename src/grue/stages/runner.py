@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from grue.names import STAGES, TRAINING, StageName
 from grue.process_group import join
 from grue.progress import Progress
 from grue.report import html
+from grue.report.terminal import show_results
 from grue.stages.announce import described, hint_at_processes, plan
 from grue.stages.checks import (
     check_before,
@@ -80,8 +81,7 @@ def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) ->
         return results
     if not missing:
         show_finished(config.track, out, say)
-    page = html.render(out)
-    say(f"report: {page}")
+    _show(results, out, say)
     return results
 
 
@@ -121,9 +121,14 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
             _do(session, name)
         if name == "eval" and processes.leads:
             results = final_results(session, wall_s=None, command=this_command())
-            say(f"report: {html.render(out)}")
+            _show(results, out, say)
             return results
     return run.facts(name)
+
+
+def _show(results: Mapping[str, Any], out: Path, say: Progress) -> None:
+    show_results(results, say)
+    say(f"report: {html.render(out)}")
 
 
 def _do(session: Session, name: StageName) -> None:

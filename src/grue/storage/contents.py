@@ -14,6 +14,8 @@ from grue.errors import ConfigError, DataError
 from grue.storage import forms, jsonl
 from grue.storage.files import explained
 
+UNMEASURED = -1.0  # best_merit of a stage that played no dev games; below every merit
+
 
 def checkpoints(out: Path, stage: str) -> Path:
     """Folder of a stage's checkpoints in a run directory."""

@@ -19,6 +19,7 @@ from grue.errors import DataError, TrainingError
 from grue.policy.actor import Actor
 from grue.policy.decision import Decoding
 from grue.policy.policy import Policy, make_policy
+from grue.progress import Bar
 from grue.rollout.collect import collect
 from grue.rollout.pack import Sample
 from grue.storage import episodes, jsonl
@@ -65,14 +66,14 @@ def train_dagger(context: StageContext, items_of: Callable[[int], Lessons]) -> d
             metrics = play_metrics(played, progress["play_s"] or 1.0) | _corrections(played, config)
             if progress["play_s"] is None:  # played by a command that was killed before it could say how long
                 del metrics["rollout_s"], metrics["env_steps_per_s"]
-            bar.advance(0, note=f"success {metrics['success']:.2f}, learning")
-            metrics |= _learn(context, items_of(number), progress)
+            won = f"success {metrics['success']:.2f}"
+            metrics |= _learn(context, items_of(number), progress, bar, won)
             metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
             run.log("dagger", number + 1, metrics)
             if cfg.dev_every and ((number + 1) % cfg.dev_every == 0 or number + 1 == cfg.rounds):
                 actor.sync()
                 selection.watch(number + 1, policy)
-            bar.advance(note=f"success {metrics['success']:.2f} corrected {metrics['corrected']:.2f}")
+            bar.advance(note=f"{won} corrected {metrics['corrected']:.2f}")
             _save(run, learner, progress)
             if number + 1 < cfg.rounds:
                 context.processes.check_interrupt(context.interrupt)
@@ -136,8 +137,11 @@ def _corrections(played: Sequence[Episode], config: Config) -> dict[str, float]:
     }
 
 
-def _learn(context: StageContext, items: Lessons, progress: dict[str, Any]) -> dict[str, float]:
-    """Take the optimiser steps of a round that are not done yet; returns means over all steps. Saves as it goes."""
+def _learn(context: StageContext, items: Lessons, progress: dict[str, Any], bar: Bar, played: str) -> dict[str, float]:
+    """Take the optimiser steps of a round that are not done yet; returns means over all steps. Saves as it goes.
+
+    `bar` shows how far it is, after how the round was `played`.
+    """
     run, config, learner = context.run, context.config, context.learner
     cfg = config.dagger.model_copy(update={"smoothing": smoothing_of(config, config.dagger)})
     start = saved = time.monotonic()
@@ -147,6 +151,7 @@ def _learn(context: StageContext, items: Lessons, progress: dict[str, Any]) -> d
     while learner.step_count < end:
         # what a step reads, and its dropout, depend on its number alone: a resumed run does the same
         step, name = learner.step_count, f"{config.seed}/dagger/{learner.step_count}"
+        bar.advance(0, note=f"{played}, learning {step - first}/{cfg.steps} steps")
         part = _drawn(items, cfg, random.Random(name))
         rate = learning_rate_factor(cfg.schedule, step, cfg.rounds * cfg.steps, cfg.warmup_steps)
         metrics = imitation_step(learner, part, cfg, rate, f"{name}/dropout")

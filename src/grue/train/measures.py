@@ -17,8 +17,6 @@ from grue.policy.decision import Decoding
 from grue.policy.policy import Policy
 from grue.types import Episode, Outcome, Task
 
-UNMEASURED = -1.0  # below every merit
-
 
 def play_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str, float]:
     """What the play of one round looked like. Failed games are counted, and left out of the means."""

@@ -1,0 +1,42 @@
+"""What a run has found, as text in the terminal: the table, and how the last policy did against the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from grue.progress import Progress
+from grue.report.metrics import policy_title
+from grue.report.tables import interval, main_fold, rows
+from grue.report.text import as_number, interval_text, number, percent, signed
+
+
+def show_results(results: Mapping[str, Any], say: Progress) -> None:
+    """The rows of the main fold, and the paired differences."""
+    found = rows(results)
+    counts = sorted({row.games for row in found if row.games is not None})
+    columns = ["policy", "decoding", "success", "95% interval", "score", "steps", "at the limit", "lost"]
+    lines = [
+        [
+            policy_title(row.policy),
+            row.decoding,
+            percent(row.success),
+            interval_text(row.success_ci95),
+            "–" if row.score is None else f"{row.score:.3f}",
+            "–" if row.steps_mean is None else f"{row.steps_mean:.1f}",
+            percent(row.limit),
+            percent(row.lost),
+        ]
+        for row in found
+    ]
+    if any(row.failed for row in found):
+        columns.append("failed")
+        lines = [[*line, number(row.failed)] for line, row in zip(lines, found, strict=True)]
+    games = " and ".join(f"{count:,}" for count in counts)
+    say.table(columns, lines, title=f"{games} {main_fold(results)} games", left=2)
+    pairs = results.get("paired")
+    for pair in pairs if isinstance(pairs, list) else []:
+        ends, points = interval(pair.get("ci95")), as_number(pair.get("difference"))
+        if ends is not None and points is not None:
+            pair_of = f"{policy_title(pair['a'])} - {policy_title(pair['b'])}"
+            say(f"{pair_of}: {signed(100 * points)} points of success ({interval_text(ends)}) on the same games")
