@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,6 +16,8 @@ from report_runs import CONFIG, EPISODES, SCRIPT, metrics, results, write_metric
 
 from grue.errors import DataError
 from grue.report.html import render
+from grue.report.played_section import _turn
+from grue.report.shown import ShownTurn
 from grue.report.text import visible
 
 # fmt: off
@@ -146,6 +149,13 @@ def test_episodes_stand_on_the_page_as_they_were_played(whole: Path) -> None:
                 assert round(100 * probability, 1) in drawn
     chosen = [a for n, a in page.tags if n == "li" and a.get("class") == "chosen"]
     assert len(chosen) == sum(len(episode.turns) for episode in EPISODES if episode.policy != "gold")
+
+
+def test_an_action_has_one_probability() -> None:
+    """Play and the pass that weighs all actions round differently."""
+    weighed = (("look", 0.502), ("wait", 0.498))
+    assert "50.2%" in str(_turn(ShownTurn("", "look", log_prob=math.log(0.488), considered=weighed)))
+    assert "48.8%" in str(_turn(ShownTurn("", "look", log_prob=math.log(0.488))))
 
 
 def test_settings_and_meanings_are_on_the_page(whole: Path) -> None:

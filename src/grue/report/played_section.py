@@ -90,7 +90,7 @@ def _turn(turn: ShownTurn) -> Html:
         kind = "gain" if turn.reward > 0 else "loss"
         numbers.append(tag("span", "reward ", tag("b", signed(turn.reward, 2)), class_=kind))
     if turn.log_prob is not None:
-        numbers.append(tag("span", "probability ", tag("b", percent(exp(min(turn.log_prob, 0.0))))))
+        numbers.append(tag("span", "probability ", tag("b", percent(_own(turn)))))
     left = tag(
         "div",
         tag("p", turn.observation, class_="game"),
@@ -100,13 +100,19 @@ def _turn(turn: ShownTurn) -> Html:
     return tag("li", left, _bars(turn), class_="turn" if turn.considered else "turn plain")
 
 
+def _own(turn: ShownTurn) -> float | None:
+    """Probability of the action that was taken; as in its bar, which a second pass has computed and rounded anew."""
+    played = None if turn.log_prob is None else exp(min(turn.log_prob, 0.0))
+    return dict(turn.considered).get(turn.action, played)
+
+
 def _bars(turn: ShownTurn) -> Html | None:
     if not turn.considered:
         return None
     lines = [_bar(action, probability, chosen=action == turn.action) for action, probability in turn.considered]
     rest = 1.0 - sum(probability for _, probability in turn.considered)
     if all(action != turn.action for action, _ in turn.considered):
-        own = exp(min(turn.log_prob, 0.0)) if turn.log_prob is not None else None
+        own = _own(turn)
         lines.append(_bar(turn.action, own, chosen=True))
         rest -= own or 0.0
     if rest > 0.005:
