@@ -68,6 +68,19 @@ def test_help_loads_nothing_heavy_and_names_every_verb() -> None:
         assert f"\n  {verb} " in done.stdout
 
 
+def test_a_run_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
+    for name, written in (("older", 1), ("newer", 2)):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text("preset: toy\n")
+        os.utime(folder / "config.yaml", (written, written))
+    done = grue("eval", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "there is no run directory runs/cooking16-seed0" in done.stderr
+    newer, older = (str(Path("runs", name)) for name in ("newer", "older"))
+    assert f"hint: last written to: {newer}, {older}" in done.stderr
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_explains_itself(verb: str) -> None:
     done = grue(verb, "-h")

@@ -16,6 +16,8 @@ from grue.errors import ConfigError, GrueError
 if TYPE_CHECKING:
     from grue.config import Config
 
+LISTED = 3  # runs that a hint names
+
 PresetAndSettings = Annotated[
     list[str] | None,
     typer.Argument(
@@ -207,12 +209,21 @@ def existing_run(folder: Path | None) -> Path:
         if folder.is_file():
             raise ConfigError(f"{folder} is a file, not a run directory", hint="name the folder that grue run wrote")
         if not folder.is_dir():
-            raise ConfigError(f"there is no run directory {folder}", hint="grue run --out DIR makes one")
+            others = ", ".join(map(str, _runs()[:LISTED]))
+            raise ConfigError(
+                f"there is no run directory {folder}",
+                hint=f"last written to: {others}" if others else "grue run --out DIR makes one",
+            )
         return folder
-    found = [path.parent for path in Path("runs").glob("*/config.yaml")]
+    found = _runs()
     if not found:
         raise ConfigError("there is no run in runs/", hint="name a run directory, or make one with grue run")
-    return max(found, key=_last_written)
+    return found[0]
+
+
+def _runs() -> list[Path]:
+    """The runs in runs/, the one that was last written to first."""
+    return sorted((path.parent for path in Path("runs").glob("*/config.yaml")), key=_last_written, reverse=True)
 
 
 def _last_written(run: Path) -> float:
