@@ -874,12 +874,10 @@ for games_played in (20, 100, 1000):
 # from what its policy tries: SFT is meant to make it explore.
 #
 # **Why not PPO straight from the base?** With this base one could: it has read the same steps in many orders, and in the library's main job PPO
-# ended as well without SFT as with it, over three seeds
-# ([measured](../docs/experiments.md#2026-11-27--does-ppo-need-sft-when-the-base-has-read-the-game)). A model that has not read the game needs SFT, and
-# then replays matter. With an earlier base, which knew scripts in one order only, two clones were compared, one of whole scripts and one that had
-# seen replays too. With greedy actions they won about as many games, but PPO gained much more from the second; one seed each, and other settings
-# differed a little ([the table](../docs/experiments.md#2026-11-20--can-ppo-find-the-shortcuts-that-gold-does-not-take)). You can try it: replace
-# `sft_weights` with `base_weights` in the cell of section 10.3.
+# ends about one point lower without SFT, over three seeds. What costs 25 points there is SFT on whole scripts without replays: such a clone is sure
+# of the script, useless steps included, and PPO does not get away from it
+# ([each part of the main job, left out](../docs/results.md#what-the-parts-of-cooking16-are-worth)). A model that has not read the game needs SFT, and
+# then replays matter. You can try it: replace `sft_weights` with `base_weights` in the cell of section 10.3.
 
 # %% [markdown]
 # <a name="critic"></a>
@@ -1585,7 +1583,7 @@ print(
 # - **The teacher's steps, not its knowledge, are the limit.** Cloning copies the waste; play removes it.
 # - **Weigh what is meant.** A constraint applied token by token can turn a good intention into a wrong action.
 # - **Exploration has to make sense.** A little probability everywhere is not enough: what follows a shortcut has to work too. The
-#   replays with left-out steps are there for this ([the comparison](../docs/experiments.md#2026-11-20--can-ppo-find-the-shortcuts-that-gold-does-not-take)).
+#   replays with left-out steps are there for this ([the comparison](../docs/results.md#what-the-parts-of-cooking16-are-worth)).
 # - **And it has to last.** What a policy no longer tries it cannot learn, however long it trains
 #   ([measured](../docs/experiments.md#2026-11-27--what-a-sure-policy-no-longer-tries)).
 # - **A baseline may know what the policy must not**, as long as you say so and measure the policy without it.
