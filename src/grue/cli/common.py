@@ -60,7 +60,7 @@ ProcessCount = Annotated[
         min=1,
         max=1024,
         metavar="N",
-        help="work on the run in N processes on this machine; without a GPU more than one per core gain nothing",
+        help="work on the run in N processes on this machine; without a GPU we advise at most one per core",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout, messages on stderr")]
