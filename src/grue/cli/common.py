@@ -92,9 +92,9 @@ def split(arguments: Iterable[str] | None, what: str) -> tuple[str | None, list[
     if len(names) > 1:
         if {*names} <= {*PRESETS}:
             raise ConfigError(f"two presets are given: {names[0]} and {names[1]}", hint="leave out one")
-        if what == "a preset" and {*names} & {*PRESETS}:
-            preset = next(name for name in names if name in PRESETS)
-            other = next(name for name in names if name not in PRESETS)
+        others = [name for name in names if name not in PRESETS]
+        if what == "a preset" and len(others) < len(names):
+            preset, other = next(name for name in names if name in PRESETS), others[0]
             if os.path.isdir(other) or os.sep in other:  # noqa: PTH112  Path's own one can fail
                 raise ConfigError(
                     f"a preset and a folder are given: {preset} and {other}",

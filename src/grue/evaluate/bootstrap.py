@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from grue.errors import DataError
-from grue.evaluate.stats import Estimate, FloatArray, Interval, never_certain, t_quantile, two_sided_z, vector
+from grue.evaluate.stats import Estimate, FloatArray, Interval, never_certain, numbered, t_quantile, two_sided_z, vector
 
 _CHUNK = 4_000_000  # resampled values held at once: 32 MB of float64
 
@@ -102,10 +102,6 @@ def expanded_percentiles(means: FloatArray, level: float, n: int) -> Interval:
     return Interval(float(low), float(high))
 
 
-def _generator(rng: np.random.Generator | None) -> np.random.Generator:
-    return np.random.default_rng(0) if rng is None else rng
-
-
 def _chunks(resamples: int, width: int) -> Iterator[int]:
     """Split the resamples so that one chunk of [rows, width] stays small."""
     if resamples < 1:
@@ -116,23 +112,17 @@ def _chunks(resamples: int, width: int) -> Iterator[int]:
         resamples -= rows
 
 
-def _draw(values: FloatArray, rows: int, rng: np.random.Generator) -> FloatArray:
-    """[rows, n] values drawn with replacement."""
-    drawn: FloatArray = values[rng.integers(0, values.size, size=(rows, values.size))]
-    return drawn
-
-
 def _bootstrap_means(
     x_n: FloatArray, resamples: int, rng: np.random.Generator | None, clusters: Sequence[Hashable] | None
 ) -> FloatArray:
     """[resamples] means of x; with clusters, the sum over drawn clusters over the number of games in them."""
-    rng = _generator(rng)
+    rng = rng or np.random.default_rng(0)
     if clusters is None:
-        return np.concatenate([_draw(x_n, rows, rng).mean(axis=1) for rows in _chunks(resamples, x_n.size)])
+        n = x_n.size
+        return np.concatenate([x_n[rng.integers(0, n, size=(rows, n))].mean(axis=1) for rows in _chunks(resamples, n)])
     if len(clusters) != x_n.size:
         raise DataError(f"{len(clusters)} cluster names for {x_n.size} values", hint="name the cluster of every value")
-    index: dict[Hashable, int] = {}
-    cluster_n = np.array([index.setdefault(name, len(index)) for name in clusters])
+    cluster_n = numbered(clusters)
     sums_k = np.bincount(cluster_n, weights=x_n)
     sizes_k = np.bincount(cluster_n).astype(np.float64)
     means = []

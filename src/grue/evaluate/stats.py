@@ -76,6 +76,12 @@ def not_surer(found: Interval, n: int, level: float = 0.95) -> Interval:
     return Interval(min(found.low, wilson(n, n, level).low), max(found.high, wilson(0, n, level).high))
 
 
+def numbered(names: Sequence[Hashable]) -> NDArray[np.int64]:
+    """A number for each name, from 0 on in the order in which they first appear."""
+    index: dict[Hashable, int] = {}
+    return np.array([index.setdefault(name, len(index)) for name in names])
+
+
 def by_problem(x_RG: FloatArray, problems: Sequence[Hashable]) -> FloatArray:
     """[R, problems] from [R, games]: values whose plain mean is that over games, and which vary as it does.
 
@@ -83,8 +89,7 @@ def by_problem(x_RG: FloatArray, problems: Sequence[Hashable]) -> FloatArray:
     over problems, and these are its linear part at each problem (Cochran 1977, Sampling techniques, section 6.3); where
     they do not, they are the problems' means.
     """
-    index: dict[Hashable, int] = {}
-    places_n = np.array([index.setdefault(name, len(index)) for name in problems])
+    places_n = numbered(problems)
     sizes_K = np.bincount(places_n).astype(np.float64)
     sums_RK = np.stack([np.bincount(places_n, weights=row) for row in x_RG])
     mean_R1 = x_RG.mean(axis=1, keepdims=True)

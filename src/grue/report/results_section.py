@@ -12,7 +12,7 @@ from grue.report.markup import Html, tag, wide
 from grue.report.metrics import COLUMNS, policy_title
 from grue.report.svg import interval_mark
 from grue.report.tables import Row, folds, interval, rows
-from grue.report.text import as_number, counted, interval_text, number, percent, signed
+from grue.report.text import as_number, counted, fixed, interval_text, number, percent, signed
 
 _HEADS = (
     ("policy", "Policy"),
@@ -74,13 +74,13 @@ def _table_row(row: Row, *, first: bool, tales: bool) -> Html:
         tag("td", row.decoding, class_="word"),
         tag("td", tag("b", success), " ", tag("small", interval_text(row.success_ci95)), class_="num"),
         tag("td", mark, class_="marked"),
-        tag("td", _three(row.score), " ", score, class_="num"),
-        tag("td", "–" if row.steps_mean is None else f"{row.steps_mean:.1f}", class_="num"),
+        tag("td", fixed(row.score, 3), " ", score, class_="num"),
+        tag("td", fixed(row.steps_mean, 1), class_="num"),
         tag("td", percent(row.limit), class_="num"),
         tag("td", percent(row.lost), class_="num"),
         tag("td", number(row.failed), class_="num crashed" if row.failed else "num", title=crashed),
         tag("td", percent(row.invalid), class_="num"),
-        tag("td", _three(row.tales), class_="num") if tales else None,
+        tag("td", fixed(row.tales, 3), class_="num") if tales else None,
         class_=" ".join(kinds) or None,
     )
 
@@ -89,10 +89,6 @@ def _crashed(row: Row) -> str | None:
     if not row.failed or row.success_failed_as_loss is None:
         return None
     return f"counted as losses, success would be {percent(row.success_failed_as_loss)}"
-
-
-def _three(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
 
 
 def _notes(found: list[Row]) -> Html:

@@ -8,7 +8,7 @@ from typing import Any
 from grue.progress import Progress
 from grue.report.metrics import policy_title
 from grue.report.tables import interval, main_fold, rows
-from grue.report.text import as_number, interval_text, number, percent, signed
+from grue.report.text import as_number, fixed, interval_text, number, percent, signed
 
 
 def show_results(results: Mapping[str, Any], say: Progress) -> None:
@@ -22,8 +22,8 @@ def show_results(results: Mapping[str, Any], say: Progress) -> None:
             row.decoding,
             percent(row.success),
             interval_text(row.success_ci95),
-            "–" if row.score is None else f"{row.score:.3f}",
-            "–" if row.steps_mean is None else f"{row.steps_mean:.1f}",
+            fixed(row.score, 3),
+            fixed(row.steps_mean, 1),
             percent(row.limit),
             percent(row.lost),
         ]

@@ -53,6 +53,10 @@ def percent(share: float | None, decimals: int = 1) -> str:
     return "–" if share is None else f"{100 * share:.{decimals}f}%"
 
 
+def fixed(value: float | None, decimals: int) -> str:
+    return "–" if value is None else f"{value:.{decimals}f}"
+
+
 def interval_text(interval: tuple[float, float] | None, *, scale: float = 100.0, decimals: int = 1) -> str:
     """Both ends, so joined that a minus sign is clear: "91.2 to 94.4"; empty if the interval has no width."""
     if interval is None or interval[0] == interval[1]:  # if all scores are equal, it bounds nothing
