@@ -56,6 +56,11 @@ class ModelConfig(Stage):
         description="recompute activations in the backward pass: less memory, a third slower",
         json_schema_extra=LOCAL,
     )
+    compile: bool = Field(
+        False,
+        description="compile layers in training (torch.compile): faster on a GPU, after a minute of compiling",
+        json_schema_extra=LOCAL,
+    )
     optimizer: Literal["adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit"] = Field(
         "adamw", description="AdamW with moments in 32 or 8 bits; paged ones move to main memory when a GPU is full"
     )
@@ -83,6 +88,13 @@ class ModelConfig(Stage):
             )
         if self.sharding == "fsdp" and self.optimizer != "adamw":
             raise ValueError(f"sharding=fsdp needs optimizer=adamw: {self.optimizer} keeps no moments in shards")
+        return self
+
+    @model_validator(mode="after")
+    def _compiled_layers_are_whole_and_attend_plainly(self) -> Self:
+        if self.compile and (self.sharding != "none" or self.attention.startswith("flash")):
+            other = f"sharding={self.sharding}" if self.sharding != "none" else f"attention={self.attention}"
+            raise ValueError(f"compile=true and {other} cannot be combined")
         return self
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from grue.errors import ModelError
 from grue.models.attention import own_attention
+from grue.models.compiled import Compiled, in_place
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,7 +46,9 @@ def prepare_recomputing(model: PreTrainedModel) -> None:
 
 
 @contextmanager
-def training(model: PolicyModel, *, dropout: bool, recompute: bool, attention: str = "sdpa") -> Iterator[None]:
+def training(
+    model: PolicyModel, *, dropout: bool, recompute: bool, attention: str = "sdpa", compiled: Compiled = ()
+) -> Iterator[None]:
     """Set up the model for one optimiser step; afterwards it is ready for play, without dropout, all else as before.
 
     transformers recomputes a layer only if its `training` switch is on, and PPO trains with it off, since dropout would
@@ -60,10 +63,12 @@ def training(model: PolicyModel, *, dropout: bool, recompute: bool, attention: s
     stock = config._attn_implementation
     if attention.startswith("flash"):
         config._attn_implementation = attention
+    model.compiled = bool(compiled)
     try:
-        with own_attention(decoder) if recompute else nullcontext():
+        with own_attention(decoder) if recompute and not compiled else nullcontext(), in_place(compiled):
             yield
     finally:
+        model.compiled = False
         config._attn_implementation = stock
         model.eval()
 

@@ -34,6 +34,7 @@ def fuse_norms(model: nn.Module) -> None:
     Their classes are created here, so such a model can be copied and saved, but not pickled whole.
     """
     known: dict[type, float | None] = {}  # class of norm -> what is added to its weight; None: something else
+    fused: dict[type, type] = {}  # one for each class: torch.compile compiles again for every new one
     for module in model.modules():
         kind = type(module)
         if not kind.__name__.endswith("RMSNorm") or issubclass(kind, _Fused) or _eps(module) is None:
@@ -43,7 +44,7 @@ def fuse_norms(model: nn.Module) -> None:
         if (offset := known[kind]) is not None:
             norm: Any = module
             norm.grue_eps, norm.grue_offset = _eps(module), offset
-            norm.__class__ = type(kind.__name__, (_Fused, kind), {})
+            norm.__class__ = fused.setdefault(kind, type(kind.__name__, (_Fused, kind), {}))
 
 
 def _eps(module: nn.Module) -> float | None:

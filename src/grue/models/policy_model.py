@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -77,6 +78,7 @@ class PolicyModel(nn.Module):
         self.value_shares_trunk = value_shares_trunk
         self.softcap = getattr(config, "final_logit_softcapping", None)
         self.logit_scale = _logit_scale(config)
+        self.compiled = False  # see `models.compiled`: torch's attention alone is part of compiled layers
         # for a sharded model, the whole copy that plays (`models.sharding`); in a tuple, so that it is not a submodule
         self.playing: tuple[PolicyModel, ...] = ()
 
@@ -140,10 +142,11 @@ class PolicyModel(nn.Module):
         actions, and the logits are their scores. `whole` gives log-probabilities over the whole vocabulary instead.
         """
         decoder = self.base_lm().get_decoder()
-        if sizes is not None and takes_rows(decoder, ids_BL):
+        if sizes is not None and not self.compiled and takes_rows(decoder, ids_BL):
             hidden_at = _read_rows(decoder, ids_BL, sizes, trees)
         else:
-            hidden_at = _read_padded(decoder, ids_BL, trees)
+            with nullcontext() if self.compiled else own_attention(decoder):
+                hidden_at = _read_padded(decoder, ids_BL, trees)
         if trees is None:
             hidden_NH = hidden_at(node_row_N, node_position_N)
             logits_NC = self.logits(hidden_NH, children_NC)
@@ -170,8 +173,7 @@ def _logit_scale(config: Any) -> float:
 
 def _read_padded(decoder: Any, ids_BL: torch.Tensor, trees: Trees | None) -> HiddenAt:
     seeing = {} if trees is None else _tree_masks(decoder.config, trees, hidden_dtype=next(decoder.parameters()).dtype)
-    with own_attention(decoder):
-        hidden_BLH = decoder(input_ids=ids_BL, use_cache=False, **seeing).last_hidden_state
+    hidden_BLH = decoder(input_ids=ids_BL, use_cache=False, **seeing).last_hidden_state
     return lambda row, column: hidden_BLH[row, column]
 
 

@@ -13,7 +13,8 @@ import torch
 from grue.algos.losses import branch_log_probs
 from grue.config import LearningConfig, ModelConfig
 from grue.errors import CheckpointError, ConfigError, TrainingError
-from grue.models.checkpointing import training
+from grue.models.checkpointing import decoder_layers, training
+from grue.models.compiled import compile_layers
 from grue.models.load import compute_dtype
 from grue.models.policy_model import PolicyModel, Reading
 from grue.models.sharding import assign, clip_gradients, gathered, is_shard, is_sharded, part_like
@@ -69,6 +70,7 @@ class Learner:
         optimizer: str = "adamw",
         attention: str = "sdpa",
         recompute: bool = False,
+        compiled: bool = False,
         processes: Processes = ALONE,
     ) -> None:
         self.device = next(model.parameters()).device
@@ -91,6 +93,7 @@ class Learner:
         self.optimizer = make_optimizer(optimizer, [g for g in groups if g["params"]], learning_rate)
         self._learned = body + head
         self.sharded = is_sharded(model)
+        self.compiled = compile_layers(decoder_layers(model)) if compiled else ()
 
     @classmethod
     def of(cls, model: PolicyModel, settings: ModelConfig, cfg: LearningConfig, **changes: Any) -> Learner:
@@ -107,6 +110,7 @@ class Learner:
             "optimizer": settings.optimizer,
             "attention": settings.attention,
             "recompute": settings.gradient_checkpointing,
+            "compiled": settings.compile,
         }
         return cls(model, **asked | changes)
 
@@ -119,7 +123,7 @@ class Learner:
         skipped instead and the loss scale halved, and only many such steps in a row raise.
         """
         sums: dict[str, torch.Tensor] = {}
-        with training(self.policy_model, dropout=self.dropout, recompute=self.recompute, attention=self.attention):
+        with self._training():
             mine, idle, _ = self._groups(items, self.micro_tokens)
             for group, counts in [*((group, True) for group in mine), *((group, False) for group in idle)]:
                 loss, metrics = self._loss(group, loss_of, counts=counts)
@@ -174,6 +178,15 @@ class Learner:
         with self._autocast():
             reading: Reading = self.policy_model(*batch.inputs)
         return Reading(*(part.float() for part in reading))
+
+    def _training(self) -> AbstractContextManager[None]:
+        return training(
+            self.policy_model,
+            dropout=self.dropout,
+            recompute=self.recompute,
+            attention=self.attention,
+            compiled=self.compiled,
+        )
 
     def _autocast(self) -> AbstractContextManager[object]:
         """Products in 16 bits, if that is the setting."""
