@@ -430,20 +430,6 @@ def _with_config(folder: Path, target: Path, **changes: object) -> Path:
     return target
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "hqq"])
-def test_checkpoints_that_come_quantised_say_what_they_need(
-    method: str, folders: dict[str, Path], tmp_path: Path
-) -> None:
-    from importlib.util import find_spec
-
-    if method != "hqq" and find_spec("gptqmodel") is not None:
-        pytest.skip("gptqmodel is installed")
-    folder = _with_config(folders["llama"], tmp_path / "m", quantization_config={"quant_method": method, "bits": 4})
-    with pytest.raises(ModelError, match=method) as caught:
-        load_model(settings(folder, "model.adapter=lora"))
-    assert ("pip install gptqmodel" in caught.value.hint) == (method != "hqq")
-
-
 def test_a_checkpoint_in_4_bits_is_loaded_as_it_is_and_only_with_an_adapter(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 
 from grue.config import ModelConfig
 from grue.errors import ConfigError, first_line
+from grue.models.stored import is_packed, quiet_gptqmodel
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -30,8 +31,9 @@ def quiet_peft() -> Iterator[None]:
 
 def with_adapter(model: PreTrainedModel, config: ModelConfig) -> PreTrainedModel:
     """The model with a fresh adapter that adds nothing yet. Its weights are float32 and the only ones that learn."""
-    # peft imports bitsandbytes wherever it is installed; see `quantization.loading_options`
+    # peft imports these wherever they are installed; see `quantization.loading_options`
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    quiet_gptqmodel()
     from peft import get_peft_model
 
     shape, known = lora_config(model, config), _known(model)
@@ -42,6 +44,10 @@ def with_adapter(model: PreTrainedModel, config: ModelConfig) -> PreTrainedModel
             raise ConfigError(
                 f"model.lora_targets={config.lora_targets}: {first_line(error)}",
                 hint=f"it may have {', '.join(known)}, or all-linear",
+            ) from error
+        except ImportError as error:  # of a package that is there, though this model may not need it
+            raise ConfigError(
+                f"peft makes no adapter: {first_line(error)}", hint="install what it asks for, or remove the package"
             ) from error
     return adapted
 
@@ -67,9 +73,9 @@ def matrices(model: nn.Module) -> dict[str, tuple[int, int]]:
     """Name -> (inputs, outputs) of each layer that can have an adapter; the output layer cannot."""
     head, found = _head(model), {}
     for name, module in model.named_modules():
-        if module is head or not hasattr(module, "weight"):
+        if module is head or not (hasattr(module, "weight") or is_packed(module)):
             continue
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) or is_packed(module):
             found[name] = (module.in_features, module.out_features)
         elif type(module).__name__ == "Conv1D":
             inputs, outputs = module.weight.shape
@@ -179,5 +185,7 @@ def _all_linear(model: nn.Module) -> str | list[str]:
     blocks = {name.rpartition(".")[2] for name in inside}
     if not any(block.isdigit() for block in blocks):  # else experts have no block of their own
         chosen = [name for name in chosen if not blocks & set(name.split("."))]
-    # peft's own "all-linear" would take experts and routers that are not layers, which `matrices` omits
-    return chosen if inside or len(chosen) < len(every) else "all-linear"
+    # peft's own "all-linear" would take experts and routers that are not layers, which `matrices` omits, and would not
+    # take layers of gptqmodel
+    ours = inside or len(chosen) < len(every) or any(map(is_packed, decoder.modules()))
+    return chosen if ours else "all-linear"

@@ -21,6 +21,7 @@ from grue.models.adapter import quiet_peft, with_adapter
 from grue.models.load import default_device, load_base
 from grue.models.quantization import is_quantised
 from grue.models.skeleton import skeleton
+from grue.models.stored import is_packed, unpacked
 from grue.models.value import ValueHead, state_width
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ def _plain_base(config: ModelConfig) -> PreTrainedModel:
     """The base in float32 with the numbers that the adapter was trained on: rounded ones where it was quantised."""
     base, _ = load_base(config)
     if is_quantised(base):
-        base = base.dequantize()
+        packed = any(map(is_packed, base.modules()))
+        base = unpacked(base) if packed else base.dequantize()
     plain: PreTrainedModel = base.float()
     return plain
 

@@ -31,6 +31,7 @@ from grue.models.quantization import (
 )
 from grue.models.skeleton import check_attention, plain_attention, skeleton
 from grue.models.sources import EMBEDDED, cannot_load, embedded_folder, safe_options, source_of
+from grue.models.stored import mend_unpacking, stored_options
 from grue.models.tokenizer import check_context, check_tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -92,14 +93,16 @@ def load_base(
     tokenizer = load_tokenizer(config)
     check_tokenizer(config.name, tokenizer, shape)
     check_context(config.name, shape, config.context)
+    device, stored = device or default_device(), shape.config.grue_stored_method
     options: dict[str, Any] = {
         "use_safetensors": True,
         "ignore_mismatched_sizes": True,  # they are named below
         "attn_implementation": plain_attention(shape, config),
         "dtype": wanted,
         **loading_options(config, wanted),
+        **stored_options(stored, device),
     }
-    method = "bitsandbytes" if config.quantize != "none" else shape.config.grue_stored_method
+    method = "bitsandbytes" if config.quantize != "none" else stored
     try:
         with ordinary_layers(shape.config.model_type, method):
             loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -113,16 +116,17 @@ def load_base(
     _check_whole(config.name, loaded[1])
     _warn_unread(config.name, model, loaded[1])
     freeze_towers(model)
-    if shape.config.grue_stored_method == "bitsandbytes":
+    if stored == "bitsandbytes":
         compute_in(model, wanted)
     if method == "bitsandbytes":
         check_packed(config.name, model)
     keep_unpacked(model)
+    mend_unpacking(model)
     mend_8bit(model)
     fuse_norms(model)
     check_reading(config.name, model)
-    if method is None:
-        model = model.to(device or default_device())  # type: ignore[arg-type]
+    if not is_quantised(model):
+        model = model.to(device)  # type: ignore[arg-type]
     return model.eval(), tokenizer
 
 

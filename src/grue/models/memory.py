@@ -26,6 +26,7 @@ from grue.models.packed import packs
 from grue.models.scores import CHUNK
 from grue.models.sharding import wants_shards
 from grue.models.skeleton import TREE_KINDS, plain_attention, skeleton
+from grue.models.stored import PACKED
 from grue.parallel import ALONE, Processes
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ GIB = 2**30
 LIBRARIES = {"cuda": GIB // 2, "cpu": 7 * GIB // 8}
 FULL = 4  # bytes of a float32: what learns, its gradient, its moments
 # bytes per weight: 4 bits and a doubly quantised scale for each 64 weights (QLoRA, section 3); 8 bits
-QUANTISED = {"nf4": 0.5 + 0.127 / 8, "int8": 1.0, "gptq": 0.53, "awq": 0.53, "bitsandbytes": 0.52}
+QUANTISED = {"nf4": 0.5 + 0.127 / 8, "int8": 1.0}
 MOMENTS = {"adamw": 8, "paged-adamw": 8, "adamw-8bit": 2, "paged-adamw-8bit": 2}
 SCANNED_STATES, CHUNKED_STATES = 2.5, 0.5  # that recurrent layers keep for the backward pass, per token
 # bytes per token of the vocabulary, measured as peaks (tests/models/vocabulary_peak.py): of a choice in free text, of
@@ -119,12 +120,12 @@ def learned_weights(model: PreTrainedModel, config: ModelConfig) -> int:
 
 def weight_bytes(model: PreTrainedModel, config: ModelConfig) -> int:
     """Bytes of the language model's own weights as they are loaded."""
-    method = config.quantize if config.quantize != "none" else getattr(model.config, "grue_stored_method", None)
+    each = QUANTISED.get(config.quantize, getattr(model.config, "grue_stored_bytes", None))
     total, size = model.num_parameters(), stored_dtype(config).itemsize
-    if method is None:
+    if each is None:
         return total * size
     packed = sum(inputs * outputs for inputs, outputs in matrices(model).values())
-    return int(packed * QUANTISED[method] + (total - packed) * size)
+    return int(packed * each + (total - packed) * size)
 
 
 @lru_cache(maxsize=1)  # a model with hundreds of layers takes seconds, and is asked for twice
@@ -174,6 +175,9 @@ def activation_bytes(model: PreTrainedModel, config: ModelConfig, tokens: int, d
     # the copies that autocast makes of float32 weights; shards are gathered in 16 bits, and split again
     if config.adapter == "none" and dtype is not torch.float32 and config.sharding == "none":
         cast = b * sum(inputs * outputs for inputs, outputs in matrices(model).values())
+    elif getattr(model.config, "grue_stored_method", None) in PACKED:  # autograd keeps what was unpacked for a product
+        unpacked = b * sum(inputs * outputs for inputs, outputs in matrices(model).values())
+        cast = unpacked // layers if config.gradient_checkpointing else unpacked
     return tokens * (kept + 3 * FULL * hidden) + cast
 
 

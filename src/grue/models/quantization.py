@@ -1,19 +1,18 @@
-"""Frozen weights in 4 or 8 bits: quantised as they are loaded (bitsandbytes), or so already (GPTQ, AWQ)."""
+"""Frozen weights in 4 or 8 bits, quantised by bitsandbytes as they are loaded."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from grue.config import ModelConfig
-from grue.errors import ConfigError, ModelError, needs
+from grue.errors import ModelError, needs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,48 +21,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NF4_ERROR = 0.09  # relative, of normally distributed weights in blocks of 64 (measured)
-# methods of checkpoints that come quantised, and the packages that can read them
-LIBRARIES = {
-    "gptq": ("gptqmodel", "optimum"),
-    "awq": ("gptqmodel",),
-    "bitsandbytes": ("bitsandbytes",),
-}
-
-
-def stored_method(raw: Mapping[str, Any]) -> str | None:
-    """How the weights of a checkpoint with this config.json are quantised; None where they are not."""
-    settings = raw.get("quantization_config")
-    if not isinstance(settings, Mapping):
-        return None
-    bits = "bitsandbytes" if settings.get("load_in_4bit") or settings.get("load_in_8bit") else "unknown"
-    return str(settings.get("quant_method") or bits).lower()
-
-
-def check_stored(config: ModelConfig, raw: Mapping[str, Any]) -> None:
-    """Raise an error if a checkpoint that comes quantised cannot be read here, or not with these settings."""
-    method = stored_method(raw)
-    if method is None:
-        return
-    if method not in LIBRARIES:
-        raise ModelError(
-            f"{config.name!r} is quantised with {method!r}, which grue does not load",
-            hint=f"known are {', '.join(LIBRARIES)}; or take the full-precision model and model.quantize=nf4",
-        )
-    missing = [library for library in LIBRARIES[method] if find_spec(library) is None]
-    if missing:
-        raise ModelError(
-            f"{config.name!r} is quantised with {method}, which needs {' and '.join(missing)}",
-            hint=f"pip install {' '.join(missing)}; or take the full-precision model and model.quantize=nf4",
-        )
-    if config.quantize != "none":
-        raise ConfigError(
-            f"model.quantize={config.quantize}, but {config.name!r} is quantised already ({method})",
-            hint="set model.quantize=none",
-        )
-    if config.adapter != "lora":
-        raise ConfigError(
-            f"the weights of {config.name!r} are quantised ({method}) and cannot learn", hint="set model.adapter=lora"
-        )
 
 
 def check_quantisable(name: str, architecture: str, method: str | None) -> None:

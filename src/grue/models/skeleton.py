@@ -13,8 +13,9 @@ from grue.errors import ConfigError
 from grue.models.adapter import adapted_matrices
 from grue.models.architecture import check_architecture, check_decoder, check_reads_trees, freeze_towers
 from grue.models.checkpointing import check_recomputing
-from grue.models.quantization import check_quantisable, check_stored, stored_method
+from grue.models.quantization import check_quantisable
 from grue.models.sources import cannot_load, read_config, safe_options, source_of
+from grue.models.stored import check_stored, stored_bytes, stored_method
 from grue.models.tokenizer import check_context, check_prompt, check_tokenizer, load_tokenizer
 from grue.prompts.tokens import Encoder
 
@@ -45,7 +46,7 @@ def skeleton(config: ModelConfig) -> PreTrainedModel:
     stored = stored_method(raw)
     check_quantisable(config.name, model.config.model_type, stored if config.quantize == "none" else config.quantize)
     freeze_towers(model)
-    model.config.grue_stored_method = stored
+    model.config.grue_stored_method, model.config.grue_stored_bytes = stored, stored_bytes(raw)
     return model
 
 
