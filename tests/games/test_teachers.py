@@ -11,6 +11,7 @@ from grue.errors import ConfigError, GameError
 from grue.games.play import demo_report, play
 from grue.games.renamed import Renamed
 from grue.games.teachers import TEACHERS, teacher
+from grue.games.teachers.adviser import Follows
 from grue.games.teachers.atlas import Atlas
 from grue.games.teachers.kitchen import capacity, read_inventory
 from grue.games.teachers.scripted import prune
@@ -135,13 +136,53 @@ def test_pruning_keeps_a_path_that_needs_its_idle_steps() -> None:
     assert prune(Ritual(), ["look around"]) == ["look around"]
 
 
+@pytest.mark.parametrize(
+    ("name", "params", "limit"),
+    [
+        ("coin", "numLocations=5,numDistractorItems=0,includeDoors=1", 25),
+        ("coin", "numLocations=8,numDistractorItems=3,includeDoors=0", 25),
+        ("mapreader", "numLocations=8,maxDistanceApart=3,maxDistractorItemsPerLocation=1", 16),
+        ("mapreader", "numLocations=6,maxDistanceApart=3,includeDoors=1", 30),
+    ],
+)
+def test_explore_finds_what_the_task_names(name: str, params: str, limit: int) -> None:
+    """In fewer steps than the engine's solution, which walks at random (coin) or begins with three idle steps."""
+    game = TwxGame(name, params)
+    tasks = games.tasks(name, params, "test", limit, count=25)
+    fair, gold = ([play(game, task, teacher(who, game)) for task in tasks] for who in ("explore", "gold"))
+    game.close()
+    assert success(fair) >= 0.96
+    assert sum(episode.steps for episode in fair) < sum(episode.steps for episode in gold)
+    assert not any("read map" in [turn.action for turn in episode.turns] for episode in fair)
+
+
+def test_explore_finds_the_coin_after_another_has_walked() -> None:
+    params, rescued = "numLocations=8,maxDistanceApart=3", 0
+    game, player, draw = TwxGame("mapreader", params), teacher("explore", TwxGame("mapreader")), random.Random(0)
+    assert isinstance(player, Follows)
+    for task in games.tasks("mapreader", params, "dev", 60, count=10):
+        observation, outcome = game.reset(task), None
+        player.start(task, observation)
+        for step in range(60):
+            action = player.act(observation)
+            if step < 8:
+                action = draw.choice([a for a in observation.actions or () if a != "put map in box"])
+                player.follow(action)
+            observation, _, outcome = game.step(action)
+            if outcome is not None:
+                break
+        rescued += outcome is Outcome.WON
+    game.close()
+    assert rescued == 10
+
+
 @pytest.mark.parametrize("name", ["explore", "optimal"])
 def test_cooks_refuse_other_games(name: str) -> None:
-    game = TwxGame("coin")
-    episode = play(game, games.tasks("coin", "", "train", 16, count=1)[0], teacher(name, game))
+    game = TwxGame("twc")
+    episode = play(game, games.tasks("twc", "", "train", 16, count=1)[0], teacher(name, game))
     game.close()
     assert episode.outcome is Outcome.FAILED
-    assert "not coin" in episode.error
+    assert "not twc" in episode.error
 
 
 def test_teacher_names_are_checked() -> None:

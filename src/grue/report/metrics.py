@@ -121,7 +121,7 @@ COLUMNS: dict[str, str] = {
 
 POLICY_MEANINGS: dict[str, str] = {
     "random": "picks a valid action uniformly at random",
-    "explore": "searches the house and follows the recipe, without hidden knowledge",
+    "explore": "knows what it has read and seen, as a policy does",
     "gold": "the game's own walkthrough",
     "gold-pruned": "the walkthrough without the steps that change nothing",
     "optimal": "sees the hidden state and plays the shortest way: an upper bound",

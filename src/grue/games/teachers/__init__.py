@@ -5,7 +5,7 @@
 | random      | the valid actions                        | every game that lists them               |
 | gold        | the engine's own solution                | every game that can solve itself         |
 | gold-pruned | the same, without its idle steps         | every game that can solve itself         |
-| explore     | what it has read and seen, like a policy | cookingworld, alfworld                   |
+| explore     | what it has read and seen, like a policy | cookingworld, coin, mapreader, alfworld  |
 | optimal     | everything, hidden things too            | cookingworld, textworld, babyai,         |
 |             |                                          | alfworld, toy: from any state not lost   |
 """

@@ -80,6 +80,17 @@ class Atlas:
         """The direction of the first step to `room`; None when no way is known or it is here."""
         return self._routes().get(room, (0, None))[1]
 
+    def go(self, direction: str) -> str:
+        """The action that leaves in this direction; a closed door is opened first."""
+        way = self.exits[self.here].get(direction)
+        if way is None:
+            return "look around"
+        return f"open door to {direction}" if way.closed else f"move {direction}"
+
+    def through(self, room: str, direction: str) -> str:
+        """The next action on the way through an exit of `room`."""
+        return self.go(direction if room == self.here else self.towards(room) or "")
+
     def unknown_exits(self) -> list[tuple[int, str, str, Exit]]:
         """(steps, room, direction, exit) of exits that nobody has looked beyond, nearest first."""
         distances = self.distances()
