@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,9 +30,7 @@ def quiet_peft() -> Iterator[None]:
 
 def with_adapter(model: PreTrainedModel, config: ModelConfig) -> PreTrainedModel:
     """The model with a fresh adapter that adds nothing yet. Its weights are float32 and the only ones that learn."""
-    # peft imports these wherever they are installed; see `quantization.loading_options`
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    quiet_gptqmodel()
+    quiet_gptqmodel()  # peft imports it wherever it is installed
     from peft import get_peft_model
 
     shape, known = lora_config(model, config), _known(model)

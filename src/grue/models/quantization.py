@@ -40,9 +40,6 @@ def loading_options(config: ModelConfig, dtype: torch.dtype) -> dict[str, Any]:
     import bitsandbytes  # noqa: F401
     from transformers import BitsAndBytesConfig
 
-    # it advises installing a package with which it would load code for CPUs from the hub, which is not wanted
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-
     if config.quantize == "int8":
         # warned at every layer that is not in float16, as ours are not
         warnings.filterwarnings("ignore", message="MatMul8bitLt: inputs will be cast")

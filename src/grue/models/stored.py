@@ -123,6 +123,12 @@ def quiet_gptqmodel() -> None:
         from logbar import LogBar
 
         LogBar.shared().setLevel(logging.ERROR)
+    # optimum looks at every property of a model, so at a loss that it does not have
+    logging.getLogger("transformers.modeling_utils").addFilter(_is_not_of_a_loss)
+
+
+def _is_not_of_a_loss(record: logging.LogRecord) -> bool:
+    return "`loss_type=None`" not in record.getMessage()
 
 
 def is_packed(module: object) -> bool:
