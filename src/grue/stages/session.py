@@ -119,6 +119,8 @@ class Session:
 
     def learner(self, cfg: LearningConfig, **changes: Any) -> Learner:
         """What trains the model by a stage's settings; `changes` are keyword arguments of the constructor."""
+        if self.config.model.compile:  # no bar moves meanwhile
+            self.say("compiling layers during the first steps; on a CPU each may take minutes")
         return Learner.of(self.model, self.config.model, cfg, processes=self.processes, **changes)
 
     def context(self, cfg: DaggerConfig | PPOConfig, learner: Learner) -> StageContext:
