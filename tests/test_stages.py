@@ -158,6 +158,15 @@ def test_stages_out_of_order_say_what_comes_first(config: Config, tmp_path: Path
     assert "grue sft" in caught.value.hint
 
 
+def test_the_teacher_is_measured_beside_its_pupil(config: Config, tmp_path: Path) -> None:
+    changes = ["demos.teacher=optimal", "sft.epochs=1", "ppo.iterations=0", "ppo.dev_every=0", "eval.side_games=0"]
+    results = stages.run_all(override(config, changes, None), tmp_path / "run", say=QUIET)
+    assert list(results["policies"]) == ["random", "gold", "optimal", "base", "sft"]
+    assert results["policies"]["optimal"]["decoding"]["scripted"]["success"] == 1
+    assert [(row["a"], row["b"]) for row in results["paired"]] == [("sft", "base"), ("sft", "gold"), ("sft", "optimal")]
+    assert "optimal player" in (tmp_path / "run/report.html").read_text()
+
+
 def test_training_can_be_skipped(finished: Path, config: Config, tmp_path: Path) -> None:
     """What no training has made is in no row. The game starts over, and the best score of all attempts counts."""
     changes = ["sft.epochs=0", "ppo.iterations=0", "ppo.dev_every=0", "eval.side_games=0", "eval.restarts=true"]

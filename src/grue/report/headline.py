@@ -12,6 +12,15 @@ from grue.report.runfiles import RunFiles
 from grue.report.tables import Row, by_policy, interval, rows
 from grue.report.text import as_number, counted, duration, interval_text, number, percent
 
+# players without a model; besides gold and random play only the run's own teacher is measured
+_PLAYERS = (
+    ("gold", "the gold player"),
+    ("gold-pruned", "the gold player without idle steps"),
+    ("explore", "the explorer"),
+    ("optimal", "the optimal player"),
+    ("random", "random play"),
+)
+
 
 class Headline(NamedTuple):
     """What a reader should take away, and the numbers that put it in perspective."""
@@ -87,9 +96,9 @@ def _scored(hero: Row, before: Row | None, words: str, run: RunFiles) -> str:
 def _score_context(hero: Row, found: dict[str, Row]) -> str:
     ends = interval_text(hero.score_ci95, scale=1, decimals=3)
     parts = [f"The 95% interval is {ends}."] if ends else []
-    names = (("base", "The base scores"), ("gold", "The gold player scores"), ("random", "Random play scores"))
-    others = [(words, found[name].score) for name, words in names if name in found]
-    return " ".join([*parts, *(f"{words} {score:.3f}." for words, score in others if score is not None)])
+    others = [(words, found[name].score) for name, words in (("base", "the base"), *_PLAYERS) if name in found]
+    sentences = (f"{words[:1].upper()}{words[1:]} scores {score:.3f}." for words, score in others if score is not None)
+    return " ".join([*parts, *sentences])
 
 
 def total_seconds(results: Mapping[str, Any]) -> float | None:
@@ -126,9 +135,7 @@ def _context(hero: Row, before: Row | None, found: dict[str, Row]) -> str:
         parts.append(f"Before SFT the model won {percent(found['base'].success)}.")
     players = [
         f"{words} {'wins' if index == 0 else ''} {percent(found[name].success)}".replace("  ", " ")
-        for index, (name, words) in enumerate(
-            (name, words) for name, words in (("gold", "the gold player"), ("random", "random play")) if name in found
-        )
+        for index, (name, words) in enumerate((name, words) for name, words in _PLAYERS if name in found)
     ]
     if players:
         joined = ", ".join(players)

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from grue.progress import Bar, Progress
     from grue.stages.session import Session
 
-SCRIPTED = ("random", "gold")
+SCRIPTED = "scripted"  # the decoding of players without a model
 
 
 class Row(NamedTuple):
-    """One line of the table: who plays what, and how actions are taken ("scripted" for players without a model)."""
+    """One line of the table: who plays what, and how actions are taken."""
 
     policy: str
     fold: str
@@ -47,14 +47,20 @@ class Row(NamedTuple):
         return evaluation_name(self.policy, self.fold, self.decoding)
 
 
-def policies(session: Session) -> tuple[str, ...]:
-    """The policies in the table: gold only if the game can solve itself, trained ones only if they were trained."""
-    (game,), config = session.games(1), session.config
-    left_out = {"gold"} if not isinstance(game, HasGold) else set()
-    left_out |= {"ppo"} if not config.ppo.iterations else set()
+def scripted_players(session: Session) -> tuple[str, ...]:
+    """Random play, the game's own solution if it has one, and the teacher."""
+    (game,) = session.games(1)
+    gold = ("gold",) if isinstance(game, HasGold) else ()
+    return tuple(dict.fromkeys(("random", *gold, session.config.demos.teacher)))
+
+
+def trained_policies(session: Session) -> tuple[str, ...]:
+    """The base, and those that were trained."""
+    config = session.config
+    left_out = {"ppo"} if not config.ppo.iterations else set()
     left_out |= {"dagger"} if not config.dagger.rounds else set()
     left_out |= {"sft"} if not config.sft.epochs else set()
-    return tuple(name for name in (*SCRIPTED, *POLICIES) if name not in left_out)
+    return tuple(name for name in POLICIES if name not in left_out)
 
 
 def side_games(cfg: EvalConfig) -> int:
@@ -66,8 +72,9 @@ def rows(session: Session) -> list[Row]:
     """Every row that the table needs: all policies on the evaluation fold, and on the others beside it."""
     cfg = session.config.eval
     wanted = []
-    for policy in policies(session):
-        decodings = ("scripted",) if policy in SCRIPTED else cfg.decodings
+    scripted = scripted_players(session)
+    for policy in (*scripted, *trained_policies(session)):
+        decodings = (SCRIPTED,) if policy in scripted else cfg.decodings
         wanted += [Row(policy, cfg.fold, decoding, cfg.games) for decoding in decodings]
         if beside := side_games(cfg):
             wanted += [Row(policy, fold, decodings[0], beside) for fold in RUN_FOLDS if fold != cfg.fold]
@@ -153,14 +160,15 @@ def _env_steps(run: Run, stage: str) -> int:
 
 def _paired(session: Session) -> list[dict[str, Any]]:
     """The policy that was trained last against the others on the same games, greedy where there is a choice."""
-    cfg, found, there = session.config.eval, [], policies(session)
-    best = next((name for name in FURTHEST_FIRST if name in there), None)
-    for other in ("base", "sft", "dagger", "gold"):
-        if best is None or other not in there or other == best:
+    cfg, found, trained = session.config.eval, [], trained_policies(session)
+    experts = tuple(name for name in scripted_players(session) if name != "random")
+    best = next((name for name in FURTHEST_FIRST if name in trained), None)
+    for other in (*("base", "sft", "dagger"), *experts):
+        if best is None or other not in (*trained, *experts) or other == best:
             continue
         decoding = cfg.decodings[0]
         ours = Row(best, cfg.fold, decoding, cfg.games)
-        theirs = Row(other, cfg.fold, "scripted" if other in SCRIPTED else decoding, cfg.games)
+        theirs = Row(other, cfg.fold, SCRIPTED if other in experts else decoding, cfg.games)
         played = [measured_games(session.run.out, row.name) for row in (ours, theirs)]
         try:
             result = compare(*played, bootstrap=cfg.bootstrap)
@@ -176,7 +184,7 @@ def _tales(session: Session, row: Row, first: Sequence[Episode]) -> float | None
     plays = {episode.task.seed: episode for episode in first}
 
     def attempt(tasks: Sequence[Task], number: int) -> Sequence[Episode]:
-        if number == 0 or row.decoding == "greedy" or row.policy == "gold":
+        if number == 0 or row.decoding == "greedy" or (row.decoding == SCRIPTED and row.policy != "random"):
             return [plays[task.seed] for task in tasks]
         session.processes.check_interrupt(session.interrupt)
         return _play(session, row, tasks, None, number)
@@ -186,7 +194,7 @@ def _tales(session: Session, row: Row, first: Sequence[Episode]) -> float | None
 
 def _play(session: Session, row: Row, tasks: Sequence[Task], bar: Bar | None, attempt: int = 0) -> list[Episode]:
     """One episode per task, with other draws in each `attempt`. Without a bar no progress is shown."""
-    if row.policy in SCRIPTED:
+    if row.decoding == SCRIPTED:
         return _play_scripted(session, row.policy, tasks, bar, attempt)
     cfg = session.config.eval
     decoding = Decoding(row.decoding == "greedy", session.config.sampling_temperature, session.config.policy.top_p)
