@@ -1,4 +1,4 @@
-"""What random and the engine's own solution reach in the families' presets: the tables of docs/results.md.
+"""What random, the engine's own solution and the teacher reach in the families' presets: the tables of docs/results.md.
 
     python benchmarks/families.py [games=200] [fold=test] [PRESET ...]
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from grue.config import PRESETS, GameConfig
+from grue.config import PRESETS
 from grue.config.families import FAMILY_PRESETS
 from grue.evaluate.summary import Result, summarise
 from grue.evaluate.tales import mean_score, tales_scores
@@ -21,15 +21,14 @@ from grue.games.spread import spread
 from grue.games.teachers import teacher
 from grue.types import Episode, Task
 
-PLAYERS = ("random", "gold")
-
 
 def measure(preset: str, fold: str, games: int) -> None:
     """Print the lines of a preset."""
-    config: GameConfig = PRESETS[preset]().game
+    whole = PRESETS[preset]()
+    config = whole.game
     chosen = spread(tasks(config.name, config.params, fold, config.limit), games)
     game = make(config.name, config.params, read_timeout=120.0)
-    for name in PLAYERS:
+    for name in dict.fromkeys(("random", "gold", whole.demos.teacher)):
         player = teacher(name, game)
         result = summarise([play(game, task, player) for task in chosen], fold=fold)
         tales = _tales(game, name, chosen) if preset.startswith("tales-") else None
