@@ -145,13 +145,13 @@ class Cook:
         distances = atlas.distances()
         known = sorted((distances[room], room) for room in rooms if room in distances)
         if known:
-            return self._atlas.go(atlas.towards(known[0][1]) or "")
+            return atlas.go(atlas.towards(known[0][1]) or "")
         unknown = atlas.unknown_exits()
         if not unknown:  # there is no such room in this house
             return self._search_anywhere()
         sides = {room in OUTSIDE_ROOMS for room in rooms}
         best = min(unknown, key=lambda item: (not any(_leads(item[3], outside) for outside in sides), item[0]))
-        return self._atlas.through(best[1], best[2])
+        return atlas.through(best[1], best[2])
 
     def _search_anywhere(self) -> str:
         atlas = self._atlas
@@ -161,8 +161,8 @@ class Cook:
         closed = sorted((distances.get(room, 99), room) for room, names in atlas.closed.items() if names)
         unknown = atlas.unknown_exits()
         if unknown and (not closed or unknown[0][0] <= closed[0][0]):
-            return self._atlas.through(unknown[0][1], unknown[0][2])
-        return self._atlas.go(atlas.towards(closed[0][1]) or "") if closed else "look around"
+            return atlas.through(unknown[0][1], unknown[0][2])
+        return atlas.go(atlas.towards(closed[0][1]) or "") if closed else "look around"
 
 
 def _leads(way: Exit, outside: bool) -> bool:
