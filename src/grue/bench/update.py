@@ -53,7 +53,8 @@ def run(
         items = [samples(played, *credit(played, cfg, RunningScale())) for played in sets]
         prompts = [prompt_samples(played, cfg, encoder, baseline_turns, seed=n) for n, played in enumerate(sets)]
         old = [baseline.log_probs(part) for part in prompts]
-        ours.learn(items[0][: cfg.minibatches])  # the first pass of each is slower than the others
+        # the first pass of each is slower than the others; two samples a step, as compiled code treats one as special
+        ours.learn(items[0][: 2 * cfg.minibatches])
         baseline.learn(prompts[0][:2], old[0][:2])
         ours.steps = baseline.steps = 0
         measured = alternate(
