@@ -18,12 +18,14 @@ from grue.prompts.transcript import render_action, render_observation, render_ta
 from grue.types import Episode, Task
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from grue.models.policy_model import PolicyModel
+    from grue.models.policy_model import PolicyModel, Reading
     from grue.policy.choose import ChoosePolicy
     from grue.policy.policy import Policy
     from grue.prompts.tokens import Encoder
+    from grue.rollout.pack import Batch
 
 LIMIT = 12
 
@@ -138,6 +140,14 @@ def rollouts(
 
     seats = [games.make("toy") for _ in range(slots)]
     return collect(policy(model), seats, played, Decoding(), seed=seed, context=context)
+
+
+def nll(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """A loss that adds up over micro-batches: the negative log-likelihood of what was chosen."""
+    import torch
+
+    log_probs = torch.log_softmax(reading.logits_NC, -1).gather(1, batch.chosen_N[:, None])
+    return -log_probs.sum() / 50, {}
 
 
 def save(folder: Path, seed: int = 0, **options: Any) -> Path:

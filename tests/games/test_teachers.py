@@ -16,7 +16,7 @@ from grue.games.teachers.atlas import Atlas
 from grue.games.teachers.kitchen import capacity, read_inventory
 from grue.games.teachers.scripted import prune
 from grue.games.twx import TwxGame
-from grue.types import Episode, Observation, Outcome
+from grue.types import Episode, Observation, Outcome, Task
 
 CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"
 
@@ -63,25 +63,32 @@ def test_both_cooks_solve_other_houses(params: str) -> None:
         assert success(play_many(name, 8, params=params, limit=80)) == 1.0
 
 
-def test_optimal_goes_on_from_any_state_that_is_not_lost() -> None:
-    game = TwxGame("cookingworld", CW16)
-    player = teacher("optimal", game)
-    draw = random.Random(0)
-    rescued = 0
-    for task in games.tasks("cookingworld", CW16, "dev", 80, count=25):
+def rescued(name: str, game: TwxGame, tasks: list[Task], harmful: tuple[str, ...], wandering: int) -> int:
+    """How many games the teacher wins within 60 steps that begin with `wandering` random ones, none of them harmful."""
+    player, draw, won = teacher(name, game), random.Random(0), 0
+    for task in tasks:
         observation, outcome = game.reset(task), None
         player.start(task, observation)
         for step in range(60):
-            harmless = [
-                a for a in observation.actions or () if not a.startswith(("eat", "cook", "chop", "slice", "dice"))
-            ]
-            action = draw.choice(harmless) if step < 12 else player.act(observation)
+            if step >= wandering:
+                action = player.act(observation)
+            else:
+                action = draw.choice([a for a in observation.actions or () if not a.startswith(harmful)])
+                if isinstance(player, Follows):
+                    player.act(observation)
+                    player.follow(action)
             observation, _, outcome = game.step(action)
             if outcome is not None:
                 break
-        rescued += outcome is Outcome.WON
+        won += outcome is Outcome.WON
     game.close()
-    assert rescued == 25
+    return won
+
+
+def test_optimal_goes_on_from_any_state_that_is_not_lost() -> None:
+    tasks = games.tasks("cookingworld", CW16, "dev", 80, count=25)
+    harmful = ("eat", "cook", "chop", "slice", "dice")
+    assert rescued("optimal", TwxGame("cookingworld", CW16), tasks, harmful, 12) == 25
 
 
 def test_optimal_says_when_a_game_is_lost() -> None:
@@ -157,23 +164,10 @@ def test_explore_finds_what_the_task_names(name: str, params: str, limit: int) -
 
 
 def test_explore_finds_the_coin_after_another_has_walked() -> None:
-    params, rescued = "numLocations=8,maxDistanceApart=3", 0
-    game, player, draw = TwxGame("mapreader", params), teacher("explore", TwxGame("mapreader")), random.Random(0)
-    assert isinstance(player, Follows)
-    for task in games.tasks("mapreader", params, "dev", 60, count=10):
-        observation, outcome = game.reset(task), None
-        player.start(task, observation)
-        for step in range(60):
-            action = player.act(observation)
-            if step < 8:
-                action = draw.choice([a for a in observation.actions or () if a != "put map in box"])
-                player.follow(action)
-            observation, _, outcome = game.step(action)
-            if outcome is not None:
-                break
-        rescued += outcome is Outcome.WON
-    game.close()
-    assert rescued == 10
+    params = "numLocations=8,maxDistanceApart=3"
+    game, tasks = TwxGame("mapreader", params), games.tasks("mapreader", params, "dev", 60, count=10)
+    assert isinstance(teacher("explore", game), Follows)
+    assert rescued("explore", game, tasks, ("put map in box",), 8) == 10
 
 
 @pytest.mark.parametrize("name", ["explore", "optimal"])

@@ -18,11 +18,11 @@ from grue.config import load_config
 from grue.errors import ConfigError, ModelError
 from grue.models import compiled
 from grue.models.checkpointing import decoder_layers, prepare_recomputing
-from grue.models.policy_model import PolicyModel, Reading
+from grue.models.policy_model import PolicyModel
 from grue.policy.decision import Decoding
 from grue.progress import Progress
 from grue.rollout.collect import collect
-from grue.rollout.pack import Batch, Sample, samples
+from grue.rollout.pack import Sample, samples
 from grue.stages.runner import run_all
 from grue.train.learner import Learner
 
@@ -35,11 +35,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced and differentiated ahead of time, but computed by torch's own operations."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     torch.compiler.reset()
-
-
-def nll(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    log_probs = torch.log_softmax(reading.logits_NC, -1).gather(1, batch.chosen_N[:, None])
-    return -log_probs.sum() / 50, {}
 
 
 def played(kind: str) -> list[Sample]:
@@ -64,7 +59,7 @@ def step(name: str, items: list[Sample], *, recompute: bool, compile_layers: boo
         recompute=recompute,
         compiled=compile_layers,
     )
-    return learner.step(items, nll, 1.0)["grad_norm"], model
+    return learner.step(items, tiny.nll, 1.0)["grad_norm"], model
 
 
 @pytest.mark.usefixtures("quick")

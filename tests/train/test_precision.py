@@ -37,11 +37,6 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return set(one) == set(other) and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def nll(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    log_probs = torch.log_softmax(reading.logits_NC, -1).gather(1, batch.chosen_N[:, None])
-    return -log_probs.sum() / 50, {}
-
-
 def items(model: PolicyModel, count: int = 3) -> list[Sample]:
     return samples(tiny.rollouts(model, tiny.tasks(count)))
 
@@ -59,13 +54,13 @@ def test_a_step_is_bit_for_bit_the_plain_one(dtype: str) -> None:
     ]
     optimizer = torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.99), fused=True)
     for _ in range(3):
-        learner.step(played, nll, 1.0)
+        learner.step(played, tiny.nll, 1.0)
         optimizer.zero_grad()
         for group in micro_batches(played, 300):
             batch = collate(group)
             with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
                 reading = plain(*batch.inputs)
-            nll(Reading(*(part.float() for part in reading)), batch)[0].backward()
+            tiny.nll(Reading(*(part.float() for part in reading)), batch)[0].backward()
         torch.nn.utils.clip_grad_norm_(body, 1.0)
         optimizer.step()
     assert same(weights(ours.lm), weights(plain.lm))
@@ -74,7 +69,7 @@ def test_a_step_is_bit_for_bit_the_plain_one(dtype: str) -> None:
 def test_float16_learns_and_says_its_scale() -> None:
     model = tiny.policy_model()
     played, learner = items(model), learner_of(model, dtype="float16", learning_rate=3e-3)
-    rows = [learner.step(played, nll, 1.0) for _ in range(30)]
+    rows = [learner.step(played, tiny.nll, 1.0) for _ in range(30)]
     assert rows[-1]["loss"] < rows[0]["loss"] / 2
     assert rows[-1]["skipped"] == 0
     assert all(parameter.dtype is torch.float32 for parameter in model.parameters())
@@ -85,7 +80,7 @@ def test_an_overflow_is_left_out_and_halves_the_scale_until_it_fits() -> None:
     played, learner = items(model), learner_of(model, dtype="float16")
 
     def steep(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        return nll(reading, batch)[0] * 1000, {}  # finite, but not its gradient times 2^16 in float16
+        return tiny.nll(reading, batch)[0] * 1000, {}  # finite, but not its gradient times 2^16 in float16
 
     before = weights(model)
     first = learner.step(played, steep, 1.0)
@@ -105,7 +100,7 @@ def test_an_overflow_that_no_scale_mends_stops_the_training() -> None:
     played, learner, before = items(model, 1), learner_of(model, dtype="float16"), weights(model)
 
     def broken(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        return nll(reading, batch)[0] * float("inf"), {}
+        return tiny.nll(reading, batch)[0] * float("inf"), {}
 
     for _ in range(PATIENCE - 1):
         assert learner.step(played, broken, 1.0)["skipped"] == 1
@@ -143,14 +138,14 @@ def test_a_learner_of_any_kind_goes_through_a_checkpoint_bit_for_bit(kind: dict[
         pytest.importorskip("bitsandbytes")
     model = tiny.policy_model()
     played, learner = items(model), learner_of(model, **kind)
-    losses = [learner.step(played, nll, 1.0)["loss"] for _ in range(6)]
+    losses = [learner.step(played, tiny.nll, 1.0)["loss"] for _ in range(6)]
     assert losses[-1] < losses[0]
     stored = checkpoint.load(checkpoint.save(tmp_path, 6, *learner.state()))
     twin = learner_of(tiny.policy_model(seed=5), **kind)
     twin.load_state(stored.tensors, stored.state)
     for _ in range(2):
-        learner.step(played, nll, 0.5)
-        twin.step(played, nll, 0.5)
+        learner.step(played, tiny.nll, 0.5)
+        twin.step(played, tiny.nll, 0.5)
     assert same(weights(model.lm), weights(twin.policy_model.lm))
     assert learner.state()[1] == twin.state()[1]
 
@@ -162,7 +157,7 @@ def test_moments_in_8_bits_are_small_and_end_near_those_in_32() -> None:
         model = tiny.policy_model(hidden=64)  # bitsandbytes keeps 32 bits for weights of fewer than 4096 numbers
         learner = learner_of(model, optimizer=kind, learning_rate=1e-3)
         for _ in range(5):
-            learner.step(played, nll, 1.0)
+            learner.step(played, tiny.nll, 1.0)
         size = sum(t.numel() * t.element_size() for t in learner.state()[0]["optimizer"].values())
         ends[kind] = (size, model.lm.get_input_embeddings().weight.detach())
     assert ends["adamw-8bit"][0] < ends["adamw"][0] / 2
@@ -184,7 +179,7 @@ def _saved_bytes(model: PolicyModel, played: list[Sample], recompute: bool) -> t
     batch = collate(played)
     with training(model, dropout=False, recompute=recompute):
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            loss = nll(model(*batch.inputs), batch)[0]
+            loss = tiny.nll(model(*batch.inputs), batch)[0]
         kept_now = sum(kept.values())
         loss.backward()
     return kept_now, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
@@ -232,7 +227,7 @@ def test_a_step_that_recomputes_moves_as_one_that_keeps(name: str, kind: str, dt
             prepare_recomputing(lm)
         model = PolicyModel(lm)
         learner = learner_of(model, dtype=dtype, recompute=recompute)
-        norms.append(learner.step(played, nll, 1.0)["grad_norm"])
+        norms.append(learner.step(played, tiny.nll, 1.0)["grad_norm"])
         assert model.base_lm().get_decoder().config._attn_implementation in ("sdpa", "eager")
     assert norms[0] == pytest.approx(norms[1], rel=1e-4 if dtype == "float32" else 0.05)
 

@@ -54,7 +54,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, int], int, Training]] = {
         "coin",
         {"numLocations": 5, "numDistractorItems": 0, "includeDoors": 1},
         25,
-        # gold walks at random, which cannot be learnt, only memorised; what `explore` does is learnt within one SFT
+        # gold walks at random, which cannot be learnt, only memorised; SFT alone learns to play as `explore` does
         Training(teacher="explore", episodes=128, minibatches=6),
     ),
     "twc": (

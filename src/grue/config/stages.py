@@ -58,7 +58,7 @@ class ModelConfig(Stage):
     )
     compile: bool = Field(
         False,
-        description="compile layers in training (torch.compile): faster on a GPU, after a minute of compiling",
+        description="torch.compile for layers in training: faster on a GPU, after seconds to minutes of compiling",
         json_schema_extra=LOCAL,
     )
     optimizer: Literal["adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit"] = Field(

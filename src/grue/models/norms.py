@@ -34,17 +34,18 @@ def fuse_norms(model: nn.Module) -> None:
     Their classes are created here, so such a model can be copied and saved, but not pickled whole.
     """
     known: dict[type, float | None] = {}  # class of norm -> what is added to its weight; None: something else
-    fused: dict[type, type] = {}  # one for each class: torch.compile compiles again for every new one
+    fused: dict[type, type] = {}  # class of norm -> ours, a single one, as torch.compile compiles anew for each
     for module in model.modules():
         kind = type(module)
         if not kind.__name__.endswith("RMSNorm") or issubclass(kind, _Fused) or _eps(module) is None:
             continue
         if kind not in known:
             known[kind] = _offset(module)
+            fused[kind] = type(kind.__name__, (_Fused, kind), {})
         if (offset := known[kind]) is not None:
             norm: Any = module
             norm.grue_eps, norm.grue_offset = _eps(module), offset
-            norm.__class__ = fused.setdefault(kind, type(kind.__name__, (_Fused, kind), {}))
+            norm.__class__ = fused[kind]
 
 
 def _eps(module: nn.Module) -> float | None:

@@ -163,7 +163,7 @@ def _paired(session: Session) -> list[dict[str, Any]]:
     cfg, found, trained = session.config.eval, [], trained_policies(session)
     experts = tuple(name for name in scripted_players(session) if name != "random")
     best = next((name for name in FURTHEST_FIRST if name in trained), None)
-    for other in (*("base", "sft", "dagger"), *experts):
+    for other in ("base", "sft", "dagger", *experts):
         if best is None or other not in (*trained, *experts) or other == best:
             continue
         decoding = cfg.decodings[0]
