@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from grue.experiments import prepare
 from grue.experiments.eval_gap.arms import PPOArm, arm_config, defective
 from grue.experiments.eval_gap.cells import Cell, Cells, from_episodes
 from grue.experiments.eval_gap.contrasts import crossed, crossed_interval, other_games, paired, unpaired
-from grue.experiments.eval_gap.defects import Arm, ExtraStep, TopKPolicy, advantages_with, cut_at_limit
+from grue.experiments.eval_gap.defects import Arm, ExtraStep, advantages_with, cut_at_limit, top_k_policy
 from grue.experiments.eval_gap.few_games import chosen_on_what_is_reported, few_games
 from grue.experiments.eval_gap.player import choosing, play_prompts, writing
 from grue.experiments.eval_gap.prompts import Style, prompt_ids
@@ -37,7 +38,7 @@ from grue.stages.session import open_session
 from grue.storage.contents import read_run_config
 from grue.storage.run import Run
 from grue.train.credit import RunningScale, credit
-from grue.types import Outcome
+from grue.types import Episode, Outcome
 
 
 def _cell(name: str, wins: list[int], **extra: object) -> Cell:
@@ -144,8 +145,9 @@ def test_tokenising_again_keeps_the_text() -> None:
     assert again[0] == tiny.tokenizer().bos_token_id
 
 
-def test_prompts_in_the_librarys_style_play_as_the_library_does() -> None:
-    policy, tasks = tiny.policy(), tiny.tasks(7, fold="dev")
+@pytest.mark.parametrize("kind", ["choose", "aligned"])
+def test_prompts_in_the_librarys_style_play_as_the_library_does(kind: str) -> None:
+    policy, tasks = tiny.player(kind=kind), tiny.tasks(7, fold="dev")
     seats = [games.make("toy") for _ in range(3)]
     for decoding in (Decoding(greedy=True), Decoding()):
         ours = play_prompts(policy, seats, tasks, Style(), choosing(policy, decoding), context=512)
@@ -154,13 +156,25 @@ def test_prompts_in_the_librarys_style_play_as_the_library_does() -> None:
         assert [e.outcome for e in ours] == [e.outcome for e in theirs]
 
 
+@pytest.mark.parametrize("kind", ["choose", "aligned"])
+def test_prompts_fit_the_context(kind: str) -> None:
+    policy, tasks = tiny.player(kind=kind), tiny.tasks(3)
+    seats = [games.make("toy") for _ in range(3)]
+    (whole,) = play_prompts(policy, seats[:1], tasks[:1], Style(), choosing(policy, Decoding()), context=512)
+    longest = max(len(policy.encoder.observation(turn.observation.text)) for turn in whole.turns)
+    for answer in (choosing(policy, Decoding()), writing(policy, Decoding(), most=9)):
+        context = 2 * longest + 40
+        episodes = play_prompts(policy, seats, tasks, Style(), answer, context=context)
+        assert all(episode.steps == tiny.LIMIT or episode.outcome is not Outcome.LIMIT for episode in episodes)
+        assert not any(episode.outcome is Outcome.FAILED for episode in episodes)
+
+
 def test_written_actions_may_be_invalid_and_cost_a_step() -> None:
     policy, tasks = tiny.policy(), tiny.tasks(4)
     seats = [games.make("toy") for _ in range(4)]
     for top_k in (0, 5):
-        episodes = play_prompts(
-            policy, seats, tasks, Style(), writing(policy, Decoding(), top_k=top_k, most=4), context=512
-        )
+        answer = writing(policy, Decoding(), top_k=top_k, most=4)
+        episodes = play_prompts(policy, seats, tasks, Style(), answer, context=512)
         assert any(not turn.valid for episode in episodes for turn in episode.turns)
         assert all(episode.steps == tiny.LIMIT for episode in episodes if episode.outcome is Outcome.LIMIT)
 
@@ -173,17 +187,34 @@ def test_one_token_of_the_top_is_greedy() -> None:
     assert [[t.action for t in e.turns] for e in first] == [[t.action for t in e.turns] for e in second]
 
 
-def test_top_k_draws_from_few_and_records_the_full_distribution() -> None:
+@pytest.mark.parametrize("kind", ["choose", "aligned"])
+def test_top_k_draws_from_few_and_records_the_full_distribution(kind: str) -> None:
     model, tasks = tiny.policy_model(), tiny.tasks(6)
-    seats = [games.make("toy") for _ in range(6)]
-    narrow = collect(TopKPolicy(model, tiny.encoder(), 1), seats, tasks, Decoding(), seed="a")
-    greedy = collect(tiny.policy(model), seats, tasks, Decoding(greedy=True), seed="b")
-    wide = collect(TopKPolicy(model, tiny.encoder(), 10_000), seats, tasks, Decoding(), seed="c")
+    seats, encoder = [games.make("toy") for _ in range(6)], tiny.prompted(kind=kind, min_p=0.0)
+
+    def played(top_k: int | None, decoding: Decoding) -> list[Episode]:
+        policy = tiny.player(model, kind=kind, min_p=0.0) if top_k is None else top_k_policy(model, encoder, top_k)
+        return collect(policy, seats, tasks, decoding, seed="a")
+
+    sampled = Decoding(temperature=4.0)
+    narrow, greedy = played(1, sampled), played(None, replace(sampled, greedy=True))
+    wide, whole = played(10_000, sampled), played(None, sampled)
     # what is played may be a child that is not the vocabulary's likeliest token, but never a less likely child
-    assert [[t.action for t in e.turns] for e in narrow] == [[t.action for t in e.turns] for e in greedy]
-    for mine, theirs in zip(narrow, greedy, strict=True):
-        np.testing.assert_allclose([t.log_prob for t in mine.turns], [t.log_prob for t in theirs.turns], atol=1e-5)
-    assert any(turn.log_prob < -2 for episode in wide for turn in episode.turns)
+    for same, other in ((narrow, greedy), (wide, whole)):
+        assert [[t.action for t in e.turns] for e in same] == [[t.action for t in e.turns] for e in other]
+        for mine, theirs in zip(same, other, strict=True):
+            for ours, its in zip(mine.turns, theirs.turns, strict=True):
+                assert (ours.log_prob, ours.entropy) == pytest.approx((its.log_prob, its.entropy), abs=1e-5)
+                assert (ours.branches, ours.candidates) == (its.branches, its.candidates)
+    assert [[t.action for t in e.turns] for e in whole] != [[t.action for t in e.turns] for e in greedy]
+    # where some actions are cut off, too, the log-probabilities are those among all
+    some, policy = played(40, sampled), tiny.player(model, kind=kind, min_p=0.0)
+    assert [[t.action for t in e.turns] for e in some] != [[t.action for t in e.turns] for e in whole]
+    for episode in some:
+        (segment,) = episode.segments
+        for turn in episode.turns:
+            weighed = dict(policy.weigh(turn, segment.ids, 4.0))
+            assert turn.log_prob == pytest.approx(math.log(weighed[turn.action]), abs=1e-4)
 
 
 def test_a_cell_is_played_once_and_another_content_has_another_file(tmp_path: Path) -> None:
@@ -424,15 +455,18 @@ def _trained(out: Path, config: Config) -> Path:
 SHORT = ("ppo.iterations=2", "ppo.dev_every=0")
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
-    return _trained(tmp_path_factory.mktemp("runs") / "toy", tiny.config(tiny_folder, *SHORT))
+@pytest.fixture(scope="module", params=["choose", "aligned"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
+    # whole actions of random weights differ by many nats: without a temperature there would be nothing to learn
+    wide = () if request.param == "choose" else ("policy.min_p=0", "ppo.temperature=8")
+    config = tiny.config(tiny_folder, *SHORT, f"policy.kind={request.param}", *wide)
+    return _trained(tmp_path_factory.mktemp("runs") / "toy", config)
 
 
 @pytest.fixture(scope="module")
-def trained_again(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
+def trained_again(trained: Path) -> Path:
     """The same with another seed."""
-    return _trained(tmp_path_factory.mktemp("runs") / "toy1", override(tiny.config(tiny_folder, *SHORT), seed=1))
+    return _trained(trained.parent / "toy1", override(read_run_config(trained), seed=1))
 
 
 SMALL = [
@@ -491,13 +525,13 @@ def test_several_trainings_are_averaged(trained: Path, trained_again: Path, tmp_
         assert (run / "experiments" / "eval-gap" / "eval-gap.md").exists()
 
 
-def test_runs_that_are_not_of_one_kind_are_not_averaged(trained: Path, tiny_folder: Path, tmp_path: Path) -> None:
+def test_runs_that_are_not_of_one_kind_are_not_averaged(trained: Path, tmp_path: Path) -> None:
     def measure(*runs: Path, only: str = "sampled") -> None:
         prepare("eval-gap", runs, SMALL, only=[only])(Progress(quiet=True))
 
     with pytest.raises(ConfigError, match="named twice"):
         measure(trained, trained / ".." / trained.name)
-    Run(tmp_path / "other", override(tiny.config(tiny_folder, *SHORT), ["ppo.clip=0.1"], 1))
+    Run(tmp_path / "other", override(read_run_config(trained), ["ppo.clip=0.1"], 1))
     with pytest.raises(ConfigError, match=r"not trainings of one kind: ppo\.clip=0\.2 and 0\.1"):
         measure(trained, tmp_path / "other")
     shutil.copytree(trained, tmp_path / "copy", ignore=shutil.ignore_patterns("experiments"))

@@ -10,7 +10,7 @@ trees, so its gradient is exact; demonstrations are learned as plain text, the c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -30,7 +30,7 @@ from grue.types import Branch, Candidate, Turn
 
 
 @dataclass(frozen=True, slots=True)
-class _Menu:
+class Menu:
     """The actions weighed at a state: P tokens of K actions. State 0 is the state itself; those of the tree follow."""
 
     actions: tuple[str, ...]
@@ -62,7 +62,7 @@ class _Menus:
             found.append((action, Candidate(ids if shared else short, 1.0)))
         return tuple(found)
 
-    def _menu(self, actions: tuple[str, ...], firsts: frozenset[int]) -> _Menu:
+    def _menu(self, actions: tuple[str, ...], firsts: frozenset[int]) -> Menu:
         """The menu of those `actions` that begin with one of `firsts`."""
         pairs = [(action, candidate) for action, candidate in self.spoken(actions) if candidate.ids[0] in firsts]
         tree = candidate_tree([candidate for _, candidate in pairs])
@@ -73,7 +73,7 @@ class _Menus:
         )
         read_P, token_P, action_P = (np.array([step[i] for step in steps], dtype=np.int64) for i in range(3))
         actions, candidates = zip(*pairs, strict=True)
-        return _Menu(actions, candidates, tree, read_P, token_P, action_P)
+        return Menu(actions, candidates, tree, read_P, token_P, action_P)
 
 
 class AlignedPolicy:
@@ -101,11 +101,25 @@ class AlignedPolicy:
         hidden_BH, decisions = read(self.model, engine, queries)
         log_probs_BV = torch.log_softmax(self.model.vocabulary_logits(hidden_BH), -1)
         menus = self._menus(log_probs_BV, [query.actions for query in queries])
-        log_probs_P = self._read(engine, [query.row for query in queries], menus, log_probs_BV)
-        self._draw(decisions, menus, log_probs_P, decoding)
+        self._decide(engine, decisions, menus, log_probs_BV, decoding)
         return decisions
 
-    def _menus(self, log_probs_BV: torch.Tensor, actions: Sequence[tuple[str, ...]]) -> list[_Menu]:
+    def _decide(
+        self,
+        engine: Engine,
+        decisions: Sequence[Decision],
+        menus: Sequence[Menu],
+        log_probs_BV: torch.Tensor,
+        decoding: Decoding,
+    ) -> None:
+        """Draw an action for each decision."""
+        rows = [decision.query.row for decision in decisions]
+        log_probs_P = self._read(engine, rows, menus, log_probs_BV, self.model.vocabulary_logits)
+        scores_BC = self._scores(menus, log_probs_P)
+        counts, rngs = [len(menu.actions) for menu in menus], [decision.query.rng for decision in decisions]
+        self._record(decisions, menus, scores_BC, *draw(scores_BC, counts, rngs, decoding))
+
+    def _menus(self, log_probs_BV: torch.Tensor, actions: Sequence[tuple[str, ...]]) -> list[Menu]:
         """The menu of each row: the valid actions whose first token is likely enough compared with the likeliest."""
         roots = [self.tries(listed).tokens for listed in actions]
         widest = max(map(len, roots))
@@ -118,11 +132,16 @@ class AlignedPolicy:
         ]
 
     def _read(
-        self, engine: Engine, rows: Sequence[int], menus: Sequence[_Menu], log_probs_BV: torch.Tensor
+        self,
+        engine: Engine,
+        rows: Sequence[int],
+        menus: Sequence[Menu],
+        log_probs_BV: torch.Tensor,
+        logits_of: Callable[[torch.Tensor], torch.Tensor],
     ) -> NDArray[np.float64]:
         """log p over the whole vocabulary of every token of every menu, one after the other.
 
-        log_probs_BV are those of the tokens that follow the states of `rows`.
+        log_probs_BV are those of the tokens after the states of `rows`; deeper states have the logits of `logits_of`.
         """
         token_P = torch.from_numpy(np.concatenate([menu.token_P for menu in menus])).to(log_probs_BV.device)
         row_P = np.repeat(np.arange(len(menus)), [len(menu.token_P) for menu in menus])
@@ -136,26 +155,30 @@ class AlignedPolicy:
             inside = torch.from_numpy(np.flatnonzero(read_P)).to(token_P.device)
             read_P += (np.cumsum(sizes) - sizes)[row_P] - 1
             read_I = torch.from_numpy(read_P).to(token_P.device)[inside]
-            found_P[inside] = token_log_probs(self.model.vocabulary_logits, ahead_NH, read_I, token_P[inside])
+            found_P[inside] = token_log_probs(logits_of, ahead_NH, read_I, token_P[inside])
         return found_P.double().cpu().numpy()
 
-    def _draw(
-        self,
-        decisions: Sequence[Decision],
-        menus: Sequence[_Menu],
-        log_probs_P: NDArray[np.float64],
-        decoding: Decoding,
-    ) -> None:
-        """Draw an action for each decision."""
+    def _scores(self, menus: Sequence[Menu], log_probs_P: NDArray[np.float64]) -> torch.Tensor:
+        """log p of each action, (B, C); -inf for those that are not likely enough, and as padding."""
         widest = max(len(menu.actions) for menu in menus)
         scores_BC = np.full((len(menus), widest), -np.inf)
         parts = np.split(log_probs_P, np.cumsum([len(menu.read_P) for menu in menus])[:-1])
         for row, (menu, part) in enumerate(zip(menus, parts, strict=True)):
             scores_BC[row, : len(menu.actions)] = np.bincount(menu.action_P, part, len(menu.actions))
         scores_BC[scores_BC < scores_BC.max(-1, keepdims=True) + self._least] = -np.inf
-        rngs, counts = [decision.query.rng for decision in decisions], [len(menu.actions) for menu in menus]
-        drawn = draw(torch.from_numpy(scores_BC), counts, rngs, decoding)
-        rows = zip(decisions, menus, scores_BC.tolist(), *drawn, strict=True)
+        return torch.from_numpy(scores_BC)
+
+    def _record(
+        self,
+        decisions: Sequence[Decision],
+        menus: Sequence[Menu],
+        scores_BC: torch.Tensor,
+        picks: Sequence[int],
+        log_probs: Sequence[float],
+        entropies: Sequence[float],
+    ) -> None:
+        """Write what was picked among the `scores_BC` into each decision."""
+        rows = zip(decisions, menus, scores_BC.tolist(), picks, log_probs, entropies, strict=True)
         for decision, menu, scores, pick, log_prob, entropy in rows:
             decision.log_prob, decision.entropy = log_prob, entropy
             left = [number for number, score in enumerate(scores) if score > -math.inf]

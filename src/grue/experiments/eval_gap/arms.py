@@ -13,7 +13,7 @@ import torch
 
 from grue.config import PPOConfig
 from grue.evaluate.evaluate import evaluate
-from grue.experiments.eval_gap.defects import Arm, TopKPolicy, advantages_with
+from grue.experiments.eval_gap.defects import Arm, advantages_with, top_k_policy
 from grue.experiments.eval_gap.settings import Settings
 from grue.games.renamed import renamed_episode
 from grue.games.training import training_games
@@ -21,8 +21,8 @@ from grue.models.adapter import with_adapter
 from grue.models.load import load_model
 from grue.models.policy_model import PolicyModel
 from grue.policy.actor import Actor
-from grue.policy.choose import ChoosePolicy
 from grue.policy.decision import Decoding
+from grue.policy.policy import Policy, make_policy
 from grue.rollout.collect import collect
 from grue.rollout.pack import minibatches, samples, tokenise
 from grue.train.credit import Array, RunningScale, credit, critic_values, scaled, turn_rewards
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from grue.stages.session import Session
 
 Weights = dict[str, torch.Tensor]
-Watch = Callable[[int, ChoosePolicy], None]  # called every few iterations with the iteration and the greedy player
+Watch = Callable[[int, Policy], None]  # called every few iterations with the iteration and the policy, uncut
 
 
 def train_sft_arm(
@@ -49,7 +49,7 @@ def train_sft_arm(
     """`base` after one pass of SFT over the demonstrations, in an order drawn by `seed`."""
     cfg = session.config.sft
     model = fresh_model(session, base, seed)
-    policy, rng = ChoosePolicy(model, session.encoder), random.Random(f"{seed}/sft/names")
+    policy, rng = make_policy(model, session.encoder), random.Random(f"{seed}/sft/names")
     renamed = (renamed_episode(e, rng) if rng.random() < cfg.rename else e for e in demonstrations)
     items = samples([tokenise(episode, policy, session.config.model.context) for episode in renamed])
     learner = Learner.of(model, session.config.model, cfg, dropout=True)
@@ -111,25 +111,25 @@ class PPOArm:
         learner = Learner.of(model, session.config.model, cfg, learning_rate=peak, dropout=self.arm.dropout)
         critic = Critic(model.value_head, cfg.value_learning_rate, cfg.value_passes, cfg.value_memory, str(self.seed))
         reference, actor = Reference(model), Actor(model, session.config.model.dtype)
-        greedy = ChoosePolicy(actor.model, session.encoder)
-        policy = TopKPolicy(actor.model, session.encoder, size.top_k) if self.arm.top_k else greedy
+        whole = make_policy(actor.model, session.encoder)
+        policy = top_k_policy(actor.model, session.encoder, size.top_k) if self.arm.top_k else whole
         train, rows = session.tasks("train"), []
         for iteration in range(size.iterations):
             if watch is not None and iteration % size.curve_every == 0:
-                watch(iteration, greedy)
+                watch(iteration, whole)
             episodes = self._play(policy, train, iteration, cfg)
             torch.manual_seed(hash_seed(f"{self.seed}/{iteration}/dropout"))
             rows.append(self._update(learner, critic, reference, episodes, iteration, cfg))
             actor.sync()
             session.interrupt.check()
         if watch is not None:
-            watch(size.iterations, greedy)
+            watch(size.iterations, whole)
         return actor.model, rows
 
     def _full_model(self) -> PolicyModel:
         return fresh_model(self.session, self.start, self.seed)
 
-    def _play(self, policy: ChoosePolicy, train: Sequence[Task], iteration: int, cfg: PPOConfig) -> list[Episode]:
+    def _play(self, policy: Policy, train: Sequence[Task], iteration: int, cfg: PPOConfig) -> list[Episode]:
         name, games = f"{self.seed}/{iteration}", self.session.games(min(cfg.slots, self.size.episodes))
         tasks = draw_tasks(train, self.size.episodes, 1, f"{name}/tasks")
         seats = training_games(games, cfg.rename, f"{name}/names")
@@ -221,7 +221,7 @@ def adapted_model(session: Session, weights: Weights, size: Settings, seed: int)
 
 def measured(session: Session, model: PolicyModel, tasks: Sequence[Task], *, greedy: bool) -> list[Episode]:
     """The games of `tasks` played by `model`."""
-    policy = ChoosePolicy(Actor(model, session.config.model.dtype).model, session.encoder)
+    policy = make_policy(Actor(model, session.config.model.dtype).model, session.encoder)
     games = session.games(min(session.config.eval.slots, len(tasks)))
     decoding = Decoding(greedy, session.config.sampling_temperature)
     return evaluate(policy, games, tasks, decoding, context=session.config.model.context)

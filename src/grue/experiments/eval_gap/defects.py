@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,8 +12,11 @@ from numpy.typing import NDArray
 
 from grue.games import Game, begin_reset, begin_step
 from grue.models.policy_model import PolicyModel
+from grue.policy.aligned import AlignedPolicy, Menu
 from grue.policy.choose import ChoosePolicy
-from grue.policy.decision import Decision, Decoding
+from grue.policy.decision import Decision, Decoding, draw
+from grue.policy.engine import Engine
+from grue.policy.policy import Policy
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Episode, Observation, Outcome, Task, Turn
 
@@ -75,12 +79,17 @@ class ExtraStep:
         self._game.close()
 
 
-class TopKPolicy(ChoosePolicy):
-    """Samples only children that are in the top k of the whole vocabulary, and does not record that.
+def top_k_policy(model: PolicyModel, encoder: Encoder, top_k: int) -> Policy:
+    """Samples only tokens that are in the top k of the whole vocabulary, and does not record that.
 
     The recorded log-probabilities are those of the full distribution: the policy learnt from is not the one that
-    played. If no child is in the top k, the likeliest one is taken.
+    played. If nothing is left to choose among, the likeliest is taken. Greedy play is never cut.
     """
+    return (TopKAligned if encoder.prompt.kind == "aligned" else TopKChoose)(model, encoder, top_k)
+
+
+class TopKChoose(ChoosePolicy):
+    """`choose` with children of the top k only."""
 
     looks_ahead = False
 
@@ -106,6 +115,43 @@ class TopKPolicy(ChoosePolicy):
             decision.taken.append(decision.node.tokens[pick])
             decision.node = decision.node.child(pick)
         return None
+
+
+class TopKAligned(AlignedPolicy):
+    """`aligned` with actions all of whose tokens are in the top k."""
+
+    def __init__(self, model: PolicyModel, encoder: Encoder, top_k: int) -> None:
+        super().__init__(model, encoder)
+        self.top_k = top_k
+
+    def _decide(
+        self,
+        engine: Engine,
+        decisions: Sequence[Decision],
+        menus: Sequence[Menu],
+        log_probs_BV: torch.Tensor,
+        decoding: Decoding,
+    ) -> None:
+        if decoding.greedy:
+            return super()._decide(engine, decisions, menus, log_probs_BV, decoding)
+        rows, logits_of = [decision.query.row for decision in decisions], self.model.vocabulary_logits
+        whole_BC = self._scores(menus, self._read(engine, rows, menus, log_probs_BV, logits_of))
+        cut_BV = self._cut(log_probs_BV).log_softmax(-1)
+        cut_BC = self._scores(menus, self._read(engine, rows, menus, cut_BV, lambda h_NH: self._cut(logits_of(h_NH))))
+        best_BC = torch.where(whole_BC == whole_BC.amax(-1, keepdim=True), 0.0, -math.inf)
+        cut_BC = torch.where(whole_BC.isinf() | cut_BC.isinf(), -math.inf, cut_BC)
+        cut_BC = torch.where(cut_BC.isinf().all(-1, keepdim=True), best_BC, cut_BC)
+        counts, rngs = [len(menu.actions) for menu in menus], [decision.query.rng for decision in decisions]
+        picks, _, _ = draw(cut_BC, counts, rngs, decoding)
+        log_probs_BC = (whole_BC / decoding.temperature).log_softmax(-1)
+        entropies = torch.special.entr(log_probs_BC.exp()).sum(-1).tolist()
+        log_probs = [float(log_probs_BC[row, pick]) for row, pick in enumerate(picks)]
+        self._record(decisions, menus, whole_BC, picks, log_probs, entropies)
+        return None
+
+    def _cut(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        lowest_N1 = logits_NV.topk(min(self.top_k, logits_NV.shape[-1])).values[:, -1:]
+        return logits_NV.masked_fill(logits_NV < lowest_N1, -math.inf)
 
 
 def cut_at_limit(episode: Episode) -> Episode:

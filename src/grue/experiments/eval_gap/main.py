@@ -72,11 +72,12 @@ def _place(folder: Path) -> Path:
 def _examined(folder: Path) -> Config:
     """The configuration of a run. ConfigError for a kind of policy that is not examined here."""
     config = read_run_config(folder)
-    if (config.policy.kind, config.policy.template, config.policy.list_actions) != ("choose", "plain", False):
+    fits = config.policy.kind in ("aligned", "choose")
+    if not fits or (config.policy.template, config.policy.list_actions) != ("plain", False):
         raise ConfigError(
             f"{folder} has policy.kind={config.policy.kind}, policy.template={config.policy.template}, "
             f"policy.list_actions={str(config.policy.list_actions).lower()}",
-            hint="eval-gap needs policy.kind=choose, policy.template=plain and policy.list_actions=false",
+            hint="eval-gap needs policy.kind=aligned or choose, policy.template=plain and policy.list_actions=false",
         )
     return config
 
@@ -113,7 +114,7 @@ def _measure(
     with open_session(Run(folder, config, leads=False), config, say) as session:  # the run itself is only read
         session.load(size.policy)
         weights = {name: p.detach().clone() for name, p in session.model.named_parameters() if p.requires_grad}
-        measure, made = Measure(session, size, Cells(out / "cells"), weights), _made(size, weights)
+        measure, made = Measure(session, size, Cells(out / "cells"), weights), _made(config, size, weights)
         if made["weights"] in known:
             raise DataError(f"{folder} has the same weights as another of the runs", hint="each training counts once")
         found = _on_file(out / "contrasts", made, without=set(suspects))
@@ -151,8 +152,8 @@ def _publish(
     return result
 
 
-def _made(size: Settings, weights: Weights) -> dict[str, Any]:
-    return {"settings": size.model_dump(), "weights": digest(weights)}
+def _made(config: Config, size: Settings, weights: Weights) -> dict[str, Any]:
+    return {"settings": size.model_dump(), "weights": digest(weights), "policy_kind": config.policy.kind}
 
 
 def _on_file(folder: Path, made: dict[str, Any], *, without: Collection[str]) -> list[Contrast]:
@@ -176,7 +177,8 @@ def _same(made: dict[str, Any], earlier: dict[str, Any]) -> bool:
     """Do two contrasts belong in one table? Other settings may differ: a contrast's file records them."""
     settings = earlier["settings"] or {}
     same = all(settings.get(key) == made["settings"][key] for key in ("policy", "fold"))
-    return same and earlier["weights"] == made["weights"]
+    kind = earlier["policy_kind"] or "choose"  # the only one that older files are about
+    return same and (earlier["weights"], kind) == (made["weights"], made["policy_kind"])
 
 
 def _write(file: Path, data: dict[str, Any]) -> None:

@@ -13,15 +13,14 @@ from grue import games as all_games
 from grue.evaluate.evaluate import evaluate
 from grue.experiments.eval_gap.arms import PPOArm, Weights, measured, train_sft_arm
 from grue.experiments.eval_gap.cells import Cell, Cells, from_episodes
-from grue.experiments.eval_gap.defects import Arm, ExtraStep, TopKPolicy, cut_at_limit
+from grue.experiments.eval_gap.defects import Arm, ExtraStep, cut_at_limit, top_k_policy
 from grue.experiments.eval_gap.player import Answer, choosing, play_prompts, writing
 from grue.experiments.eval_gap.prompts import Style
 from grue.experiments.eval_gap.settings import Settings
 from grue.games.play import play
 from grue.games.teachers import teacher
-from grue.policy.actor import Actor
-from grue.policy.choose import ChoosePolicy
 from grue.policy.decision import Decoding
+from grue.policy.policy import Policy
 from grue.storage import episodes as stored_episodes
 from grue.types import Episode, Task
 
@@ -54,21 +53,21 @@ class Measure:
         """The repaired pipeline."""
         fold = fold or self.size.fold
 
-        def run(policy: ChoosePolicy, tasks: Sequence[Task]) -> list[Episode]:
+        def run(policy: Policy, tasks: Sequence[Task]) -> list[Episode]:
             return evaluate(policy, self._seats(tasks), tasks, self._decoding(greedy), context=self._context)
 
         return self._cell(f"{'greedy' if greedy else 'sampled'}-{fold}", fold, {"greedy": greedy}, run)
 
     def extra_step(self) -> Cell:
-        def run(policy: ChoosePolicy, tasks: Sequence[Task]) -> list[Episode]:
+        def run(policy: Policy, tasks: Sequence[Task]) -> list[Episode]:
             seats = [ExtraStep(game) for game in self._seats(tasks)]
             return evaluate(policy, seats, tasks, Decoding(greedy=True), context=self._context)
 
         return self._cell("extra-step", self.size.fold, {"greedy": True}, run)
 
     def top_k_choice(self) -> Cell:
-        def run(policy: ChoosePolicy, tasks: Sequence[Task]) -> list[Episode]:
-            cut = TopKPolicy(policy.model, policy.encoder, self.size.top_k)
+        def run(policy: Policy, tasks: Sequence[Task]) -> list[Episode]:
+            cut = top_k_policy(policy.model, policy.encoder, self.size.top_k)
             return evaluate(cut, self._seats(tasks), tasks, self._decoding(greedy=False), context=self._context)
 
         return self._cell("sampled-top-k", self.size.fold, {"top_k": self.size.top_k}, run)
@@ -123,7 +122,7 @@ class Measure:
             self.session.load("sft")
             curve: dict[str, Any] = {}
 
-            def watch(iteration: int, policy: ChoosePolicy) -> None:
+            def watch(iteration: int, policy: Policy) -> None:
                 tasks = self._arm_tasks
                 episodes = evaluate(policy, self._seats(tasks), tasks, Decoding(greedy=True), context=self._context)
                 curve[str(iteration)] = {str(e.task.seed): e.won for e in episodes}
@@ -173,10 +172,8 @@ class Measure:
                 whole += list(stored_episodes.read(file))[:share]
         return [cut_at_limit(episode) for episode in whole] if cut else whole
 
-    def _prompted(
-        self, name: str, style: Style, made: dict[str, Any], answer: Callable[[ChoosePolicy], Answer]
-    ) -> Cell:
-        def run(policy: ChoosePolicy, tasks: Sequence[Task]) -> list[Episode]:
+    def _prompted(self, name: str, style: Style, made: dict[str, Any], answer: Callable[[Policy], Answer]) -> Cell:
+        def run(policy: Policy, tasks: Sequence[Task]) -> list[Episode]:
             return play_prompts(policy, self._seats(tasks), tasks, style, answer(policy), context=self._context)
 
         return self._cell(name, self.size.fold, {**made, "style": asdict(style)}, run)
@@ -186,7 +183,7 @@ class Measure:
         name: str,
         fold: str,
         made: dict[str, Any],
-        run: Callable[[ChoosePolicy, Sequence[Task]], list[Episode]],
+        run: Callable[[Policy, Sequence[Task]], list[Episode]],
     ) -> Cell:
         self.session.interrupt.check()
 
@@ -194,8 +191,7 @@ class Measure:
             self.session.load(self.size.policy)
             tasks = self.tasks(fold, self.size.games)
             self.session.say(f"{name}: {len(tasks)} games of {fold}")
-            actor = Actor(self.session.model, self.session.config.model.dtype)
-            episodes = run(ChoosePolicy(actor.model, self.session.encoder), tasks)
+            episodes = run(self.session.player(), tasks)
             lengths = [len(segment.ids) for episode in episodes for segment in episode.segments[-1:]]
             return from_episodes(name, episodes, tokens_median=float(np.median(lengths)) if lengths else 0.0)
 
@@ -208,7 +204,7 @@ class Measure:
                 "games": self.size.games,
                 "context": self._context,
                 "weights": digest(self.weights),
-                **self._tempered,
+                **self._playing,
             },
             fill,
         )
@@ -239,16 +235,17 @@ class Measure:
     @property
     def _arm_made(self) -> dict[str, Any]:
         size = self.size.model_dump(include={"fold", "arm_games", "sft_games", "sft_batch"})
-        return {"game": self._game, "model": self.session.config.model.model_dump(), **size, **self._tempered}
+        return {"game": self._game, "model": self.session.config.model.model_dump(), **size, **self._playing}
 
     def _decoding(self, greedy: bool) -> Decoding:
         return Decoding(greedy, self.session.config.sampling_temperature)
 
     @property
-    def _tempered(self) -> dict[str, float]:
-        """Part of what cells are named by. At temperature 1 they keep the names from before it was a setting here."""
-        temperature = self.session.config.sampling_temperature
-        return {} if temperature == 1 else {"temperature": temperature}
+    def _playing(self) -> dict[str, Any]:
+        """Part of what cells are named by. What older cells have in common is left out: they keep their names."""
+        config = self.session.config
+        kind = {} if config.policy.kind == "choose" else {"kind": config.policy.kind, "min_p": config.policy.min_p}
+        return kind if config.sampling_temperature == 1 else {**kind, "temperature": config.sampling_temperature}
 
 
 def digest(weights: Weights) -> str:

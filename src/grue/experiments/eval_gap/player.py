@@ -12,9 +12,9 @@ from grue.errors import GameError
 from grue.experiments.eval_gap.prompts import Style, prompt_ids
 from grue.games import Game
 from grue.games.play import Recorder
-from grue.policy.choose import ChoosePolicy
 from grue.policy.decision import Decoding, Query
 from grue.policy.engine import Engine
+from grue.policy.policy import Policy
 from grue.types import Episode, Outcome, Task
 
 
@@ -28,11 +28,16 @@ class Table:
     prompt: list[int] = field(default_factory=list)
 
 
-Answer = Callable[[Engine, list[Table]], list[str]]  # the action for each table, whose `prompt` is new
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A way to find an action."""
+
+    act: Callable[[Engine, list[Table]], list[str]]  # the action for each table, whose `prompt` is new
+    room: Callable[[Sequence[str]], int]  # tokens that it may need after a prompt, given the valid actions
 
 
 def play_prompts(
-    policy: ChoosePolicy,
+    policy: Policy,
     games: Sequence[Game],
     tasks: Sequence[Task],
     style: Style,
@@ -41,7 +46,10 @@ def play_prompts(
     context: int,
     seed: str = "evaluate",
 ) -> list[Episode]:
-    """One episode for each task, as many at once as there are games. Draws depend only on the task's place."""
+    """One episode for each task, as many at once as there are games. Draws depend only on the task's place.
+
+    Prompts that would not fit `context` lose their oldest steps, whatever their style.
+    """
     episodes: list[Episode] = []
     for first in range(0, len(tasks), len(games)):
         part = tasks[first : first + len(games)]
@@ -60,9 +68,10 @@ def play_prompts(
             for table in tables:
                 seen, limit = table.recorder.observation, table.recorder.task.limit
                 past = [(turn.observation.text, turn.action) for turn in table.recorder.turns]
-                table.prompt = prompt_ids(style, policy.encoder, seen.goal, limit, past, seen.text)
+                fitting = style.within(context - answer.room(seen.actions or ()))
+                table.prompt = prompt_ids(fitting, policy.encoder, seen.goal, limit, past, seen.text)
                 engine.reset(table.row)
-            actions = answer(engine, tables)
+            actions = answer.act(engine, tables)
             for table, action in zip(tables, actions, strict=True):
                 ended = _play(table.recorder, action)
                 if ended is not None:
@@ -80,17 +89,17 @@ def _play(recorder: Recorder, action: str) -> Episode | None:
     return None if outcome is None else recorder.end(outcome)
 
 
-def choosing(policy: ChoosePolicy, decoding: Decoding) -> Answer:
-    """The action is chosen on the trie of the valid ones, as the library does."""
+def choosing(policy: Policy, decoding: Decoding) -> Answer:
+    """The action is one of the valid ones, as the library chooses it."""
 
-    def answer(engine: Engine, tables: list[Table]) -> list[str]:
+    def act(engine: Engine, tables: list[Table]) -> list[str]:
         queries = [Query(t.row, t.recorder.observation.actions or (), len(t.prompt), t.rng, t.prompt) for t in tables]
         return [decision.action for decision in policy.act(engine, queries, decoding)]
 
-    return answer
+    return Answer(act, policy.room)
 
 
-def writing(policy: ChoosePolicy, decoding: Decoding, *, top_k: int = 0, most: int = 15) -> Answer:
+def writing(policy: Policy, decoding: Decoding, *, top_k: int = 0, most: int = 15) -> Answer:
     """The action is written token by token over the whole vocabulary, up to a newline or `most` tokens.
 
     `top_k` keeps the k likeliest tokens of each step before one is drawn, as some libraries do by default; 0 keeps all.
@@ -98,7 +107,7 @@ def writing(policy: ChoosePolicy, decoding: Decoding, *, top_k: int = 0, most: i
     encoder = policy.encoder
 
     @torch.inference_mode()
-    def answer(engine: Engine, tables: list[Table]) -> list[str]:
+    def act(engine: Engine, tables: list[Table]) -> list[str]:
         written: dict[int, list[int]] = {table.row: [] for table in tables}
         waiting, news = list(tables), [table.prompt for table in tables]
         while waiting:
@@ -114,7 +123,7 @@ def writing(policy: ChoosePolicy, decoding: Decoding, *, top_k: int = 0, most: i
             news = [written[table.row][-1:] for table in waiting]
         return [encoder.text(written[table.row]) for table in tables]
 
-    return answer
+    return Answer(act, lambda _: most)
 
 
 def _draw(logits_V: torch.Tensor, rng: random.Random, top_k: int, *, greedy: bool) -> int:

@@ -6,7 +6,7 @@ The library appends ids and never rebuilds a prompt. These are the methods that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from grue.prompts.tokens import Encoder
@@ -24,6 +24,10 @@ class Style:
     retokenise: bool = False  # all of the text is tokenised again at every step, across the boundaries of its pieces
     budget: int | None = None  # tokens; None: no cut
     cut: Literal["oldest", "left", "right"] = "oldest"  # what goes first when the budget is exceeded
+
+    def within(self, tokens: int) -> Style:
+        """The same with no more than `tokens`."""
+        return self if self.budget is not None and self.budget <= tokens else replace(self, budget=tokens)
 
 
 def prompt_ids(style: Style, encoder: Encoder, goal: str, limit: int, past: Past, seen: str) -> list[int]:
