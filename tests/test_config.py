@@ -195,6 +195,14 @@ def test_a_game_that_is_named_without_a_preset_brings_its_own(write) -> None:
     assert load_config("smoke", ["game.name=coin"]).preset == "smoke"
 
 
+def test_what_is_no_probability_of_a_whole_text_is_no_bonus() -> None:
+    for kind in ("policy.kind=choose", "policy.kind=write", "policy.kind=score"):  # its default is a mean over tokens
+        with pytest.raises(ConfigError, match=r"ppo\.valid_coef above 0 needs policy\.kind=aligned"):
+            load_config("cooking16", [kind, "ppo.valid_coef=0.1"])
+    for settings in (["policy.kind=aligned"], ["policy.kind=score", "policy.normalise=sum"]):
+        assert load_config("cooking16", [*settings, "ppo.valid_coef=0.1"]).ppo.valid_coef == 0.1
+
+
 def test_quantised_weights_bring_adapters() -> None:
     assert load_config(overrides=["model.quantize=nf4"]).model.adapter == "lora"
     with pytest.raises(ConfigError, match="needs adapter=lora"):

@@ -267,6 +267,7 @@ def test_the_card_says_how_its_intervals_are_made() -> None:
         return model_card(config, about, {"policies": {"sft": {"decoding": {"greedy": row}}}})
 
     assert "Intervals are Wilson intervals." in card(row)
+    assert "Text that is generated freely need not be one of them" in card(row)
     shared = card({**row, "problems": 100})
     assert "The 200 games pose 100 different problems, so intervals are Wilson intervals with the number" in shared
     assert "Intervals are Wilson intervals." not in shared

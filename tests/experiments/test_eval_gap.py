@@ -364,7 +364,9 @@ def test_the_interval_over_trainings_covers_what_it_claims() -> None:
 
 def test_the_interval_of_trainings_is_around_what_it_is_of() -> None:
     cells = [[_cell("a", [1, 1, 0, 1])] * 3, [_cell("b", [0, 1, 0, 0])] * 3]
-    assert crossed("x", "?", *cells)["details"]["by_seed"] == [50.0] * 3
+    found = crossed("x", "?", *cells)
+    assert found["details"]["by_seed"] == [50.0] * 3
+    assert "paired by seed, 4 games: +50.0, +50.0, +50.0 |" in markdown([found], "Why?")
 
 
 def test_a_defect_that_changes_no_game_has_an_interval() -> None:

@@ -10,10 +10,13 @@ import torch
 
 import tiny
 from grue import games
+from grue.config import preset_config
 from grue.models.policy_model import PolicyModel
 from grue.policy.aligned import AlignedPolicy
 from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
+from grue.rollout.pack import collate, samples
+from grue.train.ppo_update import ppo_loss
 from grue.types import Observation, Turn
 
 MODEL = tiny.policy_model(spread=0.1)
@@ -51,6 +54,24 @@ def test_probabilities_equal_brute_force_over_whole_texts(temperature: float) ->
     expected = {action: weight / total for action, weight in weights.items()}
     assert weighed(0.0, temperature) == pytest.approx(expected, abs=1e-5)
     assert max(expected.values()) > 2 / len(ACTIONS)  # the model is not uniform, so this could fail
+
+
+def test_what_ppo_raises_is_the_probability_that_free_writing_is_valid() -> None:
+    player = tiny.player(MODEL, kind="aligned", min_p=0.0)
+    episodes = collect(player, [games.make("toy")], tiny.tasks(1, limit=3), Decoding(temperature=8.0), context=512)
+    (episode,), (segment,) = episodes, episodes[0].segments
+    nlls = []
+    for turn in episode.turns:
+        prefix = list(segment.ids[: turn.state_position + 1])
+        listed = turn.observation.actions or ()
+        nlls.append(-math.log(sum(math.exp(written(MODEL, prefix, action)) for action in listed)))
+    batch = collate(samples(episodes))
+    reading = MODEL(*batch.inputs)
+    cfg = preset_config("toy").ppo.model_copy(update={"temperature": 8.0, "kl_coef": 0.0})
+    plain, _ = ppo_loss(reading, batch, cfg, 3, 0.0, policy=True)
+    raised, metrics = ppo_loss(reading, batch, cfg.model_copy(update={"valid_coef": 0.5}), 3, 0.0, policy=True)
+    assert float(metrics["valid_nll"]) == pytest.approx(sum(nlls) / 3, abs=1e-4)
+    assert (raised - plain).item() == pytest.approx(0.5 * sum(nlls) / 3, abs=1e-4)
 
 
 def test_unlikely_actions_are_left_out_by_first_token_and_as_a_whole() -> None:

@@ -125,6 +125,9 @@ class PPOConfig(LearningConfig):
         ge=0,
         description="entropy in nats that the bonus steers towards, with a weight up to 0.1 or entropy_coef; 0 = off",
     )
+    valid_coef: float = Field(
+        0.0, ge=0, description="weight of -log p(an action written freely is one of those weighed); aligned only"
+    )
     kl_coef: float = Field(0.01, ge=0, description="weight of the KL divergence from the policy that PPO began with")
     target_kl: float = Field(
         0.05, ge=0, description="the policy stops learning for the iteration above this KL from its start; 0 = off"

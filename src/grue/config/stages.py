@@ -209,3 +209,10 @@ class Config(Stage):
         if self.dagger.rounds and self.policy.kind == "think":
             raise ValueError("policy.kind=think: a teacher's corrections have no thoughts; set dagger.rounds to 0")
         return self
+
+    @model_validator(mode="after")
+    def _only_whole_texts_have_a_probability_of_being_valid(self) -> Self:
+        kind, texts = self.policy.kind, self.policy.kind == "score" and self.policy.normalise == "sum"
+        if self.ppo.valid_coef > 0 and kind != "aligned" and not texts:
+            raise ValueError("ppo.valid_coef above 0 needs policy.kind=aligned, or score with policy.normalise=sum")
+        return self

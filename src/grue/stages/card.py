@@ -71,7 +71,8 @@ def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, A
         (
             "It was trained on this game with these parameters, with one seed, and is not meant for conversation. "
             "The intervals say nothing about another training seed."
-        ),
+        )
+        + _free_text(config),
         "## Versions",
         ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
     ]
@@ -82,6 +83,15 @@ def _loaded_by(merged: bool, base: str) -> str:
     if not merged and base == EMBEDDED:  # peft would look for it on a hub
         return "The base is the one that comes with grue: `peft` needs it from `grue.models.load.embedded_folder()`"
     return f"Plain {'`transformers`' if merged else '`peft`'} loads the weights too"
+
+
+def _free_text(config: Config) -> str:
+    if config.policy.kind == "write":
+        return ""
+    return (
+        " The results are of play that chooses among the actions that the game lists as valid. Text that is generated "
+        "freely need not be one of them, and wins less: training has compared valid actions with each other only."
+    )
 
 
 def _format(config: Config) -> str:
@@ -116,7 +126,7 @@ def _results(config: Config, policy: str, results: Mapping[str, Any] | None) -> 
         "| policy | decoding | games | success | 95 % interval | score | failed |",
         "|---|---|---:|---:|---|---:|---:|",
     ]
-    for name in ("random", "gold", "base", policy):
+    for name in dict.fromkeys(("random", "gold", config.demos.teacher, "base", policy)):
         for decoding, row in results["policies"].get(name, {}).get("decoding", {}).items():
             rows.append(_row(f"**{name}**" if name == policy else name, decoding, row))
     first = next(iter(measured.values()))

@@ -42,10 +42,14 @@ def ppo_loss(
     entropy = node_entropies(log_probs_NC).sum() / turns
     loss = cfg.value_coef * value_loss if cfg.value_passes == 0 else torch.zeros_like(value_loss)
     metrics = {"value_loss": value_loss, "policy_loss": policy_loss, "entropy": entropy}
+    if cfg.valid_coef > 0:
+        metrics["valid_nll"] = -torch.logsumexp(reading.logits_NC, -1).sum() / turns
     if batch.reference_NC is not None:
         metrics["kl_ref"] = node_kl(log_probs_NC, batch.reference_NC).sum() / turns
     if policy:
         loss = loss + policy_loss - entropy_coef * entropy
+        if cfg.valid_coef > 0:
+            loss = loss + cfg.valid_coef * metrics["valid_nll"]
         if cfg.kl_coef > 0:
             loss = loss + cfg.kl_coef * metrics["kl_ref"]
     with torch.no_grad():

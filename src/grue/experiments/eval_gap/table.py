@@ -48,9 +48,15 @@ def _row(contrast: Contrast) -> str:
             _percent(contrast["defect"]),
             points,
             interval,
-            f"{contrast['pairing']} |",
+            f"{contrast['pairing']}{_by_seed(contrast)} |",
         ]
     )
+
+
+def _by_seed(contrast: Contrast) -> str:
+    """The points of each training, of which the mean alone would tell too little."""
+    points = contrast["details"].get("by_seed", ())
+    return f": {', '.join(f'{value:+.1f}' for value in points)}" if points else ""
 
 
 def _percent(side: Side) -> str:
