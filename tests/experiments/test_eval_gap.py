@@ -536,6 +536,9 @@ def test_runs_that_are_not_of_one_kind_are_not_averaged(trained: Path, tmp_path:
     Run(tmp_path / "other", override(read_run_config(trained), ["ppo.clip=0.1"], 1))
     with pytest.raises(ConfigError, match=r"not trainings of one kind: ppo\.clip=0\.2 and 0\.1"):
         measure(trained, tmp_path / "other")
+    Run(tmp_path / "scored", override(read_run_config(trained), ["policy.kind=score"], None))
+    with pytest.raises(ConfigError, match=r"scored has policy\.kind=score, policy\.template=plain"):
+        measure(tmp_path / "scored")
     shutil.copytree(trained, tmp_path / "copy", ignore=shutil.ignore_patterns("experiments"))
     with pytest.raises(DataError, match="has the same weights as another"):
         measure(trained, tmp_path / "copy")
