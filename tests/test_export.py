@@ -267,7 +267,12 @@ def test_the_card_says_how_its_intervals_are_made() -> None:
         return model_card(config, about, {"policies": {"sft": {"decoding": {"greedy": row}}}})
 
     assert "Intervals are Wilson intervals." in card(row)
-    assert "Text that is generated freely need not be one of them" in card(row)
+    assert "generated freely need not be one of them, and may win less." in card(row)
+    learnt = {**about, "policy": "ppo"}
+    assert "may win less: PPO has compared valid actions with each other only." in model_card(config, learnt, None)
+    held = override(config, ["policy.kind=aligned", "ppo.valid_coef=0.1"])
+    assert "may win less." in model_card(held, learnt, None)
+    assert "generated freely" not in model_card(override(config, ["policy.kind=write"]), learnt, None)
     shared = card({**row, "problems": 100})
     assert "The 200 games pose 100 different problems, so intervals are Wilson intervals with the number" in shared
     assert "Intervals are Wilson intervals." not in shared

@@ -24,7 +24,7 @@ from grue.experiments.eval_gap.cells import Cell, Cells, from_episodes
 from grue.experiments.eval_gap.contrasts import crossed, crossed_interval, other_games, paired, unpaired
 from grue.experiments.eval_gap.defects import Arm, ExtraStep, advantages_with, cut_at_limit, top_k_policy
 from grue.experiments.eval_gap.few_games import chosen_on_what_is_reported, few_games
-from grue.experiments.eval_gap.player import choosing, play_prompts, writing
+from grue.experiments.eval_gap.player import Answer, Table, choosing, play_prompts, writing
 from grue.experiments.eval_gap.prompts import Style, prompt_ids
 from grue.experiments.eval_gap.settings import Settings, read_settings
 from grue.experiments.eval_gap.suspects import EVALUATION, TRAINING, wanted
@@ -32,6 +32,7 @@ from grue.experiments.eval_gap.table import markdown, ranked
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.policy.decision import Decoding
+from grue.policy.engine import Engine
 from grue.progress import Progress
 from grue.rollout.collect import collect
 from grue.stages.session import open_session
@@ -162,11 +163,29 @@ def test_prompts_fit_the_context(kind: str) -> None:
     seats = [games.make("toy") for _ in range(3)]
     (whole,) = play_prompts(policy, seats[:1], tasks[:1], Style(), choosing(policy, Decoding()), context=512)
     longest = max(len(policy.encoder.observation(turn.observation.text)) for turn in whole.turns)
+    context, first = 2 * longest + 40, tiny.encoder().task(whole.turns[0].observation.goal, tiny.LIMIT)
+    (plain,) = evaluate(policy, seats[:1], tasks[:1], Decoding(), context=512)
+    assert len(plain.segments[0].ids) > context
     for answer in (choosing(policy, Decoding()), writing(policy, Decoding(), most=9)):
-        context = 2 * longest + 40
-        episodes = play_prompts(policy, seats, tasks, Style(), answer, context=context)
-        assert all(episode.steps == tiny.LIMIT or episode.outcome is not Outcome.LIMIT for episode in episodes)
-        assert not any(episode.outcome is Outcome.FAILED for episode in episodes)
+        for style in (Style(), Style(budget=10_000, cut="right")):
+            tables: list[tuple[list[int], str]] = []
+            episodes = play_prompts(policy, seats, tasks, style, _noting(answer, tables), context=context)
+            assert not any(episode.outcome is Outcome.FAILED for episode in episodes)
+            for prompt, text in tables:
+                now = list(policy.encoder.observation(text))
+                assert prompt[: len(first)] == list(first)
+                assert prompt[-len(now) :] == now
+            assert context / 2 < max(len(prompt) for prompt, _ in tables) <= context - answer.room(("look",))
+
+
+def _noting(answer: Answer, tables: list[tuple[list[int], str]]) -> Answer:
+    """`answer`, which also notes each prompt and the observation that it is for."""
+
+    def act(engine: Engine, playing: list[Table]) -> list[str]:
+        tables.extend((table.prompt, table.recorder.observation.text) for table in playing)
+        return answer.act(engine, playing)
+
+    return Answer(act, answer.room)
 
 
 def test_written_actions_may_be_invalid_and_cost_a_step() -> None:

@@ -64,7 +64,7 @@ def test_only_games_that_can_are_renamed_or_tell_of_a_plan() -> None:
         training_games(seats, 0.5, "x")
     with pytest.raises(ConfigError, match=r"ppo\.hidden_state is for cookingworld"):
         training_games(seats, 0.0, "x", {})
-    check_training("mapreader", {"numLocations": 8, "maxDistanceApart": 3}, 0.5)
+    check_training("mapreader", {"numLocations": 4, "maxDistanceApart": 1}, 0.5)
     for params in ({"numLocations": 3, "maxDistanceApart": 1}, "numLocations=2,maxDistanceApart=1"):
         with pytest.raises(ConfigError, match=r"sft\.rename=0\.5: a maze of so few rooms could become one of dev or"):
             check_training("mapreader", params, 0.5, stage="sft")

@@ -126,7 +126,9 @@ class PPOConfig(LearningConfig):
         description="entropy in nats that the bonus steers towards, with a weight up to 0.1 or entropy_coef; 0 = off",
     )
     valid_coef: float = Field(
-        0.0, ge=0, description="weight of -log p(an action written freely is one of those weighed); aligned only"
+        0.0,
+        ge=0,
+        description="weight of -log p(free writing begins with an action that was weighed); aligned, or score with sums",
     )
     kl_coef: float = Field(0.01, ge=0, description="weight of the KL divergence from the policy that PPO began with")
     target_kl: float = Field(

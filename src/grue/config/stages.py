@@ -212,7 +212,7 @@ class Config(Stage):
 
     @model_validator(mode="after")
     def _only_whole_texts_have_a_probability_of_being_valid(self) -> Self:
-        kind, texts = self.policy.kind, self.policy.kind == "score" and self.policy.normalise == "sum"
-        if self.ppo.valid_coef > 0 and kind != "aligned" and not texts:
+        summed = self.policy.kind == "score" and self.policy.normalise == "sum"
+        if self.ppo.valid_coef > 0 and self.policy.kind != "aligned" and not summed:
             raise ValueError("ppo.valid_coef above 0 needs policy.kind=aligned, or score with policy.normalise=sum")
         return self

@@ -2,8 +2,8 @@
 
 In CookingWorld foods exchange their names. A policy trained on a few hundred recipes learns them by heart; with the
 names exchanged at every play, reading the cookbook is the only thing that pays. A renaming that would make a recipe
-of a dev or test game is never used. In mapreader rooms exchange theirs. In the other families whose folds differ in
-names, things get made-up words, and the numbers of sorting and arithmetic are redrawn.
+of a dev or test game is never used. In mapreader rooms exchange theirs. In the families whose folds differ in names,
+things get made-up words, and the numbers of sorting and arithmetic are redrawn.
 """
 
 from __future__ import annotations

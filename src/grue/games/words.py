@@ -1,4 +1,4 @@
-"""Made-up words for the things of a game, where the folds of a family have different things.
+"""Other names for the things of a game: made-up words, where the folds of a family have different things.
 
 In simonsays, sorting, arithmetic, peckingorder and partly twc, dev and test games hold foods, materials, clothes or
 gestures that no train game has. What is said about a thing must be copied from the game's text, whatever its name:

@@ -72,7 +72,7 @@ def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, A
             "It was trained on this game with these parameters, with one seed, and is not meant for conversation. "
             "The intervals say nothing about another training seed."
         )
-        + _free_text(config),
+        + _free_text(config, about["policy"]),
         "## Versions",
         ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
     ]
@@ -85,12 +85,15 @@ def _loaded_by(merged: bool, base: str) -> str:
     return f"Plain {'`transformers`' if merged else '`peft`'} loads the weights too"
 
 
-def _free_text(config: Config) -> str:
+def _free_text(config: Config, policy: str) -> str:
     if config.policy.kind == "write":
         return ""
+    why = (
+        ": PPO has compared valid actions with each other only" if policy == "ppo" and not config.ppo.valid_coef else ""
+    )
     return (
         " The results are of play that chooses among the actions that the game lists as valid. Text that is generated "
-        "freely need not be one of them, and wins less: training has compared valid actions with each other only."
+        f"freely need not be one of them, and may win less{why}."
     )
 
 

@@ -83,6 +83,7 @@ def arm_config(ours: PPOConfig, size: Settings, arm: Arm) -> PPOConfig:
         "bootstrap_at_limit": False,
         "entropy_target": 0.0,
         "target_kl": 0.0,
+        "valid_coef": 0.0,
         "kl_coef": size.kl_coef if arm.kl != "none" else 0.0,
         "value_passes": ours.value_passes or 8,
         "warmup_iterations": min(ours.warmup_iterations, size.iterations // 4),

@@ -159,7 +159,9 @@ class Measure:
             "arm": asdict(arm),
             "seed": seed,
             "sizes": sizes,
-            "ppo": self.session.config.ppo.model_dump(),
+            "ppo": self.session.config.ppo.model_dump(
+                exclude={"valid_coef"}
+            ),  # off in arms, and unknown to older cells
             "start": self._stage_digest("sft"),
         }
 

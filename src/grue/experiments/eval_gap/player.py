@@ -48,7 +48,7 @@ def play_prompts(
 ) -> list[Episode]:
     """One episode for each task, as many at once as there are games. Draws depend only on the task's place.
 
-    Prompts that would not fit `context` lose their oldest steps, whatever their style.
+    Prompts that would not fit `context` lose their oldest steps.
     """
     episodes: list[Episode] = []
     for first in range(0, len(tasks), len(games)):

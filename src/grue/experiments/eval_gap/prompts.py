@@ -26,8 +26,9 @@ class Style:
     cut: Literal["oldest", "left", "right"] = "oldest"  # what goes first when the budget is exceeded
 
     def within(self, tokens: int) -> Style:
-        """The same with no more than `tokens`."""
-        return self if self.budget is not None and self.budget <= tokens else replace(self, budget=tokens)
+        """The same; what it leaves longer than `tokens` loses its oldest steps."""
+        short = self.budget is not None and self.budget <= tokens
+        return self if short else replace(self, budget=tokens, cut="oldest")
 
 
 def prompt_ids(style: Style, encoder: Encoder, goal: str, limit: int, past: Past, seen: str) -> list[int]:
