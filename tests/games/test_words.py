@@ -13,7 +13,7 @@ from grue.games.play import play
 from grue.games.renamed import Renamed, renamed_episode
 from grue.games.teachers import teacher
 from grue.games.twx import TwxGame
-from grue.games.words import FAMILIES, ROOMS, draw_words, reword, things
+from grue.games.words import FAMILIES, draw_words, reword, things
 from grue.types import Observation, Outcome
 
 PARAMS = {"twc": {"numLocations": 1, "numItemsToPutAway": 2}}
@@ -30,7 +30,6 @@ def test_a_renamed_game_is_won_by_the_renamed_gold_path(family: str) -> None:
             observation, outcome = renamed.reset(task), None
             names = draw_words(family, plain, _after_the_share(f"salt/{task.seed}"))
             changed += observation.text != plain.text
-            assert observation.goal == plain.goal
             for action in gold:
                 there = reword(action, names)
                 if there in (observation.actions or ()):
@@ -40,36 +39,6 @@ def test_a_renamed_game_is_won_by_the_renamed_gold_path(family: str) -> None:
     finally:
         game.close()
     assert changed
-
-
-MAZE = {"numLocations": 8, "maxDistanceApart": 3, "maxDistractorItemsPerLocation": 1}
-
-
-def test_the_rooms_of_mapreader_exchange_their_names_in_all_that_is_said() -> None:
-    game, rooms = TwxGame("mapreader", MAZE), set()
-    try:
-        for fold in ("train", "dev", "test"):
-            for task in tasks("mapreader", MAZE, fold, 16, count=40):
-                goal = game.reset(task).goal
-                shown = game.step("read map")[0].text
-                for first, others in re.findall(r"The (.+?) connects to the (.+?)\.", shown):
-                    rooms |= {first, *re.split(", | and ", others)}
-                named = {
-                    room for pair in re.findall(r"located in the (.+?),|found in the (.+?)\.", goal) for room in pair
-                }
-                assert len(named - {""}) == 2
-                assert named - {""} <= set(ROOMS)
-        assert rooms == set(ROOMS)
-        (task,) = tasks("mapreader", MAZE, "train", 16, count=1)
-        plain, renamed = play(game, task, teacher("explore", game)), Renamed(game, "salt", share=1.0)
-        played = play(renamed, task, teacher("explore", game))
-        demonstration = renamed_episode(plain, _after_the_share(f"salt/{task.seed}"))
-    finally:
-        game.close()
-    assert played.won
-    assert played.turns == demonstration.turns
-    assert plain.turns[0].observation.goal != played.turns[0].observation.goal
-    assert [turn.action for turn in played.turns] == [turn.action for turn in plain.turns]
 
 
 def test_made_up_words_begin_and_end_with_any_letter() -> None:

@@ -10,7 +10,7 @@ import pytest
 import tiny
 from grue import games, stages
 from grue.errors import ConfigError, TrainingError
-from grue.games.training import check_training, training_games
+from grue.games.training import training_games
 from grue.progress import Progress
 from grue.storage.contents import UNMEASURED
 from grue.train.measures import merit_of
@@ -60,14 +60,10 @@ def test_one_win_more_is_better_whatever_the_score() -> None:
 def test_only_games_that_can_are_renamed_or_tell_of_a_plan() -> None:
     seats = [games.make("toy")]
     assert training_games(seats, 0.0, "x") is seats
-    with pytest.raises(ConfigError, match=r"ppo\.rename is for cookingworld, mapreader, simonsays"):
+    with pytest.raises(ConfigError, match=r"ppo\.rename is for cookingworld, simonsays"):
         training_games(seats, 0.5, "x")
     with pytest.raises(ConfigError, match=r"ppo\.hidden_state is for cookingworld"):
         training_games(seats, 0.0, "x", {})
-    check_training("mapreader", {"numLocations": 4, "maxDistanceApart": 1}, 0.5)
-    for params in ({"numLocations": 3, "maxDistanceApart": 1}, "numLocations=2,maxDistanceApart=1"):
-        with pytest.raises(ConfigError, match=r"sft\.rename=0\.5: a maze of so few rooms could become one of dev or"):
-            check_training("mapreader", params, 0.5, stage="sft")
 
 
 def test_what_the_game_cannot_do_is_said_before_anything_is_played(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, int], int, Training]] = {
         {"numLocations": 8, "maxDistanceApart": 3, "maxDistractorItemsPerLocation": 1},
         16,
         # gold knows the way, and its clone reads the map for nothing; PPO costs SFT some points before it adds to them
-        Training(teacher="explore", sft=_elsewhere(4, rename=0.8), iterations=80, episodes=96, dev_every=10),
+        Training(teacher="explore", iterations=80, episodes=96, dev_every=10),
     ),
     "arithmetic": ("arithmetic", {}, 8, replace(_UNFORGIVING, sft=_NUMBERS.model_copy(update={"epochs": 20}))),
     "sorting": ("sorting", {}, 15, replace(_UNFORGIVING, sft=_NUMBERS, iterations=20, episodes=96, dev_every=5)),

@@ -128,7 +128,7 @@ class PPOConfig(LearningConfig):
     valid_coef: float = Field(
         0.0,
         ge=0,
-        description="weight of -log p(free writing begins with an action that was weighed); aligned, or score with sums",
+        description="weight of -log p(free writing begins with an action that was weighed); aligned, or summed score",
     )
     kl_coef: float = Field(0.01, ge=0, description="weight of the KL divergence from the policy that PPO began with")
     target_kl: float = Field(

@@ -19,7 +19,7 @@ from grue.types import Task
 # of the other small levels there were none, and there is far more to draw in the large ones.
 _SMALL_LEVELS = (0, 2, 7)
 _MANY_ROOMS = 10  # of coin: with this many no game was found twice; with 8, five; with 5, over a hundred
-MANY_MAP_ROOMS = 4  # of mapreader: with this many no game was found twice; with 3, three; with 2, hundreds
+_MANY_MAP_ROOMS = 4  # of mapreader: with this many no game was found twice; with 3, three; with 2, hundreds
 _MANY_TEXTWORLD_ROOMS = 4  # of textworld-coin: with this many no map was found twice; with 3, some; with 2, hundreds
 
 
@@ -36,7 +36,7 @@ def has_copies(game: str, params: str) -> bool:
     """Whether folds of this game are searched for copies."""
     if game in ("coin", "mapreader"):
         rooms = parse(params).get("numLocations", FAMILIES[game]["numLocations"][0])
-        return rooms < (_MANY_ROOMS if game == "coin" else MANY_MAP_ROOMS)
+        return rooms < (_MANY_ROOMS if game == "coin" else _MANY_MAP_ROOMS)
     if game == "textworld-coin":
         return coin_rooms(values(game, params)["level"]) < _MANY_TEXTWORLD_ROOMS
     return game == "toy" or (game == "babyai" and values(game, params)["level"] in _SMALL_LEVELS)

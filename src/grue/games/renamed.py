@@ -2,8 +2,8 @@
 
 In CookingWorld foods exchange their names. A policy trained on a few hundred recipes learns them by heart; with the
 names exchanged at every play, reading the cookbook is the only thing that pays. A renaming that would make a recipe
-of a dev or test game is never used. In mapreader rooms exchange theirs. In the families whose folds differ in names,
-things get made-up words, and the numbers of sorting and arithmetic are redrawn.
+of a dev or test game is never used. In the other families whose folds differ in names, things get made-up words, and
+the numbers of sorting and arithmetic are redrawn.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from grue.games.told import Told
 from grue.games.twx import TwxGame
 from grue.types import Episode, Observation, Outcome, Task
 
-GAMES = ("cookingworld", "mapreader", *words.FAMILIES)
-_RENAMES: dict[str, Rename] = {"cookingworld": rename, "mapreader": words.rename_rooms}  # the others: words.reword
+GAMES = ("cookingworld", *words.FAMILIES)
 _VERB = {adjective: verb for verb, adjective in (COOKING | CUTTING).items()}
 
 
@@ -38,7 +37,7 @@ class Renamed:
     def reset(self, task: Task) -> Observation:
         rng = random.Random(f"{self._salt}/{task.seed}")
         chosen, cooking = rng.random() < self._share, task.game == "cookingworld"
-        self._rename = _RENAMES.get(task.game, words.reword)
+        self._rename = rename if cooking else words.reword
         # the recipe, or the problem, is asked for before the game begins, since looking it up makes moves
         self._there = self._foods(task, rng) if chosen and cooking else {}
         problem = None
@@ -77,9 +76,7 @@ def _problem(episode: Episode) -> sums.Problem | None:
 
 
 def _words(game: str, first: Observation, problem: sums.Problem | None, rng: random.Random) -> dict[str, str]:
-    """Other names for the rooms of mapreader, or the things of another game, and other numbers for its problem."""
-    if game == "mapreader":
-        return words.draw_rooms(rng)
+    """Made-up words for the things of a game, and other numbers where it poses a problem."""
     names = words.draw_words(game, first, rng)
     return names if problem is None else names | sums.draw_numbers(first.actions or (), problem, rng)
 
@@ -90,7 +87,6 @@ def renamed_observation(observation: Observation, names: dict[str, str], rename:
     return replace(
         observation,
         text=rename(observation.text, names),
-        goal=rename(observation.goal, names),
         inventory=rename(observation.inventory, names),
         actions=None if actions is None else tuple(sorted(rename(action, names) for action in actions)),
     )
@@ -103,9 +99,10 @@ def renamed_episode(episode: Episode, rng: random.Random) -> Episode:
     So do the numbers of arithmetic where nobody read the problem.
     """
     turns = episode.turns
-    change = _RENAMES.get(episode.task.game, words.reword)
-    if episode.task.game != "cookingworld":
+    change: Rename = rename
+    if episode.task.game in words.FAMILIES:
         names = _words(episode.task.game, turns[0].observation, _problem(episode), rng) if turns else {}
+        change = words.reword
     else:
         pairs = next((found for turn in turns if (found := recipe_pairs(turn.observation.text))), None)
         names = {} if pairs is None else draw_renaming(pairs, 0.0, rng, lines_apart=False)

@@ -6,23 +6,16 @@ from collections.abc import Sequence
 
 from grue.errors import ConfigError
 from grue.games.base import Game
-from grue.games.copies import MANY_MAP_ROOMS, has_copies
-from grue.games.params import Params, canonical
 from grue.games.renamed import GAMES as RENAMED
 from grue.games.renamed import Renamed
 from grue.games.told import Starts, Told
 from grue.games.twx import TwxGame
 
 
-def check_training(name: str, params: Params, rename: float, hidden_state: bool = False, *, stage: str = "ppo") -> None:
+def check_training(name: str, rename: float, hidden_state: bool = False, *, stage: str = "ppo") -> None:
     """ConfigError where the settings of a stage require something that a game cannot do."""
     if rename and name not in RENAMED:
         raise ConfigError(f"{stage}.rename is for {', '.join(RENAMED)}; this is {name}", hint=f"set {stage}.rename=0")
-    if rename and name == "mapreader" and has_copies(name, canonical(name, params)):
-        raise ConfigError(
-            f"{stage}.rename={rename}: a maze of so few rooms could become one of dev or test",
-            hint=f"set {stage}.rename=0, or numLocations to {MANY_MAP_ROOMS} or more",
-        )
     if hidden_state and name != "cookingworld":
         raise ConfigError(
             f"ppo.hidden_state is for cookingworld; this is {name}",
@@ -38,8 +31,7 @@ def training_games(games: Sequence[Game], rename: float, salt: str, starts: Star
     if rename == 0 and starts is None:
         return games
     for game in games:
-        name, params = (game.game, game.params) if isinstance(game, TwxGame) else ("another game", "")
-        check_training(name, params, rename, starts is not None)
+        check_training(game.game if isinstance(game, TwxGame) else "another game", rename, starts is not None)
     express = [game for game in games if isinstance(game, TwxGame)]
     telling: Sequence[TwxGame | Told] = express if starts is None else [Told(game, starts) for game in express]
     return [Renamed(game, salt, rename) for game in telling] if rename else telling

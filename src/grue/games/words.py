@@ -1,12 +1,11 @@
-"""Other names for the things of a game: made-up words, where the folds of a family have different things.
+"""Made-up words for the things of a game, where the folds of a family have different things.
 
 In simonsays, sorting, arithmetic, peckingorder and partly twc, dev and test games hold foods, materials, clothes or
 gestures that no train game has. What is said about a thing must be copied from the game's text, whatever its name:
 with made-up words in train games, only that pays off. No list of the other folds' names is used.
 
 In sorting the quantities are redrawn as well, in the same order: the train fold has 100 sets of them, which are
-sooner learned by heart than compared. In mapreader, whose rooms have the same names in all folds, the rooms exchange
-theirs: the mazes of a thousand train games are learned by heart, too.
+sooner learned by heart than compared.
 """
 
 from __future__ import annotations
@@ -59,21 +58,6 @@ _CODAS = _parts("""
 """)
 
 
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(" ".join(name.split()) for name in text.split(","))
-
-
-# the rooms of mapreader, which all folds share
-ROOMS = _listed("""
-    alley, attic, backyard, bar, basement, bathroom, bedchamber, bedroom, canteen, cellar, chamber, closet, cookery,
-    cookhouse, cubicle, cupboard, driveway, garage, greenhouse, kitchen, kitchenette, launderette, laundromat,
-    laundry place, library, living room, lounge, office, outside, pantry, parlor, playroom, recreation zone, salon,
-    sauna, scullery, shower, side yard, spare room, steam room, storage room, street, studio, study, supermarket, vault,
-    washroom, workshop
-""")
-_ROOM = _whole("|".join(sorted(ROOMS, key=len, reverse=True)))
-
-
 def things(game: str, actions: Sequence[str]) -> list[str]:
     """The words of `actions` that may be renamed, sorted: what can be taken; in simonsays all."""
     named = actions if game == "simonsays" else [action for action in actions if action.startswith("take ")]
@@ -100,14 +84,6 @@ def draw_words(game: str, first: Observation, rng: random.Random) -> dict[str, s
 
 
 reword = replacing(lambda: _TERM)  # (text, names) -> the text with words and quantities replaced
-
-
-def draw_rooms(rng: random.Random) -> dict[str, str]:
-    """Rooms of mapreader that exchange their names: another maze of the same shape."""
-    return dict(zip(ROOMS, rng.sample(ROOMS, len(ROOMS)), strict=True))
-
-
-rename_rooms = replacing(lambda: _ROOM)  # (text, names) -> the text with rooms renamed
 
 
 def _draw_quantities(actions: Sequence[str], rng: random.Random) -> dict[str, str]:
