@@ -69,9 +69,12 @@ def test_what_ppo_raises_is_the_probability_that_free_writing_is_valid() -> None
     reading = MODEL(*batch.inputs)
     cfg = preset_config("toy").ppo.model_copy(update={"temperature": 8.0, "kl_coef": 0.0})
     plain, _ = ppo_loss(reading, batch, cfg, 3, 0.0, policy=True)
-    raised, metrics = ppo_loss(reading, batch, cfg.model_copy(update={"valid_coef": 0.5}), 3, 0.0, policy=True)
+    held = cfg.model_copy(update={"valid_coef": 0.5})
+    raised, metrics = ppo_loss(reading, batch, held, 3, 0.0, policy=True)
     assert float(metrics["valid_nll"]) == pytest.approx(sum(nlls) / 3, abs=1e-4)
     assert (raised - plain).item() == pytest.approx(0.5 * sum(nlls) / 3, abs=1e-4)
+    apart = [ppo_loss(reading, batch, c, 3, 0.0, policy=False)[0] for c in (cfg, held)]
+    assert torch.equal(*apart)  # while the critic alone learns
 
 
 def test_unlikely_actions_are_left_out_by_first_token_and_as_a_whole() -> None:
