@@ -50,7 +50,7 @@ _ALL = (
     Metric("forced", "Without a choice", "Share of turns at which a single action was left to choose, so that nothing "
            "else can be tried or learnt; policy.min_p decides what is left.", "policy", "share"),
     Metric("valid_nll", "Writing something else", "Negative log-probability, per turn, that free writing begins with "
-           "one of the actions weighed; 0 where a single one is left. With ppo.valid_coef above 0.", "policy", "nats"),
+           "one of the actions weighed (0 where one is left); measured with ppo.valid_coef above 0.", "policy", "nats"),
     Metric("kl_ref", "KL to the reference", "How far the policy has moved from the one that reinforcement learning "
            "started with, per turn.", "policy", "nats"),
     Metric("kl_old", "KL of the update", "How far the updates of one iteration moved the policy from the one that "
