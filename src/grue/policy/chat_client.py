@@ -161,7 +161,8 @@ class ChatClient:
         except (OSError, http.client.HTTPException) as error:  # time-outs are OSErrors
             proxy = proxy_of(end.url)
             way = f" (through the proxy {proxy.hostname})" if proxy is not None else ""
-            raise _RetryError(f"{type(error).__name__}: {error}{way}") from error
+            # Python 3.11.2 leaves a proxy's refusal open in a frame of the traceback
+            raise _RetryError(f"{type(error).__name__}: {error}{way}") from error.with_traceback(None)
         finally:
             with self._lock:
                 self._open.discard(connection)
