@@ -14,7 +14,7 @@ from grue.report.metrics import METRICS, split_name
 from grue.storage.contents import read_metrics
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "metrics.md"
-# all that adds a number: float16, a baseline, the KL, the dev fold
+# all that adds a number: float16, a baseline, the KL, what free writing begins with, the dev fold
 ALL = (
     "model.dtype=float16",
     "game.limit=30",
@@ -27,6 +27,8 @@ ALL = (
     "ppo.iterations=2",
     "ppo.warmup_iterations=0",
     "ppo.game_baseline=true",
+    "policy.kind=aligned",
+    "ppo.valid_coef=0.1",
     "ppo.dev_every=1",
 )
 
