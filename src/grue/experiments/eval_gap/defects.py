@@ -139,7 +139,7 @@ class TopKAligned(AlignedPolicy):
         cut_BV = self._cut(log_probs_BV).log_softmax(-1)
         cut_BC = self._scores(menus, self._read(engine, rows, menus, cut_BV, lambda h_NH: self._cut(logits_of(h_NH))))
         best_BC = torch.where(whole_BC == whole_BC.amax(-1, keepdim=True), 0.0, -math.inf)
-        cut_BC = torch.where(whole_BC.isinf() | cut_BC.isinf(), -math.inf, cut_BC)
+        cut_BC = cut_BC.masked_fill(whole_BC.isinf(), -math.inf)
         cut_BC = torch.where(cut_BC.isinf().all(-1, keepdim=True), best_BC, cut_BC)
         counts, rngs = [len(menu.actions) for menu in menus], [decision.query.rng for decision in decisions]
         picks, _, _ = draw(cut_BC, counts, rngs, decoding)
