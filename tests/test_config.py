@@ -116,7 +116,7 @@ GROUPS = ("ppo.group_weight=1", "ppo.plays_per_game=2")
         (["ppo.clip=0.3", "ppo.epochs=1"], []),
         (
             ["ppo.clip=0.3", "ppo.epochs=1", "ppo.minibatches=1"],
-            ["ppo.clip=0.3 has no effect with ppo.epochs=1 and ppo.minibatches=1"],
+            ["ppo.clip=0.3 has no effect with ppo.epochs=1 and ppo.minibatches=1, but for rounding"],
         ),
         (["sft.smoothing=0.1", "policy.kind=write"], ["sft.smoothing=0.1 has no effect with policy.kind=write"]),
     ],

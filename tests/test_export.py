@@ -225,6 +225,28 @@ def test_two_lines_give_a_policy_that_plays_as_in_the_run(runs: dict[str, Path],
         assert policy.act(listed) == expected.turns[0].action  # who builds observations by hand may take a list
 
 
+def test_a_call_that_was_interrupted_may_be_repeated(runs: dict[str, Path]) -> None:
+    """It has shown the observation, and has read some of it, as after Ctrl-C in a notebook."""
+    expected, policy, game = game_of(runs["full"]), load_policy(runs["full"]), games.make("toy")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    observation = game.reset(expected.task)
+    policy.start(expected.task, observation)
+    for turn in expected.turns:
+        hook = policy.policy.model.base_lm().get_decoder().layers[1].register_forward_pre_hook(interrupt)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                policy.act(observation)
+        hook.remove()
+        assert policy.act(observation) == turn.action
+        assert policy.value == pytest.approx(turn.value, abs=1e-4)
+        assert policy.decision is not None
+        assert policy.decision.log_prob == pytest.approx(turn.log_prob, abs=1e-4)
+        observation, *_ = game.step(turn.action)
+
+
 def test_a_policy_may_sample_and_then_depends_on_its_seed(runs: dict[str, Path]) -> None:
     def actions(seed: int) -> list[list[str]]:
         policy, game = load_policy(runs["full"], "sft", greedy=False, seed=seed), games.make("toy")

@@ -128,6 +128,21 @@ def test_a_policy_that_may_not_write_as_much_as_its_teacher_does_says_so(
     assert "reply_tokens" not in "".join(capsys.readouterr())
 
 
+def test_clip_bounds_that_rounding_crosses_are_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """GSPO's bounds in 16 bits: about half of the turns had no gradient before anything was learnt."""
+    bounds = ("ppo.ratio=decision", "ppo.clip=0.0003", "ppo.clip_high=0.0004", "ppo.warmup_iterations=0")
+    settings = (*SMALL, "policy.kind=think", "sft.epochs=0", "ppo.iterations=1", "ppo.dev_every=0", *bounds)
+    for dtype in ("bfloat16", "float32"):
+        config = tiny.config(tiny.save(tmp_path / "model"), *settings, f"model.dtype={dtype}")
+        for stage in ("demos", "sft", "ppo"):
+            run_stage(stage, config, tmp_path / dtype, say=Progress(quiet=True))
+        said = "".join(capsys.readouterr())
+        assert ("outside of the clip bounds (0.9997 to 1.0004) before anything was learnt" in said) == (
+            dtype == "bfloat16"
+        )
+        assert "first_clipped" not in read_metrics(tmp_path / dtype, "ppo")[0]
+
+
 def test_a_chat_template_that_changes_between_two_stages_is_refused(tmp_path: Path) -> None:
     folder = chat_folder(tmp_path / "model")
     config = tiny.config(folder, *SMALL, "policy.template=chat")

@@ -6,6 +6,7 @@ import json
 import math
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import tiny
 from grue import stages
 from grue.config import Config, override
-from grue.errors import ConfigError, DataError, GameError, TrainingError
+from grue.errors import ConfigError, DataError, GameError, ModelError, TrainingError
 from grue.progress import Progress
 from grue.rollout.pack import Sample
 from grue.stages.lessons import lessons
@@ -23,7 +24,7 @@ from grue.storage.contents import read_metrics, read_stages
 from grue.storage.run import Run
 from grue.train.dagger import Lessons, _corrections, _drawn, _learn
 from grue.train.learner import Learner
-from grue.types import Turn
+from grue.types import Episode, Outcome, Turn
 
 QUIET = Progress(quiet=True)
 SETTINGS = (
@@ -139,6 +140,39 @@ def test_corrections_are_learnt_and_not_what_was_done(finished: Path, config: Co
     pairs = [(a, b) for one, other in zip(found, own, strict=True) for a, b in zip(one.turns, other.turns, strict=True)]
     assert any(a.branches != b.branches for a, b in pairs)
     assert all(a.branches == b.branches for a, b in pairs if a.advice == a.action)
+
+
+def test_games_that_the_policy_could_not_play_are_not_learnt_from(
+    finished: Path, config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    demos = list(episodes.read(out / "episodes" / "demos.jsonl"))
+    turn = demos[0].turns[0]
+    long = replace(turn, observation=replace(turn.observation, text="a long walk " * 1000))
+    alike = replace(
+        turn, observation=replace(turn.observation, actions=(*(turn.observation.actions or ()), "go", "go"))
+    )
+
+    def learnt_from(*more: Episode) -> int:
+        file = out / "episodes" / "demos.jsonl"
+        file.unlink()
+        episodes.append(file, more)
+        with open_session(Run(out, config), config, QUIET) as session:
+            return len(lessons(session, "names", 0.0, "demos"))
+
+    def said() -> str:
+        return "".join(capsys.readouterr())
+
+    spoilt = [replace(demos[0], turns=(one, *demos[0].turns[1:])) for one in (long, alike)]
+    whole = learnt_from(*demos)
+    said()
+    assert learnt_from(*demos, *(replace(one, outcome=Outcome.FAILED, error="too long") for one in spoilt)) == whole
+    assert "left out" not in said()
+    assert learnt_from(*demos, *spoilt) == whole
+    assert "2 games to learn from are left out, the first because task, observation and action need" in said()
+    with pytest.raises(ModelError, match=r"more than the context of 512\n.*raise model.context"):
+        learnt_from(spoilt[0])
 
 
 def test_dagger_needs_rounds_and_a_stage_that_built_on_other_weights_begins_over(

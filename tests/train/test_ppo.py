@@ -12,6 +12,7 @@ from grue import games, stages
 from grue.errors import ConfigError, TrainingError
 from grue.games.training import training_games
 from grue.progress import Progress
+from grue.stages.checks import check_games
 from grue.storage.contents import UNMEASURED
 from grue.train.measures import merit_of
 from grue.train.ppo import draw_tasks
@@ -71,3 +72,11 @@ def test_what_the_game_cannot_do_is_said_before_anything_is_played(tmp_path: Pat
     with pytest.raises(ConfigError, match="this is toy"):
         stages.run_all(config, tmp_path / "run", say=Progress(quiet=True))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_baseline_that_only_the_critic_learns_from_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    """At the step limit the critic's value goes into the returns, and the baseline is what it learns from."""
+    groups = ("ppo.game_baseline=true", "ppo.group_weight=1", "ppo.plays_per_game=2")
+    for more, told in (((), True), (("ppo.bootstrap_at_limit=true",), False)):
+        check_games("ppo", tiny.config(Path("none"), *groups, *more), Progress(quiet=True))
+        assert ("fitted but not used" in "".join(capsys.readouterr())) == told

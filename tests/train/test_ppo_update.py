@@ -381,15 +381,34 @@ def test_a_low_rate_at_the_first_step_moves_little() -> None:
 
 def test_the_entropy_bonus_is_steered_towards_its_target() -> None:
     """By a tenth at each update, between 0.0001 and 0.1. The entropy of these games is between 0.001 and 5."""
-    assert update(played(), "ppo.entropy_coef=0.02")[0]["entropy_coef"] == 0.02
-    assert update(played(), "ppo.entropy_coef=0.02", "ppo.entropy_target=5")[0]["entropy_coef"] == pytest.approx(0.022)
-    down = update(played(), "ppo.entropy_coef=0.02", "ppo.entropy_target=0.001")[0]["entropy_coef"]
-    assert down == pytest.approx(0.02 / 1.1)
-    assert update(played(), "ppo.entropy_coef=0.099", "ppo.entropy_target=5")[0]["entropy_coef"] == 0.1
-    assert (
-        update(played(), "ppo.entropy_coef=0.5", "ppo.entropy_target=5")[0]["entropy_coef"] == 0.5
-    )  # as was asked for
-    assert update(played(), "ppo.entropy_coef=0.0001", "ppo.entropy_target=0.001")[0]["entropy_coef"] == 1e-4
+
+    def steered(coef: float, *target: str) -> float:
+        config, model = settings(f"ppo.entropy_coef={coef}", *target), tiny.policy_model()
+        updater = updater_of(config, model)
+        assert updater.update(played(), 0, 1.0, Reference(model))["entropy_coef"] == coef  # that of this update
+        return updater.entropy_coef
+
+    up, down = "ppo.entropy_target=5", "ppo.entropy_target=0.001"
+    assert steered(0.02) == 0.02
+    assert steered(0.02, up) == pytest.approx(0.022)
+    assert steered(0.02, down) == pytest.approx(0.02 / 1.1)
+    assert steered(0.099, up) == 0.1
+    assert steered(0.5, up) == 0.5  # as was asked for
+    assert steered(0.0001, down) == 1e-4
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_plays_that_all_returned_the_same_teach_the_critic_alone(apart: bool) -> None:
+    """Also where the critic was wrong about them, so that GAE would give them advantages."""
+    alike = [replace(e, turns=tuple(replace(t, reward=0.0) for t in e.turns)) for e in (*played()[:4], *played()[:4])]
+    groups = ("ppo.plays_per_game=2", "ppo.episodes_per_iteration=8", "ppo.plays_kept=1")
+    start = weights(tiny.policy_model())
+    after = weights(update(alike, *groups, apart=apart)[1])
+    moved = {name for name in start if not torch.equal(start[name], after[name])}
+    assert moved and not any(name.startswith("lm.") for name in moved)
+    told = [replace(alike[0], turns=(replace(alike[0].turns[0], reward=1.0), *alike[0].turns[1:])), *alike[1:]]
+    after = weights(update(told, *groups, apart=apart)[1])
+    assert any(name.startswith("lm.") for name in start if not torch.equal(start[name], after[name]))
 
 
 def test_the_critic_learns_from_plays_that_the_policy_leaves_out() -> None:

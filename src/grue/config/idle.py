@@ -51,7 +51,7 @@ _RULES = (
     _Idle(  # what was played is what learns, until its first step
         ("ppo.clip", "ppo.clip_high", "ppo.target_kl"),
         lambda c: c.ppo.epochs * c.ppo.minibatches == 1,
-        lambda _: "ppo.epochs=1 and ppo.minibatches=1",
+        lambda _: "ppo.epochs=1 and ppo.minibatches=1, but for rounding",
     ),
     _Idle(("ppo.dev_games",), lambda c: not c.ppo.dev_every, lambda _: "ppo.dev_every=0"),
     _Idle(("dagger.dev_games",), lambda c: not c.dagger.dev_every, lambda _: "dagger.dev_every=0"),

@@ -27,19 +27,21 @@ class PolicyPlayer:
         self._engine = Engine(policy.model.base_lm(), 1, context)
         self._games = 0
         self._history: History | None = None
+        self._unanswered: Observation | None = None  # shown by a call that then failed
         self._rng = random.Random()
         self.value = 0.0  # the critic's estimate at the last observation
         self.decision: Decision | None = None  # the last one, with its log-probability, entropy and branches
 
     def reset(self) -> None:
         """Forget the game: the next observation is the first of another one."""
-        self._history = None
+        self._history = self._unanswered = None
 
     def start(self, task: Task, observation: Observation) -> None:
         """Begin a game whose number of steps is known. `act` begins one by itself, with the limit of the training."""
         self._rng = random.Random(f"{self._seed}/{self._games}")
         self._games += 1
         self._history = History(self.policy.encoder, observation.goal, task.limit, self._context)
+        self._unanswered = None
 
     def act(self, observation: Observation) -> str:
         """The action for what is seen now. ModelError where the game lists no actions and the policy needs them."""
@@ -56,12 +58,18 @@ class PolicyPlayer:
             raise ModelError(
                 "the observation lists no valid actions to choose from", hint="policy.kind=write needs none"
             )
-        history.show(observation, self.policy.room(actions))
+        if observation != self._unanswered:
+            history.show(observation, self.policy.room(actions))
+        self._unanswered = observation
         if history.seen == 0:
             self._engine.reset(0)
         query = Query(0, actions, len(history.ids), self._rng, history.ids[history.seen :])
-        (self.decision,) = self.policy.act(self._engine, [query], self._decoding)
-        history.seen = len(history.ids)  # not before: a pass that fails has read nothing
+        try:
+            (self.decision,) = self.policy.act(self._engine, [query], self._decoding)
+        except BaseException:  # Ctrl-C in a notebook, too: who calls again has everything read again
+            history.seen = 0
+            raise
+        history.seen, self._unanswered = len(history.ids), None
         self.value = self.decision.value
         history.act(self.decision.taken, self.decision.fed)
         return self.decision.action

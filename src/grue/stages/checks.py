@@ -65,7 +65,7 @@ def check_games(stage: str, config: Config, say: Progress) -> None:
         check_training(game, config.dagger.rename, stage=stage)
     if stage == "ppo" and ppo.iterations:
         check_training(game, ppo.rename, ppo.hidden_state)
-        if ppo.game_baseline and ppo.group_weight == 1:
+        if ppo.game_baseline and not ppo.asks_critic:
             say.warn("ppo.game_baseline is fitted but not used: ppo.group_weight=1 leaves GAE out")
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 
-from grue.errors import DataError
+from grue.errors import DataError, ModelError
 from grue.games.renamed import renamed_episode
 from grue.policy.policy import make_policy
 from grue.prompts.tokens import Encoder
 from grue.rollout.pack import Sample, samples, tokenise
 from grue.stages.session import Session
 from grue.storage import episodes
+from grue.types import Outcome
 
 
 def check_demonstrations(session: Session) -> None:
@@ -35,19 +36,31 @@ def check_demonstrations(session: Session) -> None:
 def lessons(session: Session, names: str, rename: float, *kinds: str, corrected: bool = False) -> list[Sample]:
     """The games in some `kinds` of the run's files; with `corrected`, as the teacher that watched would have played.
 
-    In a share `rename` of the games things are renamed, with names drawn from the seed `names`.
+    In a share `rename` of the games things are renamed, with names drawn from the seed `names`. A game that the policy
+    could not play, since a text exceeds the context or two actions cannot be told apart, is left out with a warning.
+    ModelError if all are such.
     """
     rng = random.Random(names)
     policy, context = make_policy(session.model, session.encoder), session.config.model.context
-    longest = 0
+    longest, unreadable, first = 0, 0, None
     read = (episode for kind in kinds for episode in episodes.read(session.run.episodes(kind)))
     played = (renamed_episode(episode, rng) if rng.random() < rename else episode for episode in read)
     packed = []
     for episode in played:
+        if episode.outcome is Outcome.FAILED:  # it may have failed because it is one of those
+            continue
         if session.config.policy.kind == "write":
             longest = max([longest, *(_line(session.encoder, turn.action) for turn in episode.turns)])
-        found = tokenise(episode, policy, context, advised=corrected)
+        try:
+            found = tokenise(episode, policy, context, advised=corrected)
+        except ModelError as error:
+            unreadable, first = unreadable + 1, first or error
+            continue
         packed += [sample.without_texts() for sample in samples([found])]
+    if first is not None:
+        if not packed:
+            raise first
+        session.say.warn(f"{unreadable} games to learn from are left out, the first because {first.message}")
     if longest > session.config.policy.reply_tokens:
         session.say.warn(
             f"an action of the teacher has {longest} tokens, but the policy may write only "

@@ -87,7 +87,7 @@ def telling_plays(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 
 
     Play is cheaper than learning, and plays near the mean of their game hardly move the policy: keeping the best and
     the worst keeps most of the variance of the advantages (max-variance down-sampling, Xu et al. 2025). A game whose
-    plays all returned the same says nothing and is left out, unless all games are such: the critic still learns.
+    plays all returned the same says nothing and is left out; there may be no others.
     """
     if cfg.plays_kept == 0:
         return list(range(len(episodes)))
@@ -98,7 +98,7 @@ def telling_plays(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 
         if returns[ranked[-1]] - returns[ranked[0]] > 1e-9:
             low = cfg.plays_kept // 2
             kept += ranked[:low] + ranked[-(cfg.plays_kept - low) :]
-    return sorted(set(kept)) or list(range(len(episodes)))
+    return sorted(set(kept))
 
 
 def _plays_by_game(episodes: Sequence[Episode]) -> dict[Task, list[int]]:

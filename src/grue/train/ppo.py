@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from grue import heap
-from grue.config import Config
+from grue.config import Config, PPOConfig
 from grue.errors import TrainingError
 from grue.evaluate.probe import limit_of, tolerance
 from grue.games.told import Starts
@@ -27,6 +27,8 @@ from grue.train.ppo_update import Updater, rollout_metrics
 from grue.train.reference import Reference
 from grue.train.selection import Selection
 from grue.types import Task
+
+MOST_FIRST_CLIPPED = 0.02  # share of turns
 
 
 def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None) -> dict[str, float]:
@@ -75,6 +77,8 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
             metrics |= updater.update(episodes, iteration, rate, reference)
             if iteration == done:
                 _warn_of_gap(metrics["engine_gap"], limit_of(episodes, tolerance(config.model)), cfg.temperature, say)
+                _warn_of_clip(metrics["first_clipped"], cfg, say)
+            del metrics["first_clipped"]
             update_s, steps = time.monotonic() - played, sum(episode.steps for episode in episodes)
             metrics |= {"update_s": update_s, "turns_per_s": metrics.pop("turns") / update_s}
             progress["iteration"] = iteration + 1
@@ -127,6 +131,17 @@ def _warn_of_gap(gap: float, limit: float, temperature: float, say: Progress) ->
         say.warn(
             f"a turn's log-probabilities in play and in training differ by {gap:.2g} nats on average, more than "
             f"rounding ({limit:.2g}): is this an architecture that grue cannot drive?"
+        )
+
+
+def _warn_of_clip(share: float, cfg: PPOConfig, say: Progress) -> None:
+    """Bounds may be so tight, or turns so long, that rounding crosses them; such turns may teach nothing."""
+    if share > MOST_FIRST_CLIPPED:
+        low, high = cfg.ratio_bounds
+        say.warn(
+            f"{share:.0%} of the turns are outside of the clip bounds ({low:.6g} to {high:.6g}) before anything was "
+            "learnt, by rounding alone, and about half of them teach nothing: set a larger ppo.clip, or "
+            "model.dtype=float32" + (", or ppo.ratio=decision" if cfg.ratio == "turn" else "")
         )
 
 

@@ -124,7 +124,8 @@ class Updater:
         before = self.divisor  # the units of what the critic and the baseline said of these episodes
         advantages, returns = credit(usable, cfg, self.scale, values)
         unit = before / self.divisor
-        kept = telling_plays(usable, cfg, before)
+        telling = telling_plays(usable, cfg, before)
+        kept = telling or list(range(len(usable)))  # the critic learns all the same
         items, left_out = (
             samples([usable[i] for i in part], [advantages[i] for i in part], [returns[i] for i in part])
             for part in (kept, sorted({*range(len(usable))} - {*kept}))
@@ -135,14 +136,14 @@ class Updater:
             with reference.in_place():
                 items = with_reference(items, self.learner.read(items, cfg.temperature))
         # without any advantage there is nothing to learn; AdamW would take full-size steps on the entropy bonus alone
-        policy = iteration >= cfg.warmup and any(advantages_T.any() for advantages_T in advantages)
+        policy = iteration >= cfg.warmup and any(advantages[i].any() for i in telling)
         # no clipped policy loss would hold the trunk back while the critic warms up
         self.learner.policy_model.value_shares_trunk = policy and cfg.value_shares_trunk
         rng = random.Random(f"{self.config.seed}/ppo/{iteration}/order")
         rows, passes, turns, kl_old, seen = self._passes(items, rate, policy, rng)
         mean = {name: _mean([row[name] for row in rows if name in row]) for name in rows[-1]}
-        # before the first step of an iteration the trained weights are those that played
-        mean["engine_gap"] = rows[0]["engine_gap"]
+        # before the first step of an iteration the trained weights are those that played: what differs is rounding
+        mean["engine_gap"], mean["first_clipped"] = rows[0]["engine_gap"], rows[0]["clip_fraction"]
         if self.critic is not None:
             if left_out:  # it must value every play, and the best and worst alone would bias it
                 self._step(left_out, rate, False, seen)
@@ -158,6 +159,7 @@ class Updater:
         if self.baseline is not None:
             apart["baseline_loss"] = self.baseline.critic
         mean |= zip(apart, fit_each(list(apart.values()), self.learner.processes), strict=True)
+        coef = self.entropy_coef  # of this iteration
         if policy:
             self._steer_entropy(mean["entropy"])
         updates = len(rows) if policy or self.critic is None else 0
@@ -166,7 +168,7 @@ class Updater:
             "updates": updates,
             "passes": passes,
             "turns": turns,
-            "entropy_coef": self.entropy_coef,
+            "entropy_coef": coef,
             "kl_old": kl_old,
         }
 
