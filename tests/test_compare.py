@@ -227,6 +227,23 @@ def test_sampled_play_at_another_temperature_is_of_another_kind(tmp_path: Path) 
     ]
 
 
+def test_a_policy_that_is_not_the_last_of_a_run_is_said_to_be_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outs = [run(tmp_path / "ppo", 0, [True, False]), run(tmp_path / "sft", 0, [False, False], policy="sft")]
+    for out in outs:
+        config = load_config("toy")
+        played = [episode(config, number, Outcome.LIMIT) for number in range(2)]
+        episodes.append(out / "episodes" / "eval-base-test-greedy.jsonl", played)
+    with pytest.raises(SystemExit):
+        app(["compare", *map(str, outs)])
+    said = capsys.readouterr().out
+    assert "base, 2 test games" in said
+    assert f"that all of these runs have measured: {outs[0]} has ppo, {outs[1]} has sft" in said.replace("\n", " ")
+    assert "more than once" not in said  # nothing was trained
+    assert compare_runs([outs[0]])["further"] == {str(outs[0]): []}
+
+
 def test_what_cannot_be_compared_is_one_error(tmp_path: Path) -> None:
     good = run(tmp_path / "good", 0, [True, False])
     with pytest.raises(ConfigError, match="named twice"):

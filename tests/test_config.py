@@ -264,6 +264,7 @@ def test_a_wrong_value_is_named_with_its_setting(setting: str, said: str) -> Non
     ("text", "said"),
     [
         ("ppo: {iterations: 3, iterations: 4}", "given twice"),
+        ("seed: 1\nppo:\n  iterations: [1,\n", r"of settings: .* \(line 4\)\nhint: fix that line$"),
         ("seed: 1\nseed: 2", "given twice"),
         ("a: &a [1]\nb: *a", "anchors"),
         ("game: !!python/object/apply:os.system ['true']", "not a YAML file of settings"),

@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from grue.cli import several
@@ -53,6 +55,21 @@ def test_a_mistake_is_said_once(tmp_path: Path) -> None:
     assert ended.stderr.count("error: ") == 1
     assert "ppo.iteration" in ended.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_an_early_interrupt_ends_all_without_a_traceback(tmp_path: Path) -> None:
+    """A terminal sends Ctrl-C to all of them, and the first one passes it on: that may raise twice, anywhere."""
+    command = [sys.executable, "-m", "grue", "run", "toy", "--processes", "2", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
+    until = time.monotonic() + 60
+    while len(psutil.Process(process.pid).children()) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines() in (["interrupted"], [])  # nothing where the first one was not yet ready to speak
 
 
 def test_one_process_starts_no_other() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -201,6 +202,8 @@ def test_with_an_adapter_only_the_adapter_learns(tiny_folder: Path, config: Conf
     changes = ["model.adapter=lora", "model.lora_rank=4", "ppo.kl_coef=0.1", "eval.side_games=0"]
     lora = override(config, changes, None)
     assert "(LoRA of rank 4 learns)" in plan(lora, tmp_path) and "(all weights learn)" in plan(config, tmp_path)
+    short = plan(override(config, ["sft.epochs=0", "ppo.iterations=1"]), tmp_path)
+    assert "  sft    skipped\n" in short and "  ppo    1 iteration of 8 train games\n" in short
     results = stages.run_all(lora, tmp_path / "run", say=QUIET)
     assert set(results["policies"]) == {"random", "gold", "base", "sft", "ppo"}
     sft, ppo = weights(tmp_path / "run", "sft"), weights(tmp_path / "run", "ppo")
@@ -700,6 +703,16 @@ def test_an_unfinished_policy_may_be_measured_with_a_warning(
     assert "--again" not in caught.value.hint
 
 
+def test_who_watches_slowly_can_stop_at_once(finished: Path) -> None:
+    command = [sys.executable, "-u", "-m", "grue", "watch", str(finished), "--delay", "60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        while "  1> " not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+
+
 def test_a_run_that_is_being_trained_can_be_watched(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(finished, out)
@@ -807,8 +820,14 @@ def test_what_is_told_not_to_train_leaves_no_policy_and_is_no_result(tiny_folder
     assert {episode["policy"] for _, episode in jsonl.read(out / "episodes" / "shown.jsonl")} == {"base", "sft"}
     untrained = tmp_path / "untrained"
     stages.run_all(override(config, ["sft.epochs=0"]), untrained, say=QUIET)
-    with pytest.raises(CheckpointError, match="holds no trained policy"):
+    with pytest.raises(CheckpointError, match=r"trains no policy: sft.epochs=0, dagger.rounds=0, ppo.iterations=0"):
         load_trained(untrained)
+    # the hints of both can be followed
+    with pytest.raises(CheckpointError, match=r"grue ppo .* ppo\.iterations=N --again"):
+        stages.run_stage("eval", override(config, ["ppo.iterations=1"]), out, say=QUIET, again=True)
+    stages.run_stage("ppo", override(config, ["ppo.iterations=1"]), out, say=QUIET, again=True)
+    stages.run_stage("sft", config, untrained, say=QUIET, again=True)
+    assert (load_trained(out).name, load_trained(untrained).name) == ("ppo", "sft")
 
 
 def test_a_run_of_which_nothing_is_left_says_so(tiny_folder: Path, tmp_path: Path, capsys: Any) -> None:

@@ -212,8 +212,9 @@ def test_results_are_written_whole(tmp_path: Path) -> None:
     assert read_results(tmp_path) == {"schema": 1, "policies": {}}
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "config.yaml", "results.json"]
     run.results_file.write_text("{")
-    with pytest.raises(DataError, match=r"results\.json is not JSON"):
+    with pytest.raises(DataError, match=r"results\.json is not JSON") as damaged:
         read_results(tmp_path)
+    assert damaged.value.hint.startswith("delete it")  # nothing is lost with it
 
 
 def test_a_damaged_list_of_stages_is_refused(tmp_path: Path) -> None:

@@ -211,6 +211,12 @@ def test_a_damaged_list_of_what_was_sent_is_one_error(run: Run) -> None:
         send_rest(run.out, "tensorboard")
 
 
+def test_a_place_that_cannot_be_written_to_is_one_error(run: Run) -> None:
+    (run.out / "tracking").write_text("in the way")
+    with pytest.raises(DataError, match=r"cannot write to .*tracking"):
+        send_rest(run.out, "tensorboard")
+
+
 @tensorboard
 def test_a_whole_run_is_followed(tiny_folder: Path, tmp_path: Path) -> None:
     small = ["demos.games=4", "ppo.iterations=1", "ppo.dev_games=2", "eval.games=2", "eval.side_games=0", "threads=1"]

@@ -13,4 +13,6 @@ TRAINING: tuple[TrainingStage, ...] = get_args(TrainingStage)
 STAGES: tuple[StageName, ...] = get_args(StageName)
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 RUN_FOLDS: tuple[RunFold, ...] = get_args(RunFold)
+# the setting of each that says how long it trains; at 0 it is skipped
+LENGTHS: dict[str, str] = {"sft": "epochs", "dagger": "rounds", "ppo": "iterations"}
 FURTHEST_FIRST = TRAINING[::-1]  # of several trained policies the first that is there counts

@@ -107,6 +107,12 @@ class _AnySeed(ToyGame):
         return super().reset(replace(task, fold="train", seed=task.seed % 1000))
 
 
+class _Crashing(ToyGame):
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        self.count = getattr(self, "count", 0) + 1
+        return super().step(action) if self.count < 3 else (1 // 0)
+
+
 class _ShortGold(ToyGame):
     def gold(self) -> list[str]:
         return super().gold()[:-1]
@@ -117,9 +123,13 @@ class _ShortGold(ToyGame):
     [
         (_LateLimit, "ends at step 1"),
         (_Unsorted, "sorted"),
-        (_Generous, "add up"),
+        (
+            _Generous,
+            r"rewards add up to the score, but they add up to 0.5, the score .* by 0 \(train seed 7.* step 1: '",
+        ),
         (_AnySeed, "refused"),
-        (_ShortGold, "way to win"),
+        (_ShortGold, r"way to win \(train seed 7, limit 1000, step "),
+        (_Crashing, r"raised ZeroDivisionError: .* \(train seed 7, limit 8, step 3: '"),
     ],
 )
 def test_the_checker_finds_breaches(breach: type[ToyGame], promise: str) -> None:

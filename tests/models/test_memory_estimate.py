@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -171,7 +172,13 @@ def test_savers_lower_the_estimate(folders: dict[str, Path]) -> None:
     assert all(total < totals[""] for change, total in totals.items() if change)
     wide = estimate(settings(folders["qwen3"], "ppo.slots=4096", "ppo.episodes_per_iteration=4096"))
     assert sum(wide.playing.values()) > 100 * sum(estimate(settings(folders["qwen3"])).playing.values())
-    assert "cache" in wide.line()
+    # the parts that are named make up the total: the cache of so many games is the larger of the two
+    said = re.search(
+        r"about ([\d.]+) of .* GiB: (.*), and the larger of play \((.*)\) and learning \((.*)\)$", wide.line()
+    )
+    assert said and "cache" in said[3] and "activations" in said[4]
+    parts = [float(part.split()[-1]) for part in f"{said[2]}, {said[3]}".split(", ")]
+    assert sum(parts) == pytest.approx(float(said[1]), abs=0.1 + 0.01 * len(parts))
 
 
 def test_shards_divide_all_but_the_copy_that_plays(folders: dict[str, Path]) -> None:

@@ -15,6 +15,7 @@ import yaml
 from report_runs import CONFIG, EPISODES, SCRIPT, metrics, results, write_metrics, write_run
 
 from grue.errors import DataError
+from grue.names import LENGTHS
 from grue.report.html import render
 from grue.report.played_section import _turn
 from grue.report.shown import ShownTurn
@@ -283,6 +284,23 @@ def test_results_without_ppo_tell_of_sft(tmp_path: Path) -> None:
     assert "No test result" not in text
 
 
+def test_a_run_that_trains_nothing_misses_nothing(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config")
+    found = results(20)
+    for name in ("sft", "dagger", "ppo", "gold"):  # gold where a game cannot solve itself
+        for fold in ("policies", "train", "dev"):
+            found[fold].pop(name, None)
+    (run / "results.json").write_bytes(orjson.dumps(found))
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    for stage, setting in LENGTHS.items():
+        settings.setdefault(stage, {})[setting] = 0
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    text = parsed(run).text
+    assert "This run trains nothing." in text
+    for words in ("no training curves", "No test result", "logged yet", "A policy that drops", "that were trained on"):
+        assert words not in text
+
+
 def test_a_policy_that_got_worse_is_not_praised(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", parts="config")
     found = results(20)
@@ -386,6 +404,11 @@ def test_where_nobody_wins_the_score_tells(tmp_path: Path) -> None:
     assert "PPO won none of 20 test games that it had never seen, and reached a mean score of 0.180" in text
     assert "up from 0.131 after imitation" in text
     assert "The 95% interval is 0.170 to 0.190. The base scores 0.010." in text
+    del found["policies"]["sft"]
+    (run / "results.json").write_bytes(orjson.dumps(found))
+    text = parsed(run).text
+    assert "up from 0.010 before training; 1 would be a win." in text
+    assert "The base scores" not in text  # which has just been said
     assert "kL" not in text  # KL is no word that begins with a capital
 
 

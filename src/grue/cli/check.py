@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,10 @@ def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str
 def _what(name: str, params: str) -> tuple[Callable[[], Game], Task]:
     """How to make the game, and a task to vary."""
     if ":" not in name and not is_known(name):
-        own = Path(name).stem
-        raise ConfigError(
-            f"unknown game {name!r}",
-            hint=f"a class of your own is named MODULE:CLASS, for example {own}:{own.capitalize()}; "
-            f"known are {', '.join(known_games())}",
-        )
+        own, near = Path(name).stem, get_close_matches(name, known_games(), n=1)
+        classes = f"a class of your own is named MODULE:CLASS, for example {own}:{own.capitalize()}"
+        known = f"did you mean {near[0]}?" if near else f"known are {', '.join(known_games())}"
+        raise ConfigError(f"unknown game {name!r}", hint=f"{known} {classes}" if near else f"{classes}; {known}")
     if is_known(name):
         return lambda: make(name, params), Task(name, canonical_params(name, params), "train", 0, 8)
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: the module may be here

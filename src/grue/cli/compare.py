@@ -15,6 +15,9 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
     counts = " and ".join(f"{n:,}" for n in sorted(set(result["games"].values())))
     kinds = result["kinds"]
     say(f"{result['policy']}, {counts} {result['fold']} games that all of these runs finished", style="bold")
+    if further := {run: policies[0] for run, policies in result["further"].items() if policies}:
+        trained = ", ".join(f"{run} has {policy}" for run, policy in further.items())
+        say.warn(f"{result['policy']} is the furthest-trained policy that all of these runs have measured: {trained}")
     if left_out := max(result["left_out"].values()):
         played = sorted({count for counts in result["played"].values() for count in counts})
         why = f": they played {' and '.join(map(str, played))} games" if len(played) > 1 else ""

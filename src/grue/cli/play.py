@@ -73,7 +73,9 @@ def _check_record(file: Path) -> None:
         raise ConfigError(f"--record {file} is a folder", hint=hint)
     there = next(path for path in (file, *file.absolute().parents) if path.exists())
     if not os.access(there, os.W_OK) or (there != file and not there.is_dir()):
-        raise ConfigError(f"--record {file}: {there} cannot be written to", hint=hint)
+        raise ConfigError(
+            f"--record {file}: {there} cannot be written to", hint="choose a folder and a file that you may write to"
+        )
     if file.exists():
         from grue.storage import episodes
 

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from grue.errors import ConfigError
-from grue.launch import STARTED_HERE, launched
+from grue.launch import STARTED_HERE, launched, speaks_here
 
 LOOK_S = 0.1
 WORDS_S = 10.0  # that the others get to report why they end, once one has ended
@@ -38,6 +38,22 @@ def start(count: int) -> int | None:
     with _passing_on_signals(children):
         _wait(children)
     return _exit_code(children)
+
+
+def end_at_once() -> None:
+    """Have Ctrl-C end a process that was started here until it can save something.
+
+    As an exception it could be raised anywhere, and twice: by the terminal and by the process that passes it on.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if speaks_here():
+            with suppress(OSError):
+                os.write(2, b"interrupted\n")
+        os._exit(128 + number)
+
+    if STARTED_HERE in os.environ:
+        signal.signal(signal.SIGINT, end)
 
 
 def _child(rank: int, count: int, port: int) -> subprocess.Popen[bytes]:

@@ -10,6 +10,7 @@ from grue.config.keys import differences
 from grue.config.load import preset_config
 from grue.config.presets import PRESETS
 from grue.config.stages import Config
+from grue.names import LENGTHS
 
 
 class _Idle(NamedTuple):
@@ -32,6 +33,11 @@ _RULES = (
     _Idle(("sft.smoothing", "dagger.smoothing"), *_kind("choose", "aligned", "score", "think")),
     _Idle(("ppo.ratio",), *_kind("choose", "write", "think")),  # the others decide once a turn
     _Idle(("model.lora_*",), lambda c: c.model.adapter == "none", lambda _: "model.adapter=none"),
+    _Idle(
+        ("demos.record_limit",),
+        lambda c: c.demos.record_limit < c.game.limit,
+        lambda c: f"game.limit={c.game.limit}, which is more",
+    ),
     _Idle(("demos.omission*",), lambda c: not c.demos.replays, lambda _: "demos.replays=0"),
     _Idle(("dagger.*",), lambda c: not c.dagger.rounds, lambda _: "dagger.rounds=0"),
     _Idle(("ppo.*",), lambda c: not c.ppo.iterations, lambda _: "ppo.iterations=0"),
@@ -56,7 +62,7 @@ _RULES = (
     _Idle(("ppo.dev_games",), lambda c: not c.ppo.dev_every, lambda _: "ppo.dev_every=0"),
     _Idle(("dagger.dev_games",), lambda c: not c.dagger.dev_every, lambda _: "dagger.dev_every=0"),
 )
-_SWITCHES = ("sft.epochs", "dagger.rounds", "ppo.iterations")  # at 0 they skip a stage
+_SWITCHES = tuple(f"{stage}.{setting}" for stage, setting in LENGTHS.items())
 
 
 def idle_settings(config: Config) -> list[str]:

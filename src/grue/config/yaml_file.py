@@ -81,9 +81,20 @@ def read_yaml(file: Path) -> dict[str, Any]:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(
-            f"{file} is not a YAML file of settings: {' '.join(str(error).split())}",
-            hint="fix that line, or restore the file as the run wrote it; otherwise start over in another folder",
+            f"{file} is not a YAML file of settings: {_briefly(error)}",
+            hint=f"fix that line{', or restore the file as the run wrote it' if file.name == 'config.yaml' else ''}",
         ) from error
     if not isinstance(data or {}, dict):
-        raise ConfigError(f"{file} holds {type(data).__name__}, not sections of settings")
+        raise ConfigError(
+            f"{file} holds {type(data).__name__}, not sections of settings",
+            hint="write it as the config.yaml of a run is written: ppo:, and below it, indented, iterations: 40",
+        )
     return data or {}
+
+
+def _briefly(error: Exception) -> str:
+    """What is wrong and in which line, without the excerpts that YAML's errors show below each other."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    return f"{getattr(error, 'problem', None) or 'it cannot be read'} (line {mark.line + 1})"

@@ -21,7 +21,7 @@ from grue.evaluate.bootstrap import paired_difference, paired_wins
 from grue.evaluate.seeds import difference_over_seeds, mean_over_seeds
 from grue.evaluate.stats import FloatArray, Interval, by_problem, never_certain, not_surer
 from grue.evaluate.summary import Played, by_game, score_interval, shared, success_interval
-from grue.names import POLICIES, STAGES
+from grue.names import POLICIES, STAGES, TRAINING
 from grue.storage import episodes
 from grue.storage.contents import check_distinct, evaluation_name, is_done, read_evaluation, read_run_config
 from grue.storage.contents import episodes as file_of
@@ -73,6 +73,8 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
     names = _differing([settings for settings, _ in kinds])
     return {
         "policy": found,
+        # where none was asked for: the policies that were trained further, but not in all runs
+        "further": {str(out): here[: here.index(found)] for out, here in measured.items()},
         "fold": fold,
         "games": {d: len(common) for d, common in games.items()},
         "played": {d: [len(run.played[d]) for run in runs] for d in decodings},
@@ -81,7 +83,9 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
             {
                 "settings": {name: settings[name] for name in names},
                 "runs": [_row(run, games) for run in members],
-                "repeated_seeds": sorted(s for s, n in Counter(r.config.seed for r in members).items() if n > 1),
+                "repeated_seeds": sorted(s for s, n in Counter(r.config.seed for r in members).items() if n > 1)
+                if found in TRAINING
+                else [],  # nothing was trained
                 **{d: _mean([run.played[d] for run in members], games[d]) for d in decodings},
             }
             for settings, members in kinds

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from grue.errors import GameError, GrueError
 from grue.games.base import FOLDS, Game
@@ -19,28 +19,52 @@ NONSENSE = "frobnicate the grue"  # an action that no game knows
 def check_game(factory: Callable[[], Game], task: Task, *, steps: int = 8) -> None:
     """Raise GameError naming the first promise of the contract that games from `factory` break on `task`."""
     made: list[Game] = []
+    trail = _Trail()
     try:
         with _doing("making it (its class is called with the parameters, one text)"):
             made.append(first := factory())
             made.append(second := factory())
-        with _doing("playing it"):
-            _check_determinism(first, second, replace(task, limit=steps))
-            _check_limit(first, replace(task, limit=steps))
+        with _doing("playing it", trail):
+            _check_determinism(first, second, replace(task, limit=steps), trail)
+            _check_limit(first, replace(task, limit=steps), trail)
             _check_seeds(first, task)
-            _check_gold(first, task)
+            _check_gold(first, task, trail)
         with _doing("closing it, twice,"):
             first.close()
             first.close()
-        _require(_raises(lambda: first.step("look")), "a step after close raises GameError")
+        with _doing("a step after close"):
+            _require(_raises(lambda: first.step("look")), "a step after close raises GameError")
     finally:
         for game in made:
             with suppress(Exception):  # a fault in closing was reported above, or something else has
                 game.close()
 
 
-def _check_determinism(first: Game, second: Game, task: Task) -> None:
+@dataclass(slots=True)
+class _Trail:
+    """What was done with a game, so that whoever wrote it can do the same."""
+
+    task: Task | None = None
+    actions: list[str] = field(default_factory=list)
+
+    def reset(self, game: Game, task: Task) -> Observation:
+        self.task, self.actions = task, []
+        return game.reset(task)
+
+    def step(self, game: Game, action: str) -> tuple[Observation, float, Outcome | None]:
+        self.actions.append(action)
+        return game.step(action)
+
+    def words(self) -> str:
+        if self.task is None:
+            return ""
+        where = f"{self.task.fold} seed {self.task.seed}, limit {self.task.limit}"
+        return f" ({where}, step {len(self.actions)}: {self.actions[-1]!r})" if self.actions else f" ({where}, reset)"
+
+
+def _check_determinism(first: Game, second: Game, task: Task, trail: _Trail) -> None:
     """Equal tasks and equal actions give equal texts, in one game and across two."""
-    here, there = first.reset(task), second.reset(task)
+    here, there = trail.reset(first, task), second.reset(task)
     _require(isinstance(here, Observation), "reset gives an Observation")
     _require(here == first.reset(task) == there, "equal tasks give equal first observations")
     _require(bool(here.text), "the first observation has a text")  # later ones may be silent: simonsays from memory
@@ -51,13 +75,16 @@ def _check_determinism(first: Game, second: Game, task: Task) -> None:
         _check_observation(here)
         _require(here.actions != (), "there is a valid action while the game goes on, or None says that it lists none")
         action = draw.choice(here.actions) if here.actions else NONSENSE
-        here, reward, outcome = first.step(action)
+        here, reward, outcome = trail.step(first, action)
         there, reward_there, outcome_there = second.step(action)
         total += reward
         _require((here, reward, outcome) == (there, reward_there, outcome_there), "equal actions give equal steps")
-        _require(math.isclose(total, here.score - initial, abs_tol=1e-9), "rewards add up to the score")
+        risen = here.score - initial
+        sums = math.isclose(total, risen, abs_tol=1e-9)
+        _require(sums, "rewards add up to the score", f"they add up to {total:g}, the score has risen by {risen:g}")
         _require(outcome is None or isinstance(outcome, Outcome), "an outcome is None or one of Outcome")
-        _require((outcome is Outcome.WON) == (here.score >= 1.0), "a score of 1 is a win, and only that")
+        won = (outcome is Outcome.WON) == (here.score >= 1.0)
+        _require(won, "a score of 1 is a win, and only that", f"score {here.score:g}, outcome {outcome}")
         if outcome is not None:
             break
     _require(outcome is not None, f"a limit of {task.limit} ends at step {task.limit}")
@@ -72,20 +99,20 @@ def _check_observation(observation: Observation) -> None:
     _require(all(isinstance(text, str) for text in texts), "text, goal, inventory and actions are str")
     _require(all(map(_is_text, texts)), "texts are Unicode, without half characters (lone surrogates)")
     _require(bool(observation.goal), "an observation has a goal")
-    _require(-1.0 <= observation.score <= 1.0, "a score is between -1 and 1")
+    _require(-1.0 <= observation.score <= 1.0, "a score is between -1 and 1", f"it is {observation.score:g}")
     if actions is not None:
         _require(actions == tuple(sorted(set(actions))), "valid actions are sorted, without doubles")
 
 
-def _check_limit(game: Game, task: Task) -> None:
+def _check_limit(game: Game, task: Task, trail: _Trail) -> None:
     """Nonsense costs a step, and the step that reaches the limit ends the episode."""
     for limit in (1, task.limit):
-        game.reset(replace(task, limit=limit))
+        trail.reset(game, replace(task, limit=limit))
         for step in range(1, limit + 1):
-            _, reward, outcome = game.step(NONSENSE)
+            _, reward, outcome = trail.step(game, NONSENSE)
             if outcome is Outcome.LOST:  # games that allow no mistake
                 break
-            _require(reward == 0.0, "an unknown action earns nothing")
+            _require(reward == 0.0, "an unknown action earns nothing", f"it earns {reward:g}")
             _require((outcome is Outcome.LIMIT) == (step == limit), f"a limit of {limit} ends at step {limit}")
 
 
@@ -94,11 +121,11 @@ def _check_seeds(game: Game, task: Task) -> None:
     _require(_raises(lambda: game.reset(replace(task, seed=other[0]))), "a seed outside its fold is refused")
 
 
-def _check_gold(game: Game, task: Task) -> None:
+def _check_gold(game: Game, task: Task, trail: _Trail) -> None:
     """A game that can solve itself wins that way, given enough steps."""
     if not isinstance(game, HasGold):
         return
-    game.reset(replace(task, limit=1000))
+    trail.reset(game, replace(task, limit=1000))
     try:
         path = game.gold()
     except GameError:  # some engines have no solution for some seeds
@@ -106,24 +133,33 @@ def _check_gold(game: Game, task: Task) -> None:
     outcome: Outcome | None = None
     for action in path:
         if outcome is None:
-            observation, _, outcome = game.step(action)
+            observation, _, outcome = trail.step(game, action)
             _check_observation(observation)
     _require(outcome is Outcome.WON, "gold() is a way to win")
     if isinstance(game, CanRehearse):
-        game.reset(replace(task, limit=1000))
+        trail.reset(game, replace(task, limit=1000))
         _require(any(won for _, won in game.rehearse(path)), "rehearse(gold()) wins: it gives (listed, won) for each")
 
 
+class _BrokenError(Exception):
+    """A promise that was not kept."""
+
+
 @contextmanager
-def _doing(what: str) -> Iterator[None]:
-    """Any error that is not ours is the game's: report it with where it came from."""
+def _doing(what: str, trail: _Trail | None = None) -> Iterator[None]:
+    """Any error that is not ours is the game's: report it with what was done last."""
+    where = ""
     try:
         yield
+    except _BrokenError as broken:
+        where = "" if trail is None else trail.words()
+        raise GameError(f"the game breaks its contract: {broken}{where}", hint="see grue.games.base.Game") from broken
     except GrueError:
         raise
     except (Exception, SystemExit) as error:
+        where = "" if trail is None else trail.words()
         raise GameError(
-            f"the game breaks its contract: {what} raised {type(error).__name__}: {error}",
+            f"the game breaks its contract: {what} raised {type(error).__name__}: {error}{where}",
             hint="GRUE_DEBUG=1 in front of the command shows where",
         ) from error
 
@@ -142,13 +178,10 @@ def _raises(call: Callable[[], object]) -> bool:
     except GrueError:
         return True
     except Exception as error:
-        raise GameError(
-            f"the game breaks its contract: a refused call raises GameError, not {type(error).__name__}: {error}",
-            hint="see grue.games.base.Game",
-        ) from error
+        raise _BrokenError(f"a refused call raises GameError, not {type(error).__name__}: {error}") from error
     return False
 
 
-def _require(kept: bool, promise: str) -> None:
+def _require(kept: bool, promise: str, found: str = "") -> None:
     if not kept:
-        raise GameError(f"the game breaks its contract: {promise}", hint="see grue.games.base.Game")
+        raise _BrokenError(f"it must be that {promise}" + (f", but {found}" if found else ""))

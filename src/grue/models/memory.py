@@ -9,7 +9,7 @@ vocabulary are counted apart: with 150,000 tokens a few hundred such choices out
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -65,9 +65,9 @@ class Estimate:
 
     def line(self) -> str:
         """One line for people."""
-        parts = {**self.always, **self.playing, **self.learning}
-        listing = ", ".join(f"{name} {_gib(size)}" for name, size in parts.items() if size >= GIB // 100)
-        return f"memory  at most about {_gib(self.total)} of {_gib(self.available)} GiB: {listing}"
+        always, playing, learning = map(_listed, (self.always, self.playing, self.learning))
+        words = f"memory  at most about {_gib(self.total)} of {_gib(self.available)} GiB: {always}, "
+        return words + f"and the larger of play ({playing}) and learning ({learning})"
 
     def to_dict(self) -> dict[str, Any]:
         """For machines, in bytes."""
@@ -253,6 +253,10 @@ def _layers(config: Any) -> list[Any]:
 
 def _head_size(config: Any) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def _listed(parts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {_gib(size)}" for name, size in parts.items() if size >= GIB // 100)
 
 
 def _gib(size: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grue.games.native import is_one_game
-from grue.names import FURTHEST_FIRST, POLICIES
+from grue.names import FURTHEST_FIRST, LENGTHS, POLICIES, TRAINING
 from grue.report.metrics import policy_title
 from grue.report.runfiles import RunFiles
 from grue.report.tables import Row, by_policy, interval, rows
@@ -45,7 +45,7 @@ def headline(run: RunFiles) -> Headline:
     sentence = f"In {duration(seconds)}, " if seconds is not None else ""
     before, words = _before(hero, found)
     if not hero.success and not (before and before.success) and hero.score is not None:
-        context = f"{crashed} {_score_context(hero, found)}".strip()
+        context = f"{crashed} {_score_context(hero, before, found)}".strip()
         return Headline(sentence + _scored(hero, before, words, run), context)
     if hero.policy in run.unmoved:
         sentence += f"{policy_title(hero.policy)} found nothing better on dev games than the weights that it began "
@@ -93,10 +93,11 @@ def _scored(hero: Row, before: Row | None, words: str, run: RunFiles) -> str:
     return sentence + "; 1 would be a win."
 
 
-def _score_context(hero: Row, found: dict[str, Row]) -> str:
+def _score_context(hero: Row, before: Row | None, found: dict[str, Row]) -> str:
     ends = interval_text(hero.score_ci95, scale=1, decimals=3)
     parts = [f"The 95% interval is {ends}."] if ends else []
-    others = [(words, found[name].score) for name, words in (("base", "the base"), *_PLAYERS) if name in found]
+    named = [(name, words) for name, words in (("base", "the base"), *_PLAYERS) if name in found]
+    others = [(words, found[name].score) for name, words in named if found[name] is not before]
     sentences = (f"{words[:1].upper()}{words[1:]} scores {score:.3f}." for words, score in others if score is not None)
     return " ".join([*parts, *sentences])
 
@@ -162,28 +163,33 @@ def missing(run: RunFiles) -> list[str]:
     if run.config is None:
         notes.append("config.yaml is absent or unreadable: the settings are not known.")
     if run.results is None:
-        notes.append("results.json is absent or unreadable: the evaluation has not finished.")
+        notes.append("results.json is absent or unreadable: there are no results to show.")
     else:
         present = {row.policy for row in rows(run.results)}
-        wanted = [name for name in ("random", "gold", *POLICIES) if name not in skipped]
+        # gold is not measured where the game cannot solve itself
+        wanted = [name for name in ("random", *POLICIES) if name not in skipped]
         absent = [policy_title(name) for name in wanted if name not in present]
         if absent:
             notes.append(f"No test result for {', '.join(absent)}.")
-    if not run.stages:
+    if not run.stages and not trains_nothing(run):
         notes.append("metrics.jsonl is absent or empty: there are no training curves.")
-    elif "ppo" not in run.stages and "ppo" not in skipped:
+    elif run.stages and "ppo" not in run.stages and "ppo" not in skipped:
         notes.append("No PPO iteration has been logged.")
     if not run.episodes:
         notes.append("No played episode has been kept.")
     return notes
 
 
+def trains_nothing(run: RunFiles) -> bool:
+    """Do the settings skip every training?"""
+    return _skipped(run) == {*TRAINING}
+
+
 def _skipped(run: RunFiles) -> set[str]:
     """The policies whose training the settings skip."""
-    lengths = {"sft": "epochs", "dagger": "rounds", "ppo": "iterations"}
     asked = {"dagger": {"rounds": 0}} | (run.config or {})  # runs of earlier versions have no settings of DAgger
     return {
         name
-        for name, length in lengths.items()
+        for name, length in LENGTHS.items()
         if isinstance(section := asked.get(name), dict) and section.get(length) == 0
     }

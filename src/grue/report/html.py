@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from grue.report.about_section import about_section, facts_line, glossary_section
-from grue.report.headline import headline, missing
+from grue.report.headline import headline, missing, trains_nothing
 from grue.report.learning_section import learning_section
 from grue.report.markup import Html, tag
 from grue.report.played_section import played_section
@@ -49,7 +49,7 @@ def page(run: RunFiles) -> str:
         tag(
             "main",
             results_section(run.results),
-            learning_section(run.stages, run.results),
+            learning_section(run.stages, run.results, trains=not trains_nothing(run)),
             played_section(run.episodes),
             about_section(run),
             glossary_section(run),

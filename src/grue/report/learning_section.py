@@ -28,9 +28,11 @@ _STAGE_ORDER = ("ppo", "dev", "dagger", "dagger_dev", "sft", "demos")
 _CURVES = (("dev", "dev"), ("ppo", "training"), ("dagger_dev", "dev"), ("dagger", "training"))  # stage, its games
 
 
-def learning_section(stages: Mapping[str, StageMetrics], results: Mapping[str, Any] | None) -> Html:
+def learning_section(
+    stages: Mapping[str, StageMetrics], results: Mapping[str, Any] | None, *, trains: bool = True
+) -> Html:
     if not stages:
-        note = tag("p", "Nothing has been logged yet.", class_="absent")
+        note = tag("p", "Nothing has been logged yet." if trains else "This run trains nothing.", class_="absent")
         return tag("section", tag("h2", "Training"), note, id="training")
     order = sorted(stages, key=lambda name: (_STAGE_ORDER.index(name) if name in _STAGE_ORDER else 99, name))
     opened = next((name for name in FURTHEST_FIRST if name in stages), order[0])

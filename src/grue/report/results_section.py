@@ -7,7 +7,7 @@ from typing import Any
 
 from grue.errors import DataError
 from grue.evaluate.stats import smallest_detectable_difference
-from grue.names import RUN_FOLDS
+from grue.names import RUN_FOLDS, TRAINING
 from grue.report.markup import Html, tag, wide
 from grue.report.metrics import COLUMNS, policy_title
 from grue.report.svg import interval_mark
@@ -167,11 +167,12 @@ def _folds(results: Mapping[str, Any]) -> Html | None:
         body.append(tag("tr", name, tag("td", decoding, class_="word"), *cells, class_=first))
         previous = policy
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="results folds")
-    caption = (
-        "Success on games that were trained on, games by which checkpoints were chosen, and games kept for the end."
-        " A policy that drops where the gold player, who learns nothing, does not has not generalised; the games that"
-        " chose the checkpoint flatter it."
-    )
+    caption = "Success on games of each fold."
+    if any(policy in TRAINING for policy, _ in keys):
+        caption = "Success on games that were trained on, games by which checkpoints were chosen, and games kept for"
+        caption += " the end. The games that chose the checkpoint flatter it."
+        if any(policy == "gold" for policy, _ in keys):
+            caption += " A policy that drops where the gold player, who learns nothing, does not has not generalised."
     title = "Train, dev and test side by side"
     return tag("div", tag("h3", title), wide(table, title), tag("p", caption, class_="caption"))
 

@@ -19,7 +19,8 @@ GIB_EACH = 2.0
 def plan(config: Config, out: Path) -> str:
     """What is about to happen, in a few lines."""
     decodings = " and ".join(config.eval.decodings)
-    dagger = f"{config.dagger.rounds} rounds of {config.dagger.games_per_round} train games"
+    dagger = _times(config.dagger.rounds, "round", f"of {config.dagger.games_per_round} train games")
+    ppo = _times(config.ppo.iterations, "iteration", f"of {config.ppo.episodes_per_iteration} train games")
     sides = [fold for fold in RUN_FOLDS if fold != config.eval.fold and side_games(config.eval)]
     beside = f"; {side_games(config.eval)} of {' and '.join(sides)}" if sides else ""
     corrections = [f"  dagger {dagger}, corrected by {config.dagger.teacher}"] if config.dagger.rounds else []
@@ -27,13 +28,17 @@ def plan(config: Config, out: Path) -> str:
         [
             described(config),
             f"  demos  {config.demos.games} train games played by {config.demos.teacher}",
-            f"  sft    {config.sft.epochs} epoch{'s' if config.sft.epochs != 1 else ''}",
+            f"  sft    {_times(config.sft.epochs, 'epoch')}",
             *corrections,
-            f"  ppo    {config.ppo.iterations} iterations of {config.ppo.episodes_per_iteration} train games",
+            f"  ppo    {ppo}",
             f"  eval   {config.eval.games} {config.eval.fold} games for each policy, {decodings}{beside}",
             f"  into   {out}; Ctrl-C saves, and the same command goes on",
         ]
     )
+
+
+def _times(count: int, what: str, of: str = "") -> str:
+    return f"{count} {what}{'s' if count != 1 else ''} {of}".strip() if count else "skipped"
 
 
 def hint_at_processes(config: Config, processes: Processes) -> str:

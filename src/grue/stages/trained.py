@@ -15,7 +15,7 @@ from grue.evaluate.probe import Gap, check_probe, tolerance
 from grue.models.export import load_artefact
 from grue.models.load import load_model
 from grue.models.policy_model import PolicyModel
-from grue.names import FURTHEST_FIRST, TRAINING
+from grue.names import FURTHEST_FIRST, LENGTHS, TRAINING
 from grue.policy.actor import Actor
 from grue.policy.decision import Decoding
 from grue.policy.policy import make_policy
@@ -90,6 +90,11 @@ def load_trained(folder: Path, policy: str | None = None) -> Trained:
 def furthest(run: Path) -> str:
     """The last stage of a run that has left weights. CheckpointError if none has."""
     name = last_trained(run)
+    if name is None and not any(_lengths(read_run_config(run)).values()):
+        nothing = ", ".join(f"{stage}.{setting}=0" for stage, setting in LENGTHS.items())
+        raise CheckpointError(
+            f"{run} trains no policy: {nothing}", hint=f"for example: grue sft {run} sft.epochs=1 --again"
+        )
     if name is None:
         raise CheckpointError(
             f"{run} holds no trained policy yet", hint=f"train one: grue sft {run}, then grue ppo {run}"
@@ -124,7 +129,10 @@ def check_weights(run: Path, stage: str, *, instead: bool = False) -> Path:
         return path
     folder, before = checkpoints(run, stage), FURTHEST_FIRST[FURTHEST_FIRST.index(stage) + 1 :]
     if not _lengths(read_run_config(run))[stage]:
-        raise CheckpointError(f"{run} has no {stage} weights: its settings skip that stage", hint="name another policy")
+        raise CheckpointError(
+            f"{run} has no {stage} weights: its settings skip that stage",
+            hint=f"to train them: grue {stage} {run} {stage}.{LENGTHS[stage]}=N --again",
+        )
     if not is_done(run, stage):
         raise CheckpointError(f"{folder} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}")
     others = "".join(f", or use --policy {name}" for name in before if instead and _newest(run, name) is not None)
@@ -186,7 +194,7 @@ def _load_exported(folder: Path, policy: str | None) -> Trained:
 
 def _lengths(config: Config) -> dict[str, int]:
     """How long each stage trains; 0 for one that leaves no weights."""
-    return {"sft": config.sft.epochs, "dagger": config.dagger.rounds, "ppo": config.ppo.iterations}
+    return {stage: getattr(getattr(config, stage), setting) for stage, setting in LENGTHS.items()}
 
 
 def _newest(run: Path, stage: str) -> Path | None:

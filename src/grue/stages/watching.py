@@ -27,6 +27,7 @@ def watch(
         task = session.tasks("dev", 1)[0]
         if seed is not None:
             task = replace(task, fold=fold_of(seed), seed=seed)
-        shown = shown_episode(session, name, f"{name}, {decoding}", task, greedy=decoding == "greedy")
-        print_episode(say, shown, delay_s=delay_s)
+        shown = shown_episode(session, name, "watched", task, greedy=decoding == "greedy")
+        session.interrupt.check()
+    print_episode(say, shown, delay_s=delay_s)  # after the session: there is nothing to save, so Ctrl-C ends it at once
     return asdict(shown)

@@ -103,19 +103,25 @@ def is_done(out: Path, stage: str) -> bool:
     return bool(read_stages(out).get(stage, {}).get("state") == "done")
 
 
+# files of a run that it can do without, and what it does then
+_WITHOUT = {
+    "results.json": "delete it, and the run's command writes it again, without playing",
+    "settings.json": "delete it; the run's settings are then those of its config.yaml",
+}
+
+
 def read_json(file: Path) -> dict[str, Any] | None:
-    """The object in a file, None where there is no file. DataError for anything else in it."""
+    """The object in a file of a run, None where there is no file. DataError for anything else in it."""
+    hint = _WITHOUT.get(file.name, "restore it; if you cannot, start over in another folder")
     if not file.exists():
         return None
     try:
         with explained(f"read {file}"):
             data = orjson.loads(file.read_bytes())
     except orjson.JSONDecodeError as error:
-        raise DataError(
-            f"{file} is not JSON: {error}", hint="restore it; if you cannot, start over in another folder"
-        ) from error
+        raise DataError(f"{file} is not JSON: {error}", hint=hint) from error
     if not isinstance(data, dict):
-        raise DataError(f"{file} holds {type(data).__name__}, not an object")
+        raise DataError(f"{file} holds {type(data).__name__}, not an object", hint=hint)
     return data
 
 

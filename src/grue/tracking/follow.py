@@ -18,7 +18,7 @@ import orjson
 from grue.config import flat
 from grue.errors import DataError, GrueError, first_line
 from grue.storage.contents import read_evaluation, read_metrics, read_run_config, tracking_file
-from grue.storage.files import lock, write_atomic
+from grue.storage.files import explained, lock, write_atomic
 from grue.tracking.trackers import TRACKERS, Tracker
 
 EVALUATED = ("success", "score", "steps_mean", "limit", "lost", "invalid", "failed")  # of a row of the final table
@@ -29,8 +29,9 @@ class Sender:
 
     def __init__(self, out: Path, name: str) -> None:
         self._out, self._name, self._file = out, name, tracking_file(out, name)
-        self._file.parent.mkdir(exist_ok=True)
-        lock(self._file.with_suffix(".lock"), f"another process is sending {out} to {name}", "it ends with the run")
+        with explained(f"write to {self._file.parent}"):
+            self._file.parent.mkdir(exist_ok=True)
+            lock(self._file.with_suffix(".lock"), f"another process is sending {out} to {name}", "it ends with the run")
         self._sent = _read(self._file)
         self._tracker: Tracker | None = None
         if not self._sent["steps"]:  # a tracker that refuses does so at once, not after an hour of demonstrations
