@@ -7,6 +7,7 @@ import inspect
 import pickle
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import tiny
 from grue import games
 from grue.cli.main import app
 from grue.cli.play import what_to_play
@@ -28,11 +30,13 @@ from grue.games.teachers.optimal import SeesAll
 from grue.games.teachers.planned import CanAdvise, CanPlan
 from grue.games.teachers.scripted import CanRehearse, HasWords
 from grue.games.toy import ToyGame
+from grue.policy.decision import Decoding
 from grue.progress import Progress
+from grue.rollout.collect import collect
 from grue.stages import run_all, run_stage
 from grue.storage import episodes
 from grue.storage.contents import read_stages
-from grue.types import Outcome, Task
+from grue.types import Observation, Outcome, Task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -386,3 +390,33 @@ def test_what_goes_wrong_in_closing_a_game_is_its_error() -> None:
 
     with pytest.raises(GameError, match="the game failed: RuntimeError: no"):
         Guarded(Rude()).close()
+
+
+class _Loose(ToyGame):
+    """Breaks the contract in ways that used to end a run, or to reach a policy."""
+
+    def begin_step(self, action: str) -> None:
+        raise ValueError("boom")
+
+    def begin_reset(self, task: Task) -> None:
+        raise ValueError("boom")
+
+    def reset(self, task: Task, *, gold: bool = False) -> Observation:
+        return _listed_backwards(super().reset(task, gold=gold))
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        observation, reward, outcome = super().step(action)
+        return _listed_backwards(observation), reward, str(outcome) if outcome else None  # type: ignore[return-value]
+
+
+def _listed_backwards(observation: Observation) -> Observation:
+    return replace(observation, actions=[*(observation.actions or ()), "look"][::-1])  # type: ignore[arg-type]
+
+
+def test_a_game_that_is_careless_is_played_like_one_that_is_not() -> None:
+    tasks = tiny.tasks(3)
+    played = [
+        collect(tiny.policy(), [Guarded(game()) for _ in range(2)], tasks, Decoding(), seed="0", context=512)
+        for game in (ToyGame, _Loose)
+    ]
+    assert played[0] == played[1]

@@ -102,6 +102,24 @@ def test_folds_are_the_official_splits() -> None:
     assert len(names) == 30
 
 
+def test_a_java_that_ends_takes_its_worker_with_it_and_episodes_go_on() -> None:
+    """Also where an idle game would have kept the worker, whose later games all failed."""
+    game, idle = opened(NON_LIVING), opened(NON_LIVING)
+    task = first(NON_LIVING)
+    for each in (game, idle):
+        each.reset(task)
+    assert game.pid == idle.pid is not None
+    gold = game.gold()
+    game.step(gold[0])
+    (java,) = psutil.Process(game.pid).children(recursive=True)
+    java.kill()
+    assert [game.step(action)[2] for action in gold[1:]][-1] is Outcome.WON
+    for each in (game, idle):
+        each.reset(task)
+        assert [each.step(action)[2] for action in gold][-1] is Outcome.WON
+        each.close()
+
+
 def test_java_ends_with_the_worker_and_the_episode_goes_on() -> None:
     game = opened(NON_LIVING)
     game.reset(first(NON_LIVING))

@@ -119,11 +119,16 @@ def test_a_reply_that_is_no_action_costs_its_step_and_is_counted(serve: Start) -
         ("The key is useful.\ntake key", "take key"),
         ("take the key", "take the key"),
         ("", ""),
-        ("x" * 500, "x" * 100),
+        ("x" * 500, "x" * 300),
     ],
 )
 def test_replies_by_hand(reply: str, action: str) -> None:
     assert parse_reply(reply, ("look", "take key")) == action
+
+
+@pytest.mark.parametrize("action", ['say "xyzzy"', "- 5", "*wait*", "LOOK", "look"])
+def test_an_action_may_have_quotes_dashes_and_capitals_of_its_own(action: str) -> None:
+    assert parse_reply(f"Well.\n {action}\n", ('say "xyzzy"', "- 5", "*wait*", "look", "LOOK")) == action
 
 
 @pytest.mark.parametrize(
@@ -503,10 +508,15 @@ def test_what_an_endpoint_does_not_say_is_unknown(
     ids=lambda a: str(a)[:30],
 )
 def test_odd_answers_are_asked_for_again(answer: Any, serve: Start) -> None:
-    url, _ = serve("look", [answer])
-    asked = client(url)
-    assert asked.reply(ASK) == "look"
+    counted = {"usage": {"prompt_tokens": 1000, "completion_tokens": 500}} if isinstance(answer, dict) else {}
+    url, _ = serve("look", [answer | counted if counted else answer])
+    asked, whole = client(url), client(url)
+    assert asked.reply(ASK) == whole.reply(ASK) == "look"
     assert asked.usage.retries == 1
+    # what an answer without an error in place of its choices has cost is paid for
+    paid = 1000 * ("choices" in answer and isinstance(answer, dict))
+    assert asked.usage.prompt_tokens - whole.usage.prompt_tokens == paid
+    assert asked.usage.completion_tokens - whole.usage.completion_tokens == paid / 2
 
 
 def test_a_model_that_calls_the_limit_by_its_newer_name_is_asked_by_that(serve: Start) -> None:

@@ -69,6 +69,13 @@ def test_observations_are_the_newest_tokens_of_the_transcript() -> None:
     before, after = first[first > 0], second[second > 0]
     assert (after[: len(before)] == before).all()  # append-only
     assert [text[number] for number in after[len(before) :]][:2] == [">", "look"]
+    kept: dict[str, list[int]] = {}  # an `encode` that keeps what it returns, and must find it unchanged
+    keeping = sb3.TokenIds(
+        gymnasium.make("grue/Toy-v0"), 200, lambda text: kept.setdefault(text, encode(text)), vocabulary=300
+    )
+    first, _ = keeping.reset(seed=0)
+    keeping.step("look")
+    np.testing.assert_array_equal(keeping.reset(seed=0)[0], first)
     narrow = sb3.TokenIds(gymnasium.make("grue/Toy-v0"), columns=5, encode=encode, vocabulary=300)
     narrow.reset(seed=1)
     assert (narrow.step("look")[0] == second[-5:]).all()

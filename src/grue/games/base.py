@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
-from grue.errors import ConfigError
+from grue.errors import ConfigError, GrueError
 from grue.types import Observation, Outcome, Task
 
 # Layout seeds of each fold. The first three are TextWorldExpress's own ranges; "pretrain" has layouts of
@@ -43,18 +44,20 @@ class Game(Protocol):
 def begin_step(game: Game, action: str) -> None:
     """Let `game` start on the action that its next call will `step`, if it can: the method is optional.
 
-    With many games at once, each step then finds its answer ready. It changes nothing else.
+    With many games at once, each step then finds its answer ready. It changes nothing else: an error is left to `step`.
     """
     start = getattr(game, "begin_step", None)
     if start is not None:
-        start(action)
+        with suppress(GrueError):
+            start(action)
 
 
 def begin_reset(game: Game, task: Task) -> None:
     """Let `game` start on the task that its next call will `reset`, if it can, like `begin_step`."""
     start = getattr(game, "begin_reset", None)
     if start is not None:
-        start(task)
+        with suppress(GrueError):
+            start(task)
 
 
 def fold_of(seed: int) -> str:

@@ -46,7 +46,7 @@ class Guarded:
             observation, reward, outcome = self._game.step(action)
             if not isfinite(reward):
                 raise GameError(f"the game gave a reward of {reward}")
-            return _sound(observation), float(reward), outcome
+            return _sound(observation), float(reward), None if outcome is None else Outcome(outcome)
 
     def close(self) -> None:
         with engine_errors():
@@ -54,7 +54,7 @@ class Guarded:
 
 
 def _sound(observation: Observation) -> Observation:
-    """The observation, its score as a float (a game may give a bool or a fraction).
+    """The observation, its score as a float (a game may give a bool or a fraction), its actions as the contract says.
 
     GameError where it could not be stored, which would end the run and not just the game.
     """
@@ -65,7 +65,13 @@ def _sound(observation: Observation) -> Observation:
             raise GameError(f"the game's text is not valid Unicode, it has half a character: {text[:60]!r}") from error
     if not isfinite(observation.score):
         raise GameError(f"the game gave a score of {observation.score}")
-    return observation if type(observation.score) is float else replace(observation, score=float(observation.score))
+    actions = observation.actions
+    if actions is not None:  # sorted, as a policy is not to learn their order
+        actions = tuple(sorted(set(actions)))
+    kept = (float, type(actions), actions)
+    if (type(observation.score), type(observation.actions), observation.actions) == kept:
+        return observation
+    return replace(observation, score=float(observation.score), actions=actions)
 
 
 def _ask(game: Game, method: str, /, *arguments: Any, **options: Any) -> Any:

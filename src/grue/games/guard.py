@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from grue.errors import GameError
 
-MAX_ACTION = 100  # characters
+MAX_ACTION = 300  # characters; the longest known are ScienceWorld's, of 104
 NO_MOVE = "That is not a move of this game."
 ONE_MOVE = "One move at a time, please."
 

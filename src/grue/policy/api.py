@@ -45,11 +45,13 @@ class ApiPlayer:
 
 def parse_reply(reply: str, actions: Sequence[str]) -> str:
     """The action that a reply means: its first line that is a valid action, else its first line."""
-    lines = [line.strip().strip("`*\"'").lstrip("->• ").strip() for line in spoken(reply).splitlines()]
-    lines = [line for line in lines if line]
+    whole = [line.strip() for line in spoken(reply).splitlines()]
+    lines = [line.strip("`*\"'").lstrip("->• ").strip() for line in whole]
     known = {action.casefold(): action for action in actions}
-    for line in lines:
+    for exact, line in zip(whole, lines, strict=True):
+        if exact in actions:  # some actions have quotes or dashes of their own
+            return exact
         for text in (line, line.rstrip(".!"), line.removeprefix("Action:").strip()):
             if text.casefold() in known:
                 return known[text.casefold()]
-    return lines[0][:MAX_ACTION] if lines else ""
+    return next((line for line in lines if line), "")[:MAX_ACTION]

@@ -104,6 +104,7 @@ class ChatClient:
                 answer = self._post(messages)
                 return self._count(answer, time.monotonic() - began)
             except _RetryError as problem:
+                self._charge(problem.usage)
                 if attempt == self.endpoint.retries or self._stopped.is_set():
                     never = "is a server running there, and is that its address (most end in /v1)?"
                     left = "the same command, without --again, goes on with the games that are left"
@@ -177,6 +178,15 @@ class ChatClient:
             )
         return _read(end, response.status, data, response.getheader("Retry-After"))
 
+    def _charge(self, usage: Any) -> None:
+        """Add the tokens that an endpoint reports; a broken answer is paid for like a whole one."""
+        prompt, completion = (_told(usage, name) or 0 for name in TOKENS)
+        with self._lock:
+            self.usage.prompt_tokens += prompt
+            self.usage.completion_tokens += completion
+            if prompt or completion:
+                self._write()
+
     def _count(self, answer: dict[str, Any], seconds: float) -> str:
         try:
             choice = answer["choices"][0]
@@ -214,11 +224,11 @@ def spoken(reply: str) -> str:
 
 
 class _RetryError(Exception):
-    """Worth another attempt, after `wait_s` seconds if the endpoint has said so."""
+    """Worth another attempt, after `wait_s` seconds if the endpoint has said so; `usage` is to be paid all the same."""
 
-    def __init__(self, text: str, wait_s: float | None = None) -> None:
+    def __init__(self, text: str, wait_s: float | None = None, usage: Any = None) -> None:
         super().__init__(text)
-        self.wait_s = wait_s
+        self.wait_s, self.usage = wait_s, usage
 
 
 def _text(content: Any) -> str:
@@ -249,7 +259,7 @@ def _read(endpoint: Endpoint, status: int, data: bytes, retry_after: str | None)
         raise _RetryError("an answer that is not an object")
     choices = answer.get("choices")
     if choices == []:
-        raise _RetryError("an answer without choices")
+        raise _RetryError("an answer without choices", usage=answer.get("usage"))
     # some gateways report an error with status 200: instead of an answer, or in the middle of one
     if "error" in answer and choices is None:
         said = answer["error"].get("code") if isinstance(answer["error"], dict) else None
@@ -257,7 +267,7 @@ def _read(endpoint: Endpoint, status: int, data: bytes, retry_after: str | None)
             raise _RetryError(f"HTTP 200 with error {said}")
         raise _refused(endpoint, status, data)
     if isinstance(choices, list) and isinstance(choices[0], dict) and choices[0].get("finish_reason") == "error":
-        raise _RetryError(f"an answer that was broken off: {_said(endpoint, data)}")
+        raise _RetryError(f"an answer that was broken off: {_said(endpoint, data)}", usage=answer.get("usage"))
     return answer
 
 

@@ -10,6 +10,7 @@ You open the fridge. It's empty inside.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 _TRAILING = re.compile(r"[ \t]+(?=\n|$)")
@@ -19,7 +20,7 @@ ASK = {  # a chat model must be told how to answer; in a plain transcript the ma
     ACT: "Answer with your next action and nothing else.\n",
     THINK: "Answer with one line of thought, then with your next action.\n",
 }
-_FORGED = re.compile(r"^(?=[>＞]|Thought:)", re.MULTILINE)  # some tokenizers read the wide > as the narrow one
+_ENDS = re.compile(r"\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")  # other ends of a line, which tokenizers may read as \n
 
 
 def tidy(text: str) -> str:
@@ -29,7 +30,14 @@ def tidy(text: str) -> str:
 
 def as_said(text: str) -> str:
     """Tidied game text in which no line can be mistaken for the policy's own."""
-    return _FORGED.sub(" ", tidy(text))
+    lines = tidy(_ENDS.sub("\n", text)).split("\n")
+    return "\n".join(f" {line}" if _is_forged(line) else line for line in lines)
+
+
+def _is_forged(line: str) -> bool:
+    """Does it begin as the policy's do? Some tokenizers read wide and other forms of a character as the plain one."""
+    start = line[: len(THINK)]
+    return (start if start.isascii() else unicodedata.normalize("NFKC", start)).startswith((ACT, THINK))
 
 
 def render_task(goal: str, limit: int) -> str:
@@ -54,4 +62,4 @@ def render_action(action: str) -> str:
 
 def one_line(action: str) -> str:
     """An action cannot end early, whatever the game calls it."""
-    return action.replace("\n", " ")
+    return _ENDS.sub(" ", action.replace("\n", " "))

@@ -7,7 +7,7 @@ from typing import Any
 
 from grue.errors import DataError
 from grue.evaluate.stats import smallest_detectable_difference
-from grue.names import RUN_FOLDS, TRAINING
+from grue.names import POLICIES, RUN_FOLDS, TRAINING
 from grue.report.markup import Html, tag, wide
 from grue.report.metrics import COLUMNS, policy_title
 from grue.report.svg import interval_mark
@@ -95,7 +95,8 @@ def _notes(found: list[Row]) -> Html:
     """What was played, and how far the numbers can be trusted."""
     sentences = [_what_was_played(found), _what_was_asked(found)]
     games = [row.games for row in found if row.games]
-    hero = next((row for row in reversed(found) if row.games and row.success is not None), None)
+    own = [row for row in found if row.policy in POLICIES]  # without chat models, which play other games
+    hero = next((row for row in reversed(own or found) if row.games and row.success is not None), None)
     if games and hero is not None and hero.games and hero.success is not None:
         # copies of one problem add no evidence
         count, thing = (hero.problems, "problem") if hero.problems else (hero.games, "game")

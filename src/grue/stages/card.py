@@ -7,7 +7,6 @@ from typing import Any
 
 import yaml
 
-from grue import __version__
 from grue.config import Config
 from grue.games.native import is_one_game
 from grue.models.sources import EMBEDDED
@@ -23,7 +22,7 @@ action = policy.act(observation)  # a grue.types.Observation; policy.reset() bef
 
 _SEEN = {
     "train": "of which the training may have played some",
-    "dev": "on which the weights were chosen",
+    "dev": "which were not trained on",
     "test": "which no part of the training has seen",
 }
 
@@ -37,7 +36,7 @@ def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, A
         _metadata(config, about),
         f"# {policy_title(about['policy'])} policy for {game.name}",
         f"A language-model policy that plays the text game {game.name} ({params}), {game.limit} steps a game. It was "
-        f"trained with grue {__version__}, preset `{config.preset}`, seed "
+        f"trained with grue, preset `{config.preset}`, seed "
         f"{config.seed}, on top of `{about['base']}`. "
         + (
             (
@@ -136,6 +135,8 @@ def _results(config: Config, policy: str, results: Mapping[str, Any] | None) -> 
     seeds = first["seeds"]
     kind, temperature = config.policy.kind, config.sampling_temperature
     seen = "all of the one story that it was trained on" if is_one_game(config.game.name) else _SEEN[fold]
+    if fold == "dev" and policy in ("dagger", "ppo") and getattr(config, policy).dev_every:
+        seen = "on which the weights were chosen"
     return [
         (
             f"Fold `{fold}`, seeds {seeds[0]} to {seeds[1]}, {seen}. The policy is of "

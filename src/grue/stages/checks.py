@@ -43,7 +43,7 @@ def check_ready(stage: str, out: Path, config: Config) -> None:
         if not is_done(out, "dagger"):  # what is there may still change
             raise DataError(
                 f"DAgger is not done in {out}, but dagger.rounds is {config.dagger.rounds}",
-                hint=f"run it with grue dagger {out}, or leave it out with dagger.rounds=0",
+                hint=f"finish it with grue dagger {out}, or leave it out: grue sft {out} dagger.rounds=0 --again",
             )
     elif stage in ("dagger", "ppo"):
         check_weights(out, "sft")

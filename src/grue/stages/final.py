@@ -6,7 +6,7 @@ The test fold is only touched here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -112,8 +112,10 @@ def warn_of_failed(played: Sequence[Episode], name: str, say: Progress) -> None:
         say.warn(f"{len(failed)} of {len(played)} games failed in {name}: {failed[0].error}")
 
 
-def final_results(session: Session, *, wall_s: float | None, command: str) -> dict[str, Any]:
-    """Gather what has been measured into results.json."""
+def final_results(
+    session: Session, *, wall_s: float | None, command: str, earlier: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Gather what has been measured into results.json. What it says of the machine stays as in `earlier` results."""
     run, config = session.run, session.config
     measured = _read(session)
     folds: dict[str, dict[str, Any]] = {fold: {} for fold in RUN_FOLDS}
@@ -141,8 +143,7 @@ def final_results(session: Session, *, wall_s: float | None, command: str) -> di
         "command": command,
         "wall_s": wall_s if wall_s is not None else round(sum(seconds.values()), 1),
         "stages": seconds,
-        "hardware": hardware(),
-        "versions": versions(),
+        **{key: (earlier or {}).get(key) or here() for key, here in (("hardware", hardware), ("versions", versions))},
         "policies": folds[config.eval.fold],
         **{fold: found for fold, found in folds.items() if fold != config.eval.fold and found},
         "paired": _paired(session),
@@ -166,7 +167,7 @@ def _paired(session: Session) -> list[dict[str, Any]]:
     for other in ("base", "sft", "dagger", *experts):
         if best is None or other not in (*trained, *experts) or other == best:
             continue
-        decoding = cfg.decodings[0]
+        decoding = "greedy" if "greedy" in cfg.decodings else cfg.decodings[0]
         ours = Row(best, cfg.fold, decoding, cfg.games)
         theirs = Row(other, cfg.fold, SCRIPTED if other in experts else decoding, cfg.games)
         played = [measured_games(session.run.out, row.name) for row in (ours, theirs)]

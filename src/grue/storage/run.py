@@ -124,8 +124,9 @@ class Run:
         self._before = self.config
         if stage in TRAINING:
             self._forget_evaluation(stage)
-        self._start_clock(stage)
-        spent = {key: value for key, value in self._stages.get(stage, {}).items() if key == "seconds"}
+        logged = self._start_clock(stage)
+        # a command that was killed has logged rows, and has not counted its time
+        spent = {"seconds": max(self.seconds(stage), round(logged, 2))} if logged or self.seconds(stage) else {}
         self._write(self.out / SETTINGS, _pretty(used_settings(self.config)))
         self._mark(stage, {**spent, "state": "begun"})
 
@@ -242,10 +243,12 @@ class Run:
     def _write_config(self, config: Config) -> None:
         self._write(self.config_file, dump_config(config).encode())
 
-    def _start_clock(self, stage: str) -> None:
+    def _start_clock(self, stage: str) -> float:
+        """Go on with the clock of a stage's rows. Returns the seconds up to its last row."""
         measures = next((name for name, rows in DEV_ROWS.items() if rows == stage), stage)  # one clock for both
         spent = max((row["time_s"] for row in read_metrics(self.out, measures)), default=0.0)
         self._clocks[stage] = time.monotonic() - spent
+        return spent
 
     def _mark(self, stage: str, entry: dict[str, Any]) -> None:
         if stage not in STAGES:

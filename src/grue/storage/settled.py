@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ def check_settled(out: Path, stored: Config, asked: Config, begun: Collection[st
     raise SettledError(
         f"{out} was begun with other settings: {listing}",
         hint=f"the old settings{put_back} go on with it, another --out starts over, and grue "
-        f"{_changed_from(settled)} {out} --again with these settings deletes what that stage and all "
+        f"{_repeated(settled)} {out} --again with these settings deletes what that stage and all "
         "later ones left there, and repeats it",
     )
 
@@ -83,6 +83,13 @@ def _changed_from(changed: Collection[str]) -> str:
     """The first stage that these settings change."""
     sections = {key.partition(".")[0] for key in changed}
     return next((name for name in STAGES if name in sections), "demos") if sections <= {*STAGES} else "demos"
+
+
+def _repeated(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """The first stage to repeat: a stage that is left out now cannot be."""
+    first = _changed_from(changed)
+    left_out = first == "dagger" and changed.get("dagger.rounds", (0, 1))[1] == 0
+    return "sft" if left_out else first
 
 
 def _has_begun(section: str, begun: Collection[str]) -> bool:

@@ -143,7 +143,9 @@ class GrueEnv(gymnasium.Env[str, Any]):
         task = Task(known.game, known.params, known.fold, seed, known.limit)
         if seed in fold_range(known.fold) and task not in self._tasks:
             raise ConfigError(
-                f"game_seed={seed} is a game that is reserved for a later fold of {known.game}", hint="choose another"
+                f"game_seed={seed} is not among the {len(self._tasks)} {known.fold} games of {known.game} here: there "
+                "is no such game, nobody can win it, or it is reserved for a later fold",
+                hint="choose another, or let reset draw one",
             )
         return task
 

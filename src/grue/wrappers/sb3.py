@@ -54,7 +54,7 @@ class TokenIds(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Ids, dict[str, Any]]:
         text, info = self.env.reset(seed=seed, options=options)
-        self._ids = self._encode(text)
+        self._ids = list(self._encode(text))  # its own: `encode` may keep what it returns
         return self._newest(), info
 
     def step(self, action: str) -> tuple[Ids, Any, bool, bool, dict[str, Any]]:

@@ -72,12 +72,14 @@ def _place(folder: Path) -> Path:
 def _examined(folder: Path) -> Config:
     """The configuration of a run. ConfigError for a kind of policy that is not examined here."""
     config = read_run_config(folder)
-    fits = config.policy.kind in ("aligned", "choose")
-    if not fits or (config.policy.template, config.policy.list_actions) != ("plain", False):
+    policy = config.policy
+    fits = policy.kind in ("aligned", "choose")
+    if not fits or (policy.template, policy.list_actions, policy.history) != ("plain", False, 0):
         raise ConfigError(
-            f"{folder} has policy.kind={config.policy.kind}, policy.template={config.policy.template}, "
-            f"policy.list_actions={str(config.policy.list_actions).lower()}",
-            hint="eval-gap needs policy.kind=aligned or choose, policy.template=plain and policy.list_actions=false",
+            f"{folder} has policy.kind={policy.kind}, policy.template={policy.template}, "
+            f"policy.list_actions={str(policy.list_actions).lower()}, policy.history={policy.history}",
+            hint="eval-gap needs policy.kind=aligned or choose, policy.template=plain, policy.list_actions=false and "
+            "policy.history=0",
         )
     return config
 
@@ -153,7 +155,8 @@ def _publish(
 
 
 def _made(config: Config, size: Settings, weights: Weights) -> dict[str, Any]:
-    return {"settings": size.model_dump(), "weights": digest(weights), "policy_kind": config.policy.kind}
+    how = {"policy_kind": config.policy.kind, "temperature": config.sampling_temperature}
+    return {"settings": size.model_dump(), "weights": digest(weights), **how}
 
 
 def _on_file(folder: Path, made: dict[str, Any], *, without: Collection[str]) -> list[Contrast]:
@@ -178,7 +181,10 @@ def _same(made: dict[str, Any], earlier: dict[str, Any]) -> bool:
     settings = earlier["settings"] or {}
     same = all(settings.get(key) == made["settings"][key] for key in ("policy", "fold"))
     kind = earlier["policy_kind"] or "choose"  # the only one that older files are about
-    return same and (earlier["weights"], kind) == (made["weights"], made["policy_kind"])
+    # older files do not say; nearly all were measured at 1
+    temperature = 1.0 if earlier["temperature"] is None else earlier["temperature"]
+    now = (made["weights"], made["policy_kind"], made["temperature"])
+    return same and (earlier["weights"], kind, temperature) == now
 
 
 def _write(file: Path, data: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grue import games as all_games
+from grue.errors import DataError
 from grue.evaluate.evaluate import evaluate
 from grue.experiments.eval_gap.arms import PPOArm, Weights, measured, train_sft_arm
 from grue.experiments.eval_gap.cells import Cell, Cells, from_episodes
@@ -190,7 +191,11 @@ class Measure:
         self.session.interrupt.check()
 
         def fill() -> Cell:
-            self.session.load(self.size.policy)
+            if self._stage_digest(self.size.policy) != digest(self.weights):
+                raise DataError(
+                    f"{self.session.run.out} has other {self.size.policy} weights than when this command began",
+                    hint="wait until the run is done, then give the command again",
+                )
             tasks = self.tasks(fold, self.size.games)
             self.session.say(f"{name}: {len(tasks)} games of {fold}")
             episodes = run(self.session.player(), tasks)
