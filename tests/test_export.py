@@ -259,7 +259,7 @@ def test_a_policy_may_sample_and_then_depends_on_its_seed(runs: dict[str, Path])
     ("game", "fold", "said"),
     [
         ("toy", "test", "which no part of the training has seen"),
-        ("toy", "dev", "on which the weights were chosen"),
+        ("toy", "dev", "which were not trained on"),
         ("toy", "train", "the training may have played some"),
         ("jericho:zork1.z5", "test", "all of the one story that it was trained on"),
     ],
@@ -275,6 +275,9 @@ def test_the_card_calls_unseen_what_is_unseen(game: str, fold: str, said: str) -
     assert "All weights were trained." in card
     adapted = override(config, ["model.adapter=lora"])
     assert "The adapter is merged into the weights." in model_card(adapted, about, None)
+    both = {"policies": {"ppo": {"decoding": {"greedy": row}}}}
+    chosen = "on which the weights were chosen" in model_card(config, about | {"policy": "ppo"}, both)
+    assert chosen == (game == "toy" and fold == "dev")
     before = {"policies": {"base": {"decoding": {"greedy": row}}}}  # measured, and only then trained
     assert "Not evaluated." in model_card(config, about, before)
 

@@ -29,7 +29,7 @@ from grue.progress import Progress
 from grue.rollout.pack import samples
 from grue.stages.announce import hint_at_processes, plan
 from grue.stages.export import export_run
-from grue.stages.final import side_games
+from grue.stages.final import final_results, side_games
 from grue.stages.session import open_session
 from grue.stages.trained import load_trained, read_probe
 from grue.storage import checkpoint, episodes, jsonl
@@ -852,3 +852,19 @@ def test_processes_are_named_where_they_are_faster(config: Config, monkeypatch: 
         assert not hint_at_processes(embedded, Processes(0, 2))
         assert not hint_at_processes(override(embedded, ["threads=3"], None), ALONE)
         assert not hint_at_processes(config, ALONE)  # another model
+
+
+def test_results_keep_the_machine_that_made_them_and_pair_greedy_games(
+    finished: Path, config: Config, tmp_path: Path
+) -> None:
+    """A chat model is asked later, perhaps from elsewhere; and the order of decodings is the reader's taste."""
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    other = override(config, ["eval.decodings=sampled,greedy", "eval.side_games=0"])
+    earlier = {"hardware": {"gpu": "H100"}, "versions": {"grue": "0.0.1"}}
+    with open_session(Run(out, config, leads=False), other, QUIET) as session:
+        kept = final_results(session, wall_s=1.0, command="grue", earlier=earlier)
+        fresh = final_results(session, wall_s=1.0, command="grue")
+    assert {key: kept[key] for key in earlier} == earlier
+    assert fresh["hardware"]["cores"] and "H100" not in str(fresh["hardware"])
+    assert {pair["decoding"] for pair in kept["paired"]} == {"greedy"}

@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,20 @@ def test_the_time_of_a_stage_runs_on_over_commands(tmp_path: Path) -> None:
     resumed.log("ppo", 2, {})
     times += [read_metrics(tmp_path)[1]["time_s"]]
     assert 0 <= times[0] <= times[1] < 60
+
+
+def test_the_time_of_a_command_that_was_killed_counts(tmp_path: Path) -> None:
+    run = Run(tmp_path, load_config("toy"))
+    run.begin("sft")
+    time.sleep(0.3)
+    run.log("sft", 1, {"loss": 1.0})
+    again = Run(tmp_path, load_config("toy"))  # without a word of the first one's end
+    again.begin("sft")
+    assert again.seconds("sft") >= 0.3
+    again.add_seconds("sft", 10.0)
+    third = Run(tmp_path, load_config("toy"))
+    third.begin("sft")
+    assert 10.3 <= third.seconds("sft") < 11
 
 
 def test_results_are_written_whole(tmp_path: Path) -> None:

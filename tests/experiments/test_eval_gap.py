@@ -24,6 +24,7 @@ from grue.experiments.eval_gap.cells import Cell, Cells, from_episodes
 from grue.experiments.eval_gap.contrasts import crossed, crossed_interval, other_games, paired, unpaired
 from grue.experiments.eval_gap.defects import Arm, ExtraStep, advantages_with, cut_at_limit, top_k_policy
 from grue.experiments.eval_gap.few_games import chosen_on_what_is_reported, few_games
+from grue.experiments.eval_gap.measure import Measure
 from grue.experiments.eval_gap.player import Answer, Table, choosing, play_prompts, writing
 from grue.experiments.eval_gap.prompts import Style, prompt_ids
 from grue.experiments.eval_gap.settings import Settings, read_settings
@@ -525,6 +526,36 @@ def test_a_run_is_only_read(trained: Path, tmp_path: Path) -> None:
     prepare("eval-gap", [trained], SMALL, only=["sampled"], training=False, out=tmp_path)(Progress(quiet=True))
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert (tmp_path / "eval-gap.md").exists()
+
+
+def test_a_run_that_changes_meanwhile_is_noticed(trained: Path, tmp_path: Path) -> None:
+    """Cells are kept under the name of the weights, which another command may replace."""
+    config = read_run_config(trained)
+    with open_session(Run(trained, config, leads=False), config, Progress(quiet=True)) as session:
+        session.load("ppo")
+        weights = {name: p.detach().clone() for name, p in session.model.named_parameters() if p.requires_grad}
+        size = read_settings(SMALL)
+        assert Measure(session, size, Cells(tmp_path), weights).played().won
+        older = {name: weight + 1 for name, weight in weights.items()}
+        with pytest.raises(DataError, match="other ppo weights than when this command began"):
+            Measure(session, size, Cells(tmp_path), older).played()
+
+
+def test_a_table_is_of_one_temperature_and_of_whole_histories(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns("experiments"))
+
+    def found(only: str) -> set[str]:
+        result = prepare("eval-gap", [run], SMALL, only=[only], training=False)(Progress(quiet=True))
+        return {contrast["name"] for contrast in result["contrasts"]}
+
+    assert found("sampled") == {"sampled"}
+    assert found("few-games") == {"sampled", "few-games"}
+    tiny.edit_config(run, "eval.temperature=0.3")
+    assert found("train-to-dev") == {"train-to-dev"}
+    tiny.edit_config(run, "policy.history=2")
+    with pytest.raises(ConfigError, match=r"policy\.history=2"):
+        found("sampled")
 
 
 def test_several_trainings_are_averaged(trained: Path, trained_again: Path, tmp_path: Path) -> None:

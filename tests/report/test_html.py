@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
@@ -282,6 +283,17 @@ def test_results_without_ppo_tell_of_sft(tmp_path: Path) -> None:
     text = parsed(run).text
     assert "PPO iteration" not in text
     assert "No test result" not in text
+
+
+def test_how_far_apart_policies_must_be_is_said_of_the_runs_own(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config")
+    found = results(20)
+    (run / "results.json").write_bytes(orjson.dumps(found))
+    (before,) = re.findall(r"With 20 games each, two policies near \d+%", parsed(run).text)
+    row = found["policies"]["ppo"]["decoding"]["greedy"] | {"success": 0.0, "games": 32}
+    found["policies"]["api:x"] = {"decoding": {"greedy": row}}
+    (run / "results.json").write_bytes(orjson.dumps(found))
+    assert before in parsed(run).text
 
 
 def test_a_run_that_trains_nothing_misses_nothing(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_dagger_needs_rounds_and_a_stage_that_built_on_other_weights_begins_over
     without = override(config, ["dagger.rounds=0"], None)
     with pytest.raises(ConfigError, match=r"dagger\.rounds \(2 there, 0 now\)") as refused:
         stages.run_stage("ppo", without, out, say=QUIET, again=True)
-    assert "--again" in (refused.value.hint or "")
+    assert f"grue sft {out} --again" in refused.value.hint  # a stage that is left out cannot be repeated
     stages.run_stage("sft", without, out, say=QUIET, again=True)
     assert not (out / "episodes" / "dagger.jsonl").exists()
     assert read_metrics(out, "dagger") == read_metrics(out, "dagger_dev") == []
@@ -205,7 +205,7 @@ def test_ppo_does_not_begin_with_corrections_that_are_not_done(finished: Path, c
     out = tmp_path / "run"
     shutil.copytree(finished, out)
     stages.run_stage("sft", config, out, say=QUIET, again=True)
-    with pytest.raises(DataError, match="DAgger is not done"):
+    with pytest.raises(DataError, match=r"DAgger is not done.*\n.*grue sft .* dagger\.rounds=0 --again"):
         stages.run_stage("ppo", config, out, say=QUIET)
 
 
