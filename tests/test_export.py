@@ -247,6 +247,16 @@ def test_a_call_that_was_interrupted_may_be_repeated(runs: dict[str, Path]) -> N
         observation, *_ = game.step(turn.action)
 
 
+def test_what_a_card_would_say_falsely_is_not_exported(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs["full"], run)
+    tiny.edit_config(run, "game.limit=99", "threads=2")
+    with pytest.raises(ConfigError, match=r"config\.yaml was edited .*: game\.limit \(12 then, 99 now\)\n"):
+        export_run(run, what="merged", to=tmp_path / "out", say=QUIET)
+    tiny.edit_config(run, "game.limit=12")
+    export_run(run, what="merged", to=tmp_path / "out", say=QUIET)
+
+
 def test_a_policy_may_sample_and_then_depends_on_its_seed(runs: dict[str, Path]) -> None:
     def actions(seed: int) -> list[list[str]]:
         policy, game = load_policy(runs["full"], "sft", greedy=False, seed=seed), games.make("toy")
@@ -399,7 +409,7 @@ def test_a_checkpoint_of_another_model_is_refused(runs: dict[str, Path], tmp_pat
     other = override(read_config(run / "config.yaml"), ["model.adapter=lora"], None)
     (run / "config.yaml").write_text(dump_config(other))
     with pytest.raises(GrueError, match="another model"):
-        export_run(run, what="merged", to=tmp_path / "out", say=QUIET)
+        load_policy(run)
 
 
 def test_the_best_weights_are_exported_not_the_last(runs: dict[str, Path]) -> None:

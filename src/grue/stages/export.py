@@ -32,8 +32,9 @@ from grue.stages.trained import (
     stage_weights,
 )
 from grue.storage import checkpoint, episodes
-from grue.storage.contents import is_done, read_results, read_run_config
+from grue.storage.contents import is_done, read_results, read_run_config, read_stages
 from grue.storage.files import explained
+from grue.storage.settled import check_unedited
 
 WHAT, DTYPES = ("adapter", "merged"), ("float32", "bfloat16", "float16")
 
@@ -51,6 +52,7 @@ def export_run(
             f"cannot export what={what}, dtype={dtype}", hint=f"what: {', '.join(WHAT)}; dtype: {', '.join(DTYPES)}"
         )
     config = read_run_config(run)
+    check_unedited(run, config, read_stages(run))  # what is published says how the policy was made
     name = policy or furthest(run)
     target = (to or run / f"export-{what}").resolve()
     if target == Path.cwd():

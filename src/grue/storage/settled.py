@@ -85,6 +85,23 @@ def _changed_from(changed: Collection[str]) -> str:
     return next((name for name in STAGES if name in sections), "demos") if sections <= {*STAGES} else "demos"
 
 
+def check_unedited(out: Path, config: Config, begun: Collection[str]) -> None:
+    """ConfigError if `config`, of config.yaml, says other things than what the stages so far, `begun`, have used."""
+    used, now = read_json(out / SETTINGS) or {}, used_settings(config)
+    edited = [
+        f"{key} ({used[key]} then, {value} now)"
+        for key, value in now.items()
+        if used.get(key, value) != value
+        and _has_begun(key.partition(".")[0], begun)
+        and not _is_same_model(key, used[key], value)
+    ]
+    if edited:
+        raise ConfigError(
+            f"{out / 'config.yaml'} was edited after the run had used it: {', '.join(edited[:_LISTED])}",
+            hint="put the old values back; a run's results are those of the settings that made them",
+        )
+
+
 def _repeated(changed: Mapping[str, tuple[Any, Any]]) -> str:
     """The first stage to repeat: a stage that is left out now cannot be."""
     first = _changed_from(changed)
