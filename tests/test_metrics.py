@@ -14,13 +14,12 @@ from grue.report.metrics import METRICS, split_name
 from grue.storage.contents import read_metrics
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "metrics.md"
-# all that adds a number: float16, texts of the game, a baseline, the KL, what free writing begins with, the dev fold
+# all that adds a number: float16, a baseline, the KL, what free writing begins with, the dev fold
 ALL = (
     "model.dtype=float16",
     "game.limit=30",
     "sft.epochs=3",
     "sft.learning_rate=0.01",
-    "sft.observation_coef=0.5",
     "dagger.rounds=1",
     "dagger.steps=3",
     "dagger.games_per_round=12",

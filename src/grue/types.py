@@ -78,7 +78,6 @@ class Turn:
     whole: bool = False  # a teacher's turn whose logits at branches are log-probabilities over the whole vocabulary
     thought: str = ""  # `think` only: what was written before the action
     thought_ids: int = 0  # ids between the state and the action
-    read_ids: int = 0  # ids up to the state that show the observation; of a teacher's turn that was tokenised
     advice: str = ""  # what a watching teacher would have done; "": none was asked, or it had none
 
     @property

@@ -17,7 +17,6 @@ import tiny
 from grue.config import Config, load_config, override
 from grue.models.load import default_device, load_model
 from grue.models.memory import (
-    TREE_STATE,
     activation_bytes,
     estimate,
     learned_weights,
@@ -161,8 +160,6 @@ def test_the_vocabulary_is_part_of_the_estimate(folders: dict[str, Path]) -> Non
         found = estimate(settings(folders["llama"], *fixed, f"policy.kind={kind}"))
         assert found.learning["vocabulary"] == 24 * nodes * rows
         assert bool(found.playing["vocabulary in play"]) == bool(nodes)
-    reading = estimate(settings(folders["llama"], *fixed, "policy.kind=choose", "sft.observation_coef=1"))
-    assert reading.learning["vocabulary"] == TREE_STATE * CHUNK * rows
     kept = estimate(settings(folders["llama"], *fixed, "policy.kind=write", "ppo.kl_coef=0.1"))
     assert kept.learning["vocabulary"] == 40 * 40 * rows
 

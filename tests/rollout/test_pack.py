@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import tiny
 from grue.config import PPOConfig, SFTConfig
 from grue.models.policy_model import WHOLE, PolicyModel, Reading
-from grue.prompts.transcript import tidy
 from grue.rollout.pack import (
     Batch,
     Sample,
@@ -124,46 +123,6 @@ def test_a_vocabulary_is_not_written_out() -> None:
     assert batch.chosen_N.tolist() == [3, 0]
     assert batch.reference_NC is not None
     assert torch.equal(batch.reference_NC, wide)
-
-
-@pytest.mark.parametrize("template", ["plain", "chat"])
-@pytest.mark.parametrize("history", [0, 2])
-@pytest.mark.parametrize("context", [512, 220])
-def test_every_text_of_the_game_is_learnt_once(context: int, history: int, template: str) -> None:
-    """However often a window or a new segment shows it again; what the policy says itself is not among it."""
-    player = tiny.player(kind="choose", history=history, template=template)
-    for played in tiny.scripted("gold", 4):
-        found = tokenise(played, player, context)
-        packed = samples([found], observed=True)
-        learnt = [player.encoder.tokenizer.decode([item.ids[i] for i in item.observed]) for item in packed]
-        for turn in played.turns:
-            (line, *_) = tidy(turn.observation.text).splitlines()
-            shown = sum(t.observation.text == turn.observation.text for t in played.turns)
-            assert sum(text.count(tidy(turn.observation.text)) for text in learnt) >= shown > 0, line
-        chosen = {(id(item), b.position + 1) for item in packed for turn in item.turns for b in turn.branches}
-        assert not chosen & {(id(item), index) for item in packed for index in item.observed}
-        count = sum(turn.read_ids for turn in found.turns)
-        assert sum(len(item.observed) for item in packed) in (count, count - len(packed))  # a first id has no state
-        assert not any(item.observed for item in samples([found]))
-
-
-def test_what_is_said_of_a_games_texts_is_what_a_plain_pass_says() -> None:
-    model, player = tiny.policy_model(), tiny.player(kind="aligned")
-    items = samples([tokenise(played, player, 512) for played in tiny.scripted("gold", 5)], observed=True)
-    batch = collate(items)
-    assert batch.observed is not None
-    with torch.no_grad():
-        observed_M = model(*batch.inputs).observed_M
-        plain = torch.log_softmax(model.lm(batch.ids_BL).logits, -1)
-    read = batch.observed
-    assert (batch.ids_BL[read.row_M, read.position_M + 1] == read.token_M).all()
-    torch.testing.assert_close(observed_M, plain[read.row_M, read.position_M, read.token_M], atol=1e-4, rtol=1e-4)
-    cfg, counts = SFTConfig(observation_coef=0.5), {"nodes": len(batch.chosen_N), "observed": len(observed_M)}
-    alone, _ = sft_loss(model(*batch.inputs), batch, cfg, nodes=counts["nodes"])
-    both, metrics = sft_loss(model(*batch.inputs), batch, cfg, **counts)
-    assert both.item() - alone.item() == pytest.approx(-0.5 * observed_M.mean().item(), rel=1e-4)
-    assert metrics["observation_nll"].item() == pytest.approx(-observed_M.mean().item(), rel=1e-4)
-    assert_same_gradient(model, items, lambda r, b: sft_loss(r, b, cfg, **counts))
 
 
 def test_a_sample_without_choices_can_be_read() -> None:

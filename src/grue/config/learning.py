@@ -42,11 +42,6 @@ class ImitationConfig(LearningConfig):
     rename: float = Field(
         0.0, ge=0, le=1, description="share of episodes with things renamed, differently in each pass or round"
     )
-    observation_coef: float = Field(
-        0.0,
-        ge=0,
-        description="weight of predicting the game's own texts, for models that have not read such games",
-    )
 
 
 class SFTConfig(ImitationConfig):

@@ -211,8 +211,7 @@ def vocabulary_bytes(config: Config, vocabulary: int, tokens: int, slots: int) -
         # some of the states at a time, and in play also those at which the trees begin
         return TREE_STATE_IN_PLAY * (CHUNK + slots) * vocabulary, TREE_STATE * CHUNK * vocabulary
     if kind == "choose":
-        reads = config.sft.observation_coef > 0 or config.dagger.observation_coef > 0
-        return 0, reads * TREE_STATE * CHUNK * vocabulary
+        return 0, 0
     written = config.game.limit * (policy.thought_tokens if kind == "think" else policy.reply_tokens)
     nodes = min(tokens, written * -(-tokens // config.model.context))
     node = FREE_NODE_WITH_REFERENCE if config.ppo.kl_coef > 0 else FREE_NODE

@@ -13,7 +13,7 @@ from grue.models.architecture import layer_masks, sliding_window
 from grue.models.attention import NAME as OWN_ATTENTION
 from grue.models.attention import own_attention, rows_attention, takes_rows
 from grue.models.causal import row_groups
-from grue.models.scores import Observed, Trees, candidate_scores, log_normalisers, token_log_probs
+from grue.models.scores import Trees, candidate_scores, log_normalisers
 from grue.models.value import ValueHead, state_width
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ class Reading(NamedTuple):
     logits_NC: torch.Tensor  # log-probabilities over the whole vocabulary, where `whole` asked for them
     values_T: torch.Tensor
     states_TH: torch.Tensor  # hidden states that the values were read from
-    observed_M: torch.Tensor  # log-probabilities of the game's own tokens, where they are learnt
 
 
 class PolicyModel(nn.Module):
@@ -133,7 +132,6 @@ class PolicyModel(nn.Module):
         turn_position_T: torch.Tensor,
         trees: Trees | None = None,
         whole: bool = False,
-        observed: Observed | None = None,
         sizes: Sequence[int] | None = None,
     ) -> Reading:
         """Logits of the children (-1 pads) of N nodes, and values of T turns, each at its row and position in ids_BL.
@@ -142,7 +140,6 @@ class PolicyModel(nn.Module):
         lengths of the rows: with them, padding is left out where this can be done.
         `trees` says where rows hold the candidates of turns after their text; children_NC then means whole
         actions, and the logits are their scores. `whole` gives log-probabilities over the whole vocabulary instead.
-        `observed` are tokens whose log-probabilities are wanted besides.
         """
         decoder = self.base_lm().get_decoder()
         if sizes is not None and not self.compiled and takes_rows(decoder, ids_BL):
@@ -160,12 +157,7 @@ class PolicyModel(nn.Module):
             logits_NC = candidate_scores(self.vocabulary_logits, hidden_RH, trees.paths, tuple(children_NC.shape))
         before_TH = hidden_at(turn_row_T, turn_position_T)
         values_T = self.value_head(before_TH if self.value_shares_trunk else before_TH.detach())
-        observed_M = before_TH.new_zeros(0)
-        if observed is not None:
-            hidden_MH = hidden_at(observed.row_M, observed.position_M)
-            places_M = torch.arange(len(hidden_MH), device=hidden_MH.device)
-            observed_M = token_log_probs(self.vocabulary_logits, hidden_MH, places_M, observed.token_M)
-        return Reading(logits_NC, values_T, before_TH, observed_M)
+        return Reading(logits_NC, values_T, before_TH)
 
 
 def _logit_scale(config: Any) -> float:

@@ -46,19 +46,6 @@ class Trees:
         return replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """M tokens of the game's texts, each with the row and position of the state that predicts it."""
-
-    row_M: torch.Tensor
-    position_M: torch.Tensor
-    token_M: torch.Tensor
-
-    def to(self, device: torch.device | str) -> Observed:
-        """The same tokens on `device`."""
-        return replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
-
-
 def token_log_probs(
     logits_of: Callable[[torch.Tensor], torch.Tensor],
     hidden_RH: torch.Tensor,

@@ -20,7 +20,6 @@ class History:
     def __init__(self, encoder: Encoder, goal: str, limit: int, context: int | None = None) -> None:
         self.ids: list[int] = []
         self.seen = 0
-        self.shown = 0  # how many of the last ids showed the latest observation
         self._encoder, self._context = encoder, context
         self._task = encoder.task(goal, limit)
         self._finished: list[Segment] = []
@@ -50,7 +49,6 @@ class History:
                 return
         else:
             shown = self._piece(observation, first=False)
-            self.shown = len(shown)
             if self.ids and not self._over(len(self.ids) + len(shown) + room):
                 self.ids += shown
                 return
@@ -82,9 +80,7 @@ class History:
         for number, (observation, done) in enumerate(past):
             ids += self._encoder.observation(observation.text, None, number == 0)
             ids += done
-        shown = self._piece(self._now, first=not past)
-        self.shown = len(shown)
-        return ids + list(shown)
+        return ids + list(self._piece(self._now, first=not past))
 
     def _piece(self, observation: Observation, *, first: bool) -> tuple[int, ...]:
         actions = observation.actions if self._encoder.prompt.list_actions else None

@@ -73,8 +73,6 @@ _ALL = (
     Metric("nll", "Loss without smoothing", "Cross-entropy of the teacher's choices where valid actions branch; with "
            "aligned and write, which learn text, of every token of its actions over the whole vocabulary.",
            "imitation", "nats"),
-    Metric("observation_nll", "Loss on the game's texts", "Cross-entropy of a token of the observations, over the "
-           "whole vocabulary; with sft.observation_coef above 0.", "imitation", "nats"),
     Metric("accuracy", "Accuracy", "Share of the places where valid actions branch (with aligned and write: of all "
            "tokens learnt) at which the model ranks the teacher's choice first among what may follow.", "imitation",
            "share"),

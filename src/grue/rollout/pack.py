@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from grue.models.policy_model import WHOLE
-from grue.models.scores import Observed, Trees
+from grue.models.scores import Trees
 from grue.policy.decision import Lesson
 from grue.policy.policy import Policy
 from grue.policy.tree import candidate_tree, lay_out
@@ -31,7 +31,6 @@ class Sample:
     advantages: tuple[float, ...] = ()
     returns: tuple[float, ...] = ()
     reference: torch.Tensor | None = None  # (nodes, children) log-probabilities of the reference policy
-    observed: tuple[int, ...] = ()  # indices of the ids that are learnt as the game's text; the first is never one
 
     def without_texts(self) -> Sample:
         """The same without observations, in a tenth of the memory: training needs only the ids."""
@@ -67,15 +66,13 @@ class Batch:
     returns_T: torch.Tensor
     reference_NC: torch.Tensor | None = None  # log-probabilities of the reference policy, -inf pads
     trees: Trees | None = None
-    observed: Observed | None = None
     whole: bool = False  # logits are log-probabilities over the whole vocabulary
     counts: bool = True  # False: read only to keep in step with other processes, with a loss of 0
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on `device`."""
-        parts = {f.name: getattr(self, f.name) for f in fields(self)}
-        movable = torch.Tensor | Trees | Observed
-        moved: dict[str, Any] = {name: part.to(device) for name, part in parts.items() if isinstance(part, movable)}
+        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved: dict[str, Any] = {n: t.to(device) for n, t in tensors.items() if isinstance(t, torch.Tensor | Trees)}
         return replace(self, **moved)
 
     @property
@@ -90,7 +87,6 @@ class Batch:
             self.turn_position_T,
             self.trees,
             self.whole,
-            self.observed,
             self.sizes,
         )
 
@@ -99,11 +95,8 @@ def samples(
     episodes: Sequence[Episode],
     advantages: Sequence[np.ndarray] | None = None,
     returns: Sequence[np.ndarray] | None = None,
-    *,
-    observed: bool = False,
 ) -> list[Sample]:
     """One sample per segment. Failed episodes are left out; `advantages` and `returns` are parallel to `episodes`.
-    With `observed`, the game's texts are learnt, too: of each turn the observation that was new to it.
 
     A teacher's invalid actions are skipped too. Pass `advantages` only for the policy's own games: then every turn
     counts.
@@ -128,16 +121,9 @@ def samples(
                     if advantages is not None
                     else (0.0,) * len(chosen),
                     tuple(float(returns[number][i]) for i in chosen) if returns is not None else (0.0,) * len(chosen),
-                    observed=_observed([turn for _, turn in inside], last) if observed else (),
                 )
             )
     return packed
-
-
-def _observed(turns: Sequence[Turn], last: int) -> tuple[int, ...]:
-    """Indices, up to `last`, of the ids that show the observations of a segment's turns."""
-    spans = (range(turn.state_position + 1 - turn.read_ids, turn.state_position + 1) for turn in turns)
-    return tuple(index for span in spans for index in span if 0 < index <= last)
 
 
 def tokenise(episode: Episode, policy: Policy, context: int | None = None, *, advised: bool = False) -> Episode:
@@ -173,7 +159,6 @@ def tokenise(episode: Episode, policy: Policy, context: int | None = None, *, ad
                 candidates=lesson.candidates,
                 whole=lesson.whole,
                 thought_ids=lesson.thought_ids,
-                read_ids=history.shown,
             )
         )
         history.act(lesson.ids)
@@ -264,14 +249,8 @@ def collate(items: Sequence[Sample]) -> Batch:
         returns_T=torch.tensor([r for item in items for r in item.returns]),
         reference_NC=_reference(items, children),
         trees=trees,
-        observed=_observed_in(items),
         whole=any(turn.whole for turn in turns),
     )
-
-
-def _observed_in(items: Sequence[Sample]) -> Observed | None:
-    found = [(row, index - 1, item.ids[index]) for row, item in enumerate(items) for index in item.observed]
-    return Observed(*torch.tensor(found, dtype=torch.long).T) if found else None
 
 
 def _reference(items: Sequence[Sample], children: Sequence[Sequence[int]]) -> torch.Tensor | None:

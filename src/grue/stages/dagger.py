@@ -40,12 +40,12 @@ def dagger(session: Session) -> dict[str, Any]:
 
     @lru_cache(maxsize=1)
     def demos(reading: int) -> list[Sample]:
-        return lessons(session, f"{names}/{reading}/demos", cfg, "demos", "replays")
+        return lessons(session, f"{names}/{reading}/demos", cfg.rename, "demos", "replays")
 
     def items_of(number: int) -> Lessons:
         # names are drawn anew for each round; without renaming all rounds read the same demonstrations
         shown = demos(number if cfg.rename else 0) if cfg.demo_share else []
-        return Lessons(shown, lessons(session, f"{names}/{number}", cfg, "dagger", corrected=True))
+        return Lessons(shown, lessons(session, f"{names}/{number}", cfg.rename, "dagger", corrected=True))
 
     facts = train_dagger(session.context(cfg, session.learner(cfg, dropout=True)), items_of)
     keep_shown(session, "dagger", "after DAgger")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-from grue.config import ImitationConfig
 from grue.errors import DataError, ModelError
 from grue.games.renamed import renamed_episode
 from grue.policy.policy import make_policy
@@ -34,18 +33,18 @@ def check_demonstrations(session: Session) -> None:
         )
 
 
-def lessons(session: Session, names: str, cfg: ImitationConfig, *kinds: str, corrected: bool = False) -> list[Sample]:
+def lessons(session: Session, names: str, rename: float, *kinds: str, corrected: bool = False) -> list[Sample]:
     """The games in some `kinds` of the run's files; with `corrected`, as the teacher that watched would have played.
 
-    In a share `cfg.rename` of the games things are renamed, with names drawn from the seed `names`. A game that the
-    policy could not play, since a text exceeds the context or two actions cannot be told apart, is left out with a
-    warning. ModelError if all are such.
+    In a share `rename` of the games things are renamed, with names drawn from the seed `names`. A game that the policy
+    could not play, since a text exceeds the context or two actions cannot be told apart, is left out with a warning.
+    ModelError if all are such.
     """
     rng = random.Random(names)
     policy, context = make_policy(session.model, session.encoder), session.config.model.context
     longest, unreadable, first = 0, 0, None
     read = (episode for kind in kinds for episode in episodes.read(session.run.episodes(kind)))
-    played = (renamed_episode(episode, rng) if rng.random() < cfg.rename else episode for episode in read)
+    played = (renamed_episode(episode, rng) if rng.random() < rename else episode for episode in read)
     packed = []
     for episode in played:
         if episode.outcome is Outcome.FAILED:  # it may have failed because it is one of those
@@ -57,7 +56,7 @@ def lessons(session: Session, names: str, cfg: ImitationConfig, *kinds: str, cor
         except ModelError as error:
             unreadable, first = unreadable + 1, first or error
             continue
-        packed += [sample.without_texts() for sample in samples([found], observed=cfg.observation_coef > 0)]
+        packed += [sample.without_texts() for sample in samples([found])]
     if first is not None:
         if not packed:
             raise first

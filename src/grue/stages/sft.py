@@ -20,7 +20,7 @@ def sft(session: Session) -> dict[str, Any]:
 
     @lru_cache(maxsize=1)
     def items_of(reading: int) -> list[Sample]:
-        return lessons(session, names + (f"/{reading}" if reading else ""), cfg, "demos", "replays")
+        return lessons(session, names + (f"/{reading}" if reading else ""), cfg.rename, "demos", "replays")
 
     learner = session.learner(cfg, dropout=True)
     # names are drawn anew for each epoch; without renaming all epochs read the same

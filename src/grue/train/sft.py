@@ -26,23 +26,16 @@ TRIM_EVERY = 8  # steps
 
 
 def sft_loss(
-    reading: Reading, batch: Batch, cfg: ImitationConfig, *, nodes: int, observed: int = 0
+    reading: Reading, batch: Batch, cfg: ImitationConfig, *, nodes: int
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """A micro-batch's share of the mean loss over the `nodes` branching nodes of the whole batch.
-
-    With `observed` tokens of the game's texts in it, their mean loss is added.
-    """
+    """A micro-batch's share of the mean loss over the `nodes` branching nodes of the whole batch."""
     log_probs_NC = reading.logits_NC if batch.whole else branch_log_probs(reading.logits_NC, 1.0)
     loss = smoothed_nll(log_probs_NC, batch.chosen_N, cfg.smoothing).sum() / nodes
     with torch.no_grad():
         right = (log_probs_NC.argmax(-1) == batch.chosen_N).float().sum() / nodes
         nll = smoothed_nll(log_probs_NC, batch.chosen_N, 0.0).sum() / nodes
         entropy = node_entropies(branch_log_probs(reading.logits_NC, 1.0)).sum() / nodes
-    metrics = {"nll": nll, "accuracy": right, "node_entropy": entropy}
-    if observed:
-        metrics["observation_nll"] = -reading.observed_M.sum() / observed
-        loss = loss + cfg.observation_coef * metrics["observation_nll"]
-    return loss, {name: value.detach() for name, value in metrics.items()}
+    return loss, {"nll": nll, "accuracy": right, "node_entropy": entropy}
 
 
 def smoothing_of(config: Config, cfg: ImitationConfig) -> float:
@@ -57,8 +50,7 @@ def imitation_step(
     nodes = max(1, sum(len(turn.branches) for item in part for turn in item.turns))
     number = learner.processes.rank
     torch.manual_seed(hash_seed(f"{dropout}/{number}" if number else dropout))
-    observed = sum(len(item.observed) for item in part)
-    return learner.step(part, partial(sft_loss, cfg=cfg, nodes=nodes, observed=observed), rate)
+    return learner.step(part, partial(sft_loss, cfg=cfg, nodes=nodes), rate)
 
 
 def train_sft(
