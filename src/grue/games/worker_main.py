@@ -14,7 +14,8 @@ import orjson
 from grue.errors import ConfigError, GrueError
 from grue.types import Observation, Task
 
-LOST_JAVA = "Py4JNetworkError"  # of an engine in Java whose Java has ended; by its name, as few workers have py4j
+# of an engine in Java whose Java has ended, between two calls or in one; by their names, as few workers have py4j
+LOST_JAVA = ("Py4JNetworkError", "Py4JError")
 
 
 def main() -> None:
@@ -64,7 +65,7 @@ def _answer(games: dict[int, Any], request: dict[str, Any]) -> dict[str, Any]:
         kind = "config" if isinstance(error, ConfigError) else "game"
         return {"error": kind, "message": error.message, "hint": error.hint, "broken": False}
     except Exception as error:
-        if type(error).__name__ == LOST_JAVA:
+        if type(error).__name__ in LOST_JAVA:
             os._exit(1)  # no seat of this process can go on; a new process replays their episodes
         games.pop(seat, None)
         message = f"the engine failed: {type(error).__name__}: {error}"
