@@ -251,7 +251,7 @@ def test_what_a_card_would_say_falsely_is_not_exported(runs: dict[str, Path], tm
     run = tmp_path / "run"
     shutil.copytree(runs["full"], run)
     tiny.edit_config(run, "game.limit=99", "threads=2")
-    with pytest.raises(ConfigError, match=r"config\.yaml was edited .*: game\.limit \(12 then, 99 now\)\n"):
+    with pytest.raises(ConfigError, match=r"config\.yaml was edited .*: game\.limit \(12 there, 99 now\)\n"):
         export_run(run, what="merged", to=tmp_path / "out", say=QUIET)
     tiny.edit_config(run, "game.limit=12")
     export_run(run, what="merged", to=tmp_path / "out", say=QUIET)

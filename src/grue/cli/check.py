@@ -35,9 +35,11 @@ def _what(name: str, params: str) -> tuple[Callable[[], Game], Task]:
     """How to make the game, and a task to vary."""
     if ":" not in name and not is_known(name):
         own, near = Path(name).stem, get_close_matches(name, known_games(), n=1)
-        classes = f"a class of your own is named MODULE:CLASS, for example {own}:{own.capitalize()}"
-        known = f"did you mean {near[0]}?" if near else f"known are {', '.join(known_games())}"
-        raise ConfigError(f"unknown game {name!r}", hint=f"{known} {classes}" if near else f"{classes}; {known}")
+        meant = f"did you mean {near[0]}?" if near else f"known are {', '.join(known_games())};"
+        raise ConfigError(
+            f"unknown game {name!r}",
+            hint=f"{meant} a class of your own is named MODULE:CLASS, for example {own}:{own.capitalize()}",
+        )
     if is_known(name):
         return lambda: make(name, params), Task(name, canonical_params(name, params), "train", 0, 8)
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: the module may be here

@@ -148,18 +148,18 @@ class _BrokenError(Exception):
 @contextmanager
 def _doing(what: str, trail: _Trail | None = None) -> Iterator[None]:
     """Any error that is not ours is the game's: report it with what was done last."""
-    where = ""
+    trail = trail or _Trail()
     try:
         yield
     except _BrokenError as broken:
-        where = "" if trail is None else trail.words()
-        raise GameError(f"the game breaks its contract: {broken}{where}", hint="see grue.games.base.Game") from broken
+        raise GameError(
+            f"the game breaks its contract: {broken}{trail.words()}", hint="see grue.games.base.Game"
+        ) from broken
     except GrueError:
         raise
     except (Exception, SystemExit) as error:
-        where = "" if trail is None else trail.words()
         raise GameError(
-            f"the game breaks its contract: {what} raised {type(error).__name__}: {error}{where}",
+            f"the game breaks its contract: {what} raised {type(error).__name__}: {error}{trail.words()}",
             hint="GRUE_DEBUG=1 in front of the command shows where",
         ) from error
 

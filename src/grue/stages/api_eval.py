@@ -81,9 +81,8 @@ def evaluate_api(
         done = run.is_done("eval")
         if done:
             before = read_results(out) or {}
-            final_results(
-                session, wall_s=before.get("wall_s"), command=before.get("command", ""), earlier=before
-            )  # those of the run, not of the machine that asks a chat model
+            # what is said of the machine stays that of the run: a chat model may be asked from another one
+            final_results(session, wall_s=before.get("wall_s"), command=before.get("command", ""), earlier=before)
             html.render(out)
     _tell(name, result, say)
     say(f"its row is in {out / 'report.html'}" if done else f"kept in {table}; grue eval {out} adds the others")

@@ -136,6 +136,7 @@ def final_results(
             decodings[key["decoding"]] = {**entry["result"], "env_steps_trained": 0}
     stages = [name for name in STAGES if name != "dagger" or config.dagger.rounds]
     seconds = {name: run.seconds(name) for name in stages}
+    before = earlier or {}
     results = {
         "schema": 1,
         "preset": config.preset,
@@ -143,7 +144,8 @@ def final_results(
         "command": command,
         "wall_s": wall_s if wall_s is not None else round(sum(seconds.values()), 1),
         "stages": seconds,
-        **{key: (earlier or {}).get(key) or here() for key, here in (("hardware", hardware), ("versions", versions))},
+        "hardware": before.get("hardware") or hardware(),
+        "versions": before.get("versions") or versions(),
         "policies": folds[config.eval.fold],
         **{fold: found for fold, found in folds.items() if fold != config.eval.fold and found},
         "paired": _paired(session),

@@ -103,8 +103,8 @@ def is_done(out: Path, stage: str) -> bool:
     return bool(read_stages(out).get(stage, {}).get("state") == "done")
 
 
-# files of a run that it can do without, and what it does then
-_WITHOUT = {
+# files that a run can do without, and how
+_DISPENSABLE = {
     "results.json": "delete it, and the run's command writes it again, without playing",
     "settings.json": "delete it; the run's settings are then those of its config.yaml",
 }
@@ -112,7 +112,7 @@ _WITHOUT = {
 
 def read_json(file: Path) -> dict[str, Any] | None:
     """The object in a file of a run, None where there is no file. DataError for anything else in it."""
-    hint = _WITHOUT.get(file.name, "restore it; if you cannot, start over in another folder")
+    hint = _DISPENSABLE.get(file.name, "restore it; if you cannot, start over in another folder")
     if not file.exists():
         return None
     try:

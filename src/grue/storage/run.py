@@ -126,7 +126,8 @@ class Run:
             self._forget_evaluation(stage)
         logged = self._start_clock(stage)
         # a command that was killed has logged rows, and has not counted its time
-        spent = {"seconds": max(self.seconds(stage), round(logged, 2))} if logged or self.seconds(stage) else {}
+        seconds = max(self.seconds(stage), round(logged, 2))
+        spent = {"seconds": seconds} if seconds else {}
         self._write(self.out / SETTINGS, _pretty(used_settings(self.config)))
         self._mark(stage, {**spent, "state": "begun"})
 

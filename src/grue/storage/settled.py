@@ -15,6 +15,7 @@ from grue.names import STAGES
 from grue.storage.contents import read_json
 
 SETTINGS = "settings.json"  # what `used_settings` gave when a stage last began
+Changes = dict[str, tuple[Any, Any]]  # dotted key -> (the value that was used, the new one)
 _LISTED = 8  # how many of the differing settings are listed
 
 
@@ -45,25 +46,20 @@ def check_settled(out: Path, stored: Config, asked: Config, begun: Collection[st
     """
     in_file, now = used_settings(stored), used_settings(asked)
     used = in_file | (read_json(out / SETTINGS) or {})
-    changed = {key: (used[key], value) for key, value in now.items() if used[key] != value}
+    changed = _changed(used, now)
     paid = {key for key in changed if key.partition(".")[0] in ("game", "seed")}
     if paid and any((out / "api").glob("*.jsonl")):
         raise ConfigError(
             f"{out} holds games of a chat model, which were played with another {min(paid)}",
             hint="another --out starts over; they were paid for, so --again does not delete them",
         )
-    settled = {
-        key: values
-        for key, values in changed.items()
-        if _has_begun(key.partition(".")[0], begun) and not _is_same_model(key, *values)
-    }
+    settled = _settled(changed, begun)
     if not settled:
         return
     is_other_preset = "preset" in settled and in_file["preset"] != now["preset"]
     if is_other_preset:
         del settled["preset"]
-    listing = ", ".join(f"{key} ({old} there, {new} now)" for key, (old, new) in [*settled.items()][:_LISTED])
-    listing += f" and {len(settled) - _LISTED} more" if len(settled) > _LISTED else ""
+    listing = _listing(settled)
     if is_other_preset:
         raise ConfigError(
             f"{out} was begun with preset {used['preset']}, not {now['preset']}: {listing}",
@@ -74,39 +70,45 @@ def check_settled(out: Path, stored: Config, asked: Config, begun: Collection[st
     raise SettledError(
         f"{out} was begun with other settings: {listing}",
         hint=f"the old settings{put_back} go on with it, another --out starts over, and grue "
-        f"{_repeated(settled)} {out} --again with these settings deletes what that stage and all "
+        f"{_to_repeat(settled)} {out} --again with these settings deletes what that stage and all "
         "later ones left there, and repeats it",
     )
 
 
-def _changed_from(changed: Collection[str]) -> str:
-    """The first stage that these settings change."""
+def _to_repeat(changed: Changes) -> str:
+    """The first stage that these settings change; of one that is left out now, the stage before it."""
     sections = {key.partition(".")[0] for key in changed}
-    return next((name for name in STAGES if name in sections), "demos") if sections <= {*STAGES} else "demos"
+    first = next((name for name in STAGES if name in sections), "demos") if sections <= {*STAGES} else "demos"
+    left_out = first == "dagger" and changed.get("dagger.rounds", (0, 1))[1] == 0
+    return "sft" if left_out else first
 
 
 def check_unedited(out: Path, config: Config, begun: Collection[str]) -> None:
     """ConfigError if `config`, of config.yaml, says other things than what the stages so far, `begun`, have used."""
-    used, now = read_json(out / SETTINGS) or {}, used_settings(config)
-    edited = [
-        f"{key} ({used[key]} then, {value} now)"
-        for key, value in now.items()
-        if used.get(key, value) != value
-        and _has_begun(key.partition(".")[0], begun)
-        and not _is_same_model(key, used[key], value)
-    ]
-    if edited:
+    now = used_settings(config)
+    if edited := _settled(_changed(now | (read_json(out / SETTINGS) or {}), now), begun):
         raise ConfigError(
-            f"{out / 'config.yaml'} was edited after the run had used it: {', '.join(edited[:_LISTED])}",
+            f"{out / 'config.yaml'} was edited after the run had used it: {_listing(edited)}",
             hint="put the old values back; a run's results are those of the settings that made them",
         )
 
 
-def _repeated(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    """The first stage to repeat: a stage that is left out now cannot be."""
-    first = _changed_from(changed)
-    left_out = first == "dagger" and changed.get("dagger.rounds", (0, 1))[1] == 0
-    return "sft" if left_out else first
+def _changed(used: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
+    return {key: (used[key], value) for key, value in now.items() if used[key] != value}
+
+
+def _settled(changed: Changes, begun: Collection[str]) -> Changes:
+    """Those of the changes that the stages `begun` no longer allow."""
+    return {
+        key: values
+        for key, values in changed.items()
+        if _has_begun(key.partition(".")[0], begun) and not _is_same_model(key, *values)
+    }
+
+
+def _listing(changed: Changes) -> str:
+    listing = ", ".join(f"{key} ({old} there, {new} now)" for key, (old, new) in [*changed.items()][:_LISTED])
+    return listing + (f" and {len(changed) - _LISTED} more" if len(changed) > _LISTED else "")
 
 
 def _has_begun(section: str, begun: Collection[str]) -> bool:

@@ -160,9 +160,8 @@ class Measure:
             "arm": asdict(arm),
             "seed": seed,
             "sizes": sizes,
-            "ppo": self.session.config.ppo.model_dump(
-                exclude={"valid_coef"}
-            ),  # off in arms, and unknown to older cells
+            # off in arms, and unknown to older cells
+            "ppo": self.session.config.ppo.model_dump(exclude={"valid_coef"}),
             "start": self._stage_digest("sft"),
         }
 
@@ -189,9 +188,10 @@ class Measure:
         run: Callable[[Policy, Sequence[Task]], list[Episode]],
     ) -> Cell:
         self.session.interrupt.check()
+        weights = digest(self.weights)
 
         def fill() -> Cell:
-            if self._stage_digest(self.size.policy) != digest(self.weights):
+            if self._stage_digest(self.size.policy) != weights:
                 raise DataError(
                     f"{self.session.run.out} has other {self.size.policy} weights than when this command began",
                     hint="wait until the run is done, then give the command again",
@@ -210,7 +210,7 @@ class Measure:
                 "fold": fold,
                 "games": self.size.games,
                 "context": self._context,
-                "weights": digest(self.weights),
+                "weights": weights,
                 **self._playing,
             },
             fill,
