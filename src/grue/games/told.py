@@ -121,6 +121,10 @@ def _take(house: House, progress: Progress, thing: str) -> Progress:
     return replace(progress, held=progress.held | {thing})
 
 
+def _eat(house: House, progress: Progress, thing: str) -> Progress:
+    return replace(progress, held=progress.held - {thing})  # nothing of the recipe, or the game is lost: a hand is free
+
+
 def _move(house: House, progress: Progress, direction: str) -> Progress:
     behind, has_door = house.exits[progress.room].get(direction, (progress.room, False))
     closed = has_door and frozenset((progress.room, behind)) not in progress.opened
@@ -143,6 +147,7 @@ def _close(house: House, progress: Progress, what: str) -> Progress:
 
 _CHANGES: dict[str, Callable[[House, Progress, str], Progress]] = {
     "take": _take,
+    "eat": _eat,
     "move": _move,
     "open": _open,
     "close": _close,
