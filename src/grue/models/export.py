@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from grue.config import ModelConfig
 from grue.errors import ConfigError, ModelError
 from grue.models.adapter import quiet_peft, with_adapter
+from grue.models.casting import cast
 from grue.models.load import default_device, load_base
 from grue.models.quantization import is_quantised
 from grue.models.skeleton import skeleton
@@ -55,7 +56,8 @@ def save_merged(config: ModelConfig, weights: Mapping[str, torch.Tensor], folder
     else:
         _fill(model, own)
     _restore_layers(model, config)
-    model.to(dtype).save_pretrained(folder)  # type: ignore[arg-type]
+    cast(model, dtype)
+    model.save_pretrained(folder)
 
 
 def save_value_head(weights: Mapping[str, torch.Tensor], folder: Path) -> None:

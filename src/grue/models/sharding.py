@@ -17,6 +17,7 @@ from torch import nn
 
 from grue.config import ModelConfig
 from grue.errors import ConfigError, ModelError
+from grue.models.casting import cast
 from grue.models.checkpointing import decoder_layers
 from grue.parallel import Processes, peers_explained
 
@@ -55,7 +56,7 @@ def shard(model: PolicyModel, processes: Processes, dtype: torch.dtype) -> None:
         )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     playing = deepcopy(model)
-    playing.lm.to(dtype)  # type: ignore[arg-type]
+    cast(playing.lm, dtype)
     model.playing = (playing.to(device).eval(),)
     head = set(model.value_head.to(device).parameters())
     mesh = init_device_mesh(device, (processes.count,))

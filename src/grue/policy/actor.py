@@ -6,6 +6,7 @@ from copy import deepcopy
 
 import torch
 
+from grue.models.casting import cast
 from grue.models.load import compute_dtype
 from grue.models.packed import pack
 from grue.models.policy_model import PolicyModel
@@ -29,7 +30,7 @@ class Actor:
             self.model = trained
         else:
             self.model = deepcopy(trained)
-            self.model.lm.to(wanted)  # type: ignore[arg-type]
+            cast(self.model.lm, wanted)
             self._pack()
         self.model.eval()
 
