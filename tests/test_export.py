@@ -347,6 +347,8 @@ def test_the_card_says_what_one_has_to_know(tiny_folder: Path, runs: dict[str, P
 
 def test_a_smaller_format_is_a_choice(runs: dict[str, Path], tmp_path: Path) -> None:
     """bfloat16 rounds more than the check allows to a policy that played in float32, or it is let through and said."""
+    left = tmp_path / ".half-0123abcd"  # by an export that was killed
+    left.mkdir()
     try:
         found = export_run(runs["full"], what="merged", dtype="float16", to=tmp_path / "half", say=QUIET)
     except ModelError as error:
@@ -358,6 +360,7 @@ def test_a_smaller_format_is_a_choice(runs: dict[str, Path], tmp_path: Path) -> 
 
         stored = load_file(tmp_path / "half" / "model.safetensors")
         assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
+    assert not left.exists()
 
 
 def test_mistakes_are_one_error_each(runs: dict[str, Path], tmp_path: Path, tiny_folder: Path) -> None:

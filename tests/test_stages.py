@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -757,9 +758,14 @@ def test_a_run_of_others_starts_no_program(finished: Path, tmp_path: Path) -> No
 
 
 def test_a_kill_before_the_first_file_is_no_run_in_the_way(config: Config, tmp_path: Path) -> None:
-    (tmp_path / ".config.yaml.0123abcd.tmp").write_text("half", encoding="utf-8")
+    left, written = tmp_path / ".config.yaml.0123abcd.tmp", tmp_path / ".report.html.0123abcd.tmp"
+    for file in (left, written):
+        file.write_text("half", encoding="utf-8")
+    os.utime(left, (0, 0))
     Run(tmp_path, config)
     assert (tmp_path / "config.yaml").exists()
+    assert not left.exists()
+    assert written.exists()  # another command may be at it
 
 
 def test_a_random_teacher_plays_otherwise_with_another_seed(tmp_path: Path) -> None:

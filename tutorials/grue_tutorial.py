@@ -246,7 +246,7 @@ print("\n" + textwrap.fill("Valid actions at the start: " + ", ".join(game.reset
 # ### 4.2 Baselines before anything is learnt
 #
 # A success rate means little without a floor and a ceiling. `random` picks any valid action. `gold` follows the
-# solution above, and `gold-pruned` the same without steps that change nothing. `explore` is written by hand and sees only what a
+# solution above, and `gold-pruned` the same without steps that do nothing for the goal. `explore` is written by hand and sees only what a
 # policy sees. `optimal` sees everything. The error bars are Wilson's 95 % intervals (Wilson 1927), which stay meaningful at 0 %
 # and 100 %. A game that crashes is neither won nor lost, and is left out.
 
@@ -480,7 +480,7 @@ for action in sorted(q, key=lambda action: -max(p[action], q[action]))[:4]:
 # Only likely branches have to be read. Actions with less than `min_p` times the probability of the likeliest one are left
 # out (after Nguyen et al. 2024), which keeps the trees small. The weighed actions are stored with the turn, and PPO reads the
 # same trees again, so log-probability and entropy are exact. What is left out is neither tried nor learned, so the cut must not be
-# large: with 0.01 instead of 0.001, the library's main job ends 6 points lower
+# large: with 0.01 instead of 0.001, the library's main job ends 5 to 7 points lower, in one training each
 # ([measured](../docs/experiments.md#2026-11-27--what-a-sure-policy-no-longer-tries)).
 #
 # If the two ways hardly differ above, that speaks for the base: it has read games whose steps came in many orders, and
@@ -517,7 +517,8 @@ check(1, check_1(aligned_probability))
 # ### 6.1 Gold paths
 #
 # Demonstrations are gold paths of train games. Recorded for 16 steps, most of them would end before the meal is
-# prepared, and a clone would hardly ever see an ending. So they are recorded to the end, regardless of the step limit.
+# prepared, and a clone would see few endings. So they are recorded to the end, regardless of the step limit. (With this base, which
+# knows endings, [cutting them cost nothing that was measured](../docs/eval-gap.md#defects-of-training).)
 # Look at how few fit within it.
 
 # %%
@@ -869,9 +870,10 @@ for games_played in (20, 100, 1000):
 
 # %% [markdown]
 # **The clone wins fewer games than the base.** The base has read the same teacher, so SFT has little of the teacher's play left to teach. What it
-# adds are the replays with steps left out. From them the clone learns to skip steps and to go on from where it is. It also skips needed steps,
-# which costs games now. (How many is not measured here; a run without replays would show it.) This loss is accepted because PPO learns only
-# from what its policy tries: SFT is meant to make it explore.
+# adds are the replays with steps left out. From them the clone learns to skip steps and to go on from where it is, needed ones included. In a
+# run of this size about half of the loss came from the replays and half from SFT on whole scripts; at the library's size, replays cost no
+# greedy success ([measured](../docs/experiments.md#2026-11-27--what-each-part-of-the-preset-is-worth-now-that-exploration-lasts)). The loss is accepted because PPO learns
+# only from what its policy tries: SFT is meant to make it explore.
 #
 # **Why not PPO straight from the base?** With this base one could: it has read the same steps in many orders, and in the library's main job PPO
 # ends about one point lower without SFT, over three seeds. What costs 25 points there is SFT on whole scripts without replays: such a clone is sure
@@ -916,8 +918,8 @@ print(f"critic: {weights:,} parameters; its first answer is 0 for every state")
 # **This is privileged knowledge, and a claim that uses it has to say so.** $d_t$ comes from a planner that sees the whole
 # game. It is used on train games only, no state is labelled with an action, and the policy never sees it, neither in
 # training nor in play. But it needs a simulator that can be queried. The library's setting `ppo.hidden_state=false` goes
-# without it ([measured](../docs/experiments.md#2026-11-21--ppo-from-that-clone) with one seed, where $\lambda$ differed as
-# well). Here is what the baseline is told while the teacher plays:
+# without it, and ends about 3 points lower, 9 when sampled
+# ([measured](../docs/results.md#what-the-parts-of-cooking16-are-worth), two seeds). Here is what the baseline is told while the teacher plays:
 
 # %%
 from grue.games.told import Told
@@ -955,7 +957,8 @@ for number, turn in enumerate(told_play.turns):
 # cook who cannot finish in time anyway gains by trying whatever device is at hand, and more games are lost. A weak discount
 # removes this incentive, but then a wasted step costs little too. The baseline that knows the steps to a win restores that
 # signal. And since it shows at once what a step has changed, there is little to gain from looking far ahead, so $\lambda$ may be
-# small. The runs behind this are [on file](../docs/experiments.md#2026-11-21--ppo-from-that-clone).
+# small. Single runs suggest this, in which $\lambda$ and the baseline changed together with $\gamma$
+# ([on file](../docs/experiments.md#2026-11-21--ppo-from-that-clone)).
 
 # %%
 print(f"gamma {PRESET.ppo.gamma}, lambda {PRESET.ppo.lam}, bonus for a win {PRESET.ppo.win_bonus}")
@@ -1526,7 +1529,8 @@ print(
 # game is longer. A window of 6 steps costs 38 points: what was read earlier, such as the recipe, is no longer in the prompt. Losing the task line as
 # well adds nothing to that. Free writing costs most, 62 points: PPO has trained how valid actions compare with each other, and nothing in its loss
 # keeps their texts likely over the whole vocabulary. The last two lines, 87 % on train games and 82 % on dev games, have overlapping intervals and
-# come from different games: they do not show a gap, and do not exclude one. So in this run the damage comes from changed prompts and from free
+# come from different games: they do not show a gap, and do not exclude one. Train games are the harder ones (of all of them gold wins 22 %, of all
+# dev games 34 %), so at equal difficulty the gap would be larger. So in this run the damage comes from changed prompts and from free
 # writing. Sampling works the other way: it makes collection look worse than evaluation.
 
 # %% [markdown]
@@ -1644,7 +1648,7 @@ for label, parameters, matrices, width in (
     ("8 B model", 8e9, 224, 4096),
 ):
     for rank in (4, 16):
-        adapter = matrices * rank * 2 * width  # approximately: matrices are nearly square
+        adapter = matrices * rank * 2 * width  # as if matrices were square; those of the MLP are wider: up to 40 % more
         ways = ((parameters, 32), (adapter, 16), (adapter, 4.5))
         rows.append((label, rank, adapter, [memory_gb(parameters, learned, bits) for learned, bits in ways]))
 table = "| model | LoRA rank | adapter, M | all weights learn, GB | LoRA, 16 bits | LoRA, 4 bits |\n"

@@ -34,6 +34,22 @@ def play_many(
     return episodes
 
 
+def test_an_action_that_is_no_text_is_a_mistake_of_the_player_and_no_crash() -> None:
+    class Numbers:
+        name = "numbers"
+
+        def start(self, task: Task, observation: Observation) -> None:
+            pass
+
+        def act(self, observation: Observation) -> str:
+            return 3  # type: ignore[return-value]
+
+    game = games.make("toy")
+    with pytest.raises(ConfigError, match=r"the player 'numbers' returned 3 \(int\), and an action is a str"):
+        play(game, games.tasks("toy", "", "train", 9, count=1)[0], Numbers())
+    game.close()
+
+
 def success(episodes: list[Episode]) -> float:
     return sum(episode.won for episode in episodes) / len(episodes)
 

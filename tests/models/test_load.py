@@ -628,7 +628,24 @@ def test_a_token_that_only_the_tokenizer_knows_is_refused(folders: dict[str, Pat
     tokenizer.add_special_tokens({"bos_token": "<begin>"})
     tokenizer.save_pretrained(folder)
     config = load_config("toy", [f"model.name={folder}", f"model.context={architectures.CONTEXT}"])
-    with pytest.raises(ModelError, match=r"has the token <begin> \(\d+\), and the model has \d+ embeddings"):
+    with pytest.raises(ModelError, match=r"have the token '<begin>' \(\d+\), and the model has \d+ embeddings"):
+        check_model(config.model, config.policy)
+
+
+def test_a_word_that_only_the_tokenizer_knows_is_refused_before_a_game_says_it(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    folder = shutil.copytree(folders["llama"], tmp_path / "word")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["<never-text>"])  # which no text is read as
+    tokenizer.save_pretrained(folder)
+    config = load_config("toy", [f"model.name={folder}", f"model.context={architectures.CONTEXT}"])
+    check_model(config.model, config.policy)
+    tokenizer.add_tokens(["cellar"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ModelError, match=r"a text .* may have the token 'cellar' \(\d+\)"):
         check_model(config.model, config.policy)
 
 

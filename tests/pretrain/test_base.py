@@ -7,6 +7,8 @@ import json
 import math
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,9 +32,10 @@ from grue.pretrain.heldout import held_out
 from grue.pretrain.main import GAME, PARAMS, RECORD_LIMIT, main, record_corpus, tokenizer_texts
 from grue.pretrain.shuffled import record_shuffled
 from grue.pretrain.tokenizer import train_tokenizer
-from grue.pretrain.train import Recipe, batches, build_model, encode, loss_of, thinned, train
+from grue.pretrain.train import Recipe, batches, build_model, encode, loss_of, save, thinned, train
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
+from grue.storage.files import lock
 
 QUIET = Progress(quiet=True)
 PHASES = ("first", "second")
@@ -322,6 +325,9 @@ def test_a_few_steps_reduce_the_loss_and_leave_a_base_that_loads(
         assert float(loss_of(loaded, ids_BT, weights_BT)[0]) == pytest.approx(after, rel=0.02)
     text = "You see a raw red apple. <eos>"
     assert Encoder(stored).observation(text) == encoder.observation(text)
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"cannot write .*file: "):
+        save(model, tokenizer, tmp_path / "file")
 
 
 def test_what_is_measured_on_unread_games_by_hand(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -340,6 +346,16 @@ def test_what_is_measured_on_unread_games_by_hand(tokenizer: PreTrainedTokenizer
     assert measured.accuracy == pytest.approx(float((logits.argmax(-1) == torch.tensor(action)).float().mean()))
     with pytest.raises(DataError, match="none of the held-out games was won"):
         held_out(model, encoder, [replace(played, won=False)])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="locks are POSIX ones")
+def test_two_commands_do_not_record_into_one_folder(tmp_path: Path) -> None:
+    lock(tmp_path / ".lock", "", "")
+    command = [sys.executable, "-m", "grue", "pretrain", "--out", str(tmp_path), "--games", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode
+    assert "another process is working on" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 @pytest.mark.slow

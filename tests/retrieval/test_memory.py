@@ -132,3 +132,13 @@ def test_other_games_of_the_same_problem_are_its_own_too() -> None:
     memory = Memory([replace(episode, task=task) for task in (one, other)])
     found = memory.search(episode.turns[0].observation.text, 5, without=replace(one, seed=107, limit=3))
     assert [note.task.seed for note in found] == [8]
+
+
+def test_games_that_may_be_the_same_are_its_own_too() -> None:
+    """Seeds of coin with five rooms make identical games, which begin alike."""
+    episode, task = _played(1)[0], replace(tiny.tasks(1)[0], game="coin", params="numLocations=5")
+    memory = Memory([replace(episode, task=replace(task, seed=seed)) for seed in (7, 8)])
+    begins = episode.turns[0].observation.text
+    assert memory.search(begins, 5, without=replace(task, seed=9)) == []
+    assert len(memory.search(f"{begins} A door.", 5, without=replace(task, seed=9))) == 2
+    assert len(memory.search(begins, 5, without=replace(task, seed=9, params="numLocations=11"))) == 2

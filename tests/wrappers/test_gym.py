@@ -116,6 +116,7 @@ def test_a_seed_draws_the_same_games_and_an_option_names_one() -> None:
     assert env.reset(options={"game_seed": np.int64(10_007)})[1]["game_seed"] == 10_007
     with pytest.raises(ConfigError, match="outside fold"):
         env.reset(options={"game_seed": 7})
+    assert env.step("look")[4]["game_seed"] == 10_007  # the game that was being played goes on under its own number
     with pytest.raises(ConfigError, match="game_seed"):
         env.reset(options={"seed": 7})
 

@@ -112,3 +112,15 @@ def test_lists_and_encoders_that_cannot_be_are_refused() -> None:
     for actions in ((), ("look", "look")):
         with pytest.raises(ConfigError, match="cannot be numbered"):
             sb3.ActionList(env, actions)
+    with pytest.raises(ConfigError, match="columns=0"):
+        sb3.TokenIds(env, 0)
+
+
+@pytest.mark.parametrize("number", [-1, 99])
+def test_numbers_outside_the_list_are_refused(number: int) -> None:
+    env = toy()
+    with pytest.raises(GameError, match="reset the environment first"):
+        env.action_masks()
+    env.reset(seed=0)
+    with pytest.raises(ConfigError, match=f"there is no action {number}: the list has"):
+        env.step(number)

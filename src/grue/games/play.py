@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from grue.errors import GameError
+from grue.errors import ConfigError, GameError
 from grue.games.base import Game
 from grue.games.guard import as_played
 from grue.types import Episode, Observation, Outcome, Task, Turn
@@ -67,6 +67,8 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
 
     With `record_limit` play goes on to that many steps (for recording a gold path that is longer than the
     task allows); `Episode.task` keeps the task's own limit, so `steps > task.limit` shows a late end.
+
+    Raises ConfigError for a player whose action is not a str.
     """
     longer = task if record_limit is None else replace(task, limit=max(record_limit, task.limit))
     recorder = Recorder(game, task, player.name)
@@ -74,7 +76,13 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
     try:
         player.start(longer, recorder.reset(longer))
         while outcome is None:
-            outcome = recorder.step(player.act(recorder.observation))
+            reply = player.act(recorder.observation)
+            if not isinstance(reply, str):  # a mistake of the player's code, which is no crash of the game
+                raise ConfigError(
+                    f"the player {player.name!r} returned {reply!r} ({type(reply).__name__}), and an action is a str",
+                    hint="decode the model's output first",
+                )
+            outcome = recorder.step(reply)
     except GameError as error:
         return recorder.end(Outcome.FAILED, str(error))
     return recorder.end(outcome)

@@ -51,13 +51,15 @@ def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase, model: PreTra
 
 
 def check_prompt(name: str, encoder: Encoder, model: PreTrainedModel) -> None:
-    """ModelError if the prompt itself has a token without an embedding in the model, as added ones may be."""
+    """ModelError if the prompt has a token without an embedding in the model, or a game's text may have one."""
     rows = _rows(model)
-    ids = (*encoder.task("key", 9), *encoder.observation("key", ("take key",)), *encoder.action("take key"))
-    if max(ids) >= rows:
-        token = encoder.tokenizer.convert_ids_to_tokens(max(ids))
+    ids = {*encoder.task("key", 9), *encoder.observation("key", ("take key",)), *encoder.action("take key")}
+    words = {*map(int, encoder.tokenizer.added_tokens_decoder)} - encoder.special
+    if lost := [number for number in sorted(ids | words) if number >= rows]:
+        token = encoder.tokenizer.convert_ids_to_tokens(lost[0])
+        what = "the prompt" if lost[0] in ids else "a text"
         raise ModelError(
-            f"the prompt for {name!r} has the token {token} ({max(ids)}), and the model has {rows} embeddings",
+            f"{what} for {name!r} may have the token {token!r} ({lost[0]}), and the model has {rows} embeddings",
             hint="the token was added only to the tokenizer: save the model again with resize_token_embeddings, or "
             "set policy.template=plain if it comes from the template",
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grue import heap
+from grue.errors import ConfigError
 from grue.games import tasks
 from grue.games.names import game_foods
 from grue.games.twx import TwxGame
@@ -21,6 +22,7 @@ from grue.pretrain.shuffled import record_shuffled
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
 from grue.prompts.transcript import render_action, render_observation, render_task
+from grue.storage.files import explained, lock, write_atomic
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -114,6 +116,9 @@ def main(
     heap.keep_few_kernels()
     if threads:
         torch.set_num_threads(threads)
+    with explained(f"open {out}", ConfigError):
+        out.mkdir(parents=True, exist_ok=True)
+        lock(out / ".lock", f"another process is working on {out}", "wait for it, or choose another folder with --out")
     with Interrupt() as interrupt:
         recording = Recording(out, say, interrupt)
         gold = recording.of("corpus", games, lambda after: record_corpus(games, after))
@@ -135,5 +140,6 @@ def main(
         found |= measure(model, encoder, unread, "second", say)
     counts = {"games": len(gold), "shuffled_games": len(shuffled), "family_games": len(others)}
     made = {**counts, "vocabulary": len(tokenizer), **asdict(first), "held_out": found}
-    (out / "base" / "made.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    with explained(f"write {out / 'base'}"):
+        write_atomic(out / "base" / "made.json", f"{json.dumps(made, indent=1)}\n".encode())
     return out / "base"

@@ -27,6 +27,7 @@ from grue.pretrain.corpus import Transcript, augment
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
 from grue.storage import checkpoint
+from grue.storage.files import explained
 from grue.train.optimizers import flatten_state, unflatten_state
 
 if TYPE_CHECKING:
@@ -262,7 +263,8 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) 
     from transformers.utils import logging as hf_logging
 
     hf_logging.disable_progress_bar()
-    out.mkdir(parents=True, exist_ok=True)
     rounded = deepcopy(model).to(torch.bfloat16)  # type: ignore[arg-type]  # its wrapper has lost `self`
-    rounded.save_pretrained(out, safe_serialization=True)
-    tokenizer.save_pretrained(out)
+    with explained(f"write {out}"), checkpoint.system_errors():
+        out.mkdir(parents=True, exist_ok=True)
+        rounded.save_pretrained(out, safe_serialization=True)
+        tokenizer.save_pretrained(out)

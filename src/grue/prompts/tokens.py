@@ -53,8 +53,8 @@ class Joint(NamedTuple):
 class Encoder:
     """Encodes the pieces of a transcript with a Hugging Face tokenizer, plain or in its chat template.
 
-    Game text can never produce special tokens: they are split out of the text before encoding. So are added tokens that
-    mark turns or parts of an answer although the tokenizer calls them ordinary, such as DeepSeek's <｜User｜> and
+    Game text can never produce `special` tokens: they are split out of the text before encoding. So are added tokens
+    that mark turns or parts of an answer although the tokenizer calls them ordinary, such as DeepSeek's <｜User｜> and
     Qwen3's <think>.
     """
 
@@ -64,8 +64,8 @@ class Encoder:
         self._chat = chat_pieces(tokenizer) if self.prompt.template == "chat" else None
         self._markers = _markers(tokenizer, self._chat)
         self._bos: tuple[int, ...] = () if tokenizer.bos_token_id is None else (int(tokenizer.bos_token_id),)
-        self._special = {*tokenizer.all_special_ids, *_special_added(tokenizer), *self._markers}
-        self._text = Untrusted(tokenizer, self._markers, self._special)
+        self.special = frozenset((*tokenizer.all_special_ids, *_special_added(tokenizer), *self._markers))
+        self._text = Untrusted(tokenizer, self._markers, self.special)
         self._marker = THINK if self.prompt.kind == "think" else ACT
         self._newline = self._line_end()
         self._close: tuple[int, ...] = self._newline
@@ -106,8 +106,10 @@ class Encoder:
 
     def text(self, ids: Sequence[int]) -> str:
         """What the policy wrote: the first line, without special tokens."""
-        words = [token for token in ids if token not in self._special]
-        return str(self.tokenizer.decode(words, skip_special_tokens=True)).partition("\n")[0].strip()
+        words = [token for token in ids if token not in self.special]
+        # not cleaned up: some tokenizers would join punctuation to the word before it, which makes it another action
+        text = self.tokenizer.decode(words, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(text).partition("\n")[0].strip()
 
     def closing(self, written: Sequence[int]) -> tuple[int, ...]:
         """The ids that end an action whose text the policy wrote itself; () if it has already written them."""
@@ -131,7 +133,7 @@ class Encoder:
 
     def _ends(self, token: int) -> bool:
         """Does this token end a line that the policy writes?"""
-        return token in self._special or self._breaks(token)
+        return token in self.special or self._breaks(token)
 
     def _breaks(self, token: int) -> bool:
         return "\n" in str(self.tokenizer.decode([token]))
@@ -186,7 +188,7 @@ class Encoder:
 
     def _cut(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(ids that end an answer, ids that open the next message): cut after the first special token or line."""
-        ends = [place for place, token in enumerate(ids) if token in self._special]
+        ends = [place for place, token in enumerate(ids) if token in self.special]
         ends += [place for place, token in enumerate(ids) if self._breaks(token)]
         if not ends:
             raise ModelError(
@@ -224,4 +226,6 @@ def _markers(tokenizer: PreTrainedTokenizerBase, chat: ChatPieces | None) -> set
 def _marks(content: str, pieces: str) -> bool:
     # plain words and white space, such as Gemma's line breaks, are text wherever they occur
     sign = content in pieces and not content.isalnum() and any(map(str.isalpha, content))
-    return sign or re.fullmatch(r"<[^<>\s]+>", content) is not None
+    # the pieces hold the marks of some roles only, and a chat may have others, such as [|system|] or [TOOL]
+    form = r"<[^<>\s]+>|\[[^\[\]\s]+\]" if pieces else r"<[^<>\s]+>"
+    return sign or re.fullmatch(form, content) is not None

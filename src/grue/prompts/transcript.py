@@ -36,8 +36,9 @@ def as_said(text: str) -> str:
 
 def _is_forged(line: str) -> bool:
     """Does it begin as the policy's do? Some tokenizers read wide and other forms of a character as the plain one."""
-    start = line[: len(THINK)]
-    return (start if start.isascii() else unicodedata.normalize("NFKC", start)).startswith((ACT, THINK))
+    start = line[: len(THINK)]  # which may be changed by a sign that joins it: ">" and U+0338 are "≯"
+    forms = (start,) if start.isascii() else (start, unicodedata.normalize("NFKC", start))
+    return any(form.startswith((ACT, THINK)) for form in forms)
 
 
 def render_task(goal: str, limit: int) -> str:

@@ -14,6 +14,7 @@ from itertools import islice
 
 from grue.errors import ConfigError, needs
 from grue.games.base import PROTECTED, Game, begin_reset, begin_step
+from grue.games.copies import has_copies
 from grue.games.spread import problem
 from grue.types import Episode, Observation, Outcome, Task
 
@@ -138,6 +139,8 @@ def remembered(episode: Episode, memory: Memory, count: int = 1, *, own: bool = 
 
 
 def _problem(task: Task, begins: str) -> Hashable:
+    if has_copies(task.game, task.params):  # another seed may make the same game, which then begins alike
+        return (task.game, task.params, task.fold, begins)
     return problem(replace(task, limit=0), Observation(begins, "", "", None, 0.0))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import shutil
 import uuid
@@ -75,6 +76,8 @@ def export_run(
             f"{run} holds no recorded game of {name} to check a copy with",
             hint=f"train again, which deletes later stages' results: grue {name} {run} --again",
         )
+    for leftover in target.parent.glob(f".{glob.escape(target.name)}-????????"):  # of one that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
     try:
         with explained(f"write {target}"), checkpoint.system_errors():

@@ -40,9 +40,9 @@ from grue.storage.contents import is_done, read_results
 from grue.tracking.beside import show_finished
 
 
-def run_all(config: Config, out: Path, *, say: Progress, again: bool = False) -> dict[str, Any]:
+def run_all(config: Config, out: Path | str, *, say: Progress, again: bool = False) -> dict[str, Any]:
     """Every stage that is not done yet, then the report. Returns the results."""
-    start = time.monotonic()
+    start, out = time.monotonic(), Path(out)
     processes = join()
     with processes.together():
         check_trackers(config)

@@ -24,14 +24,14 @@ _TURN_DEFAULTS = {
 }
 
 
-def append(path: Path, episodes: Iterable[Episode]) -> None:
+def append(path: Path | str, episodes: Iterable[Episode]) -> None:
     """Append episodes to a JSONL file."""
-    jsonl.append(path, (to_dict(episode) for episode in episodes))
+    jsonl.append(Path(path), (to_dict(episode) for episode in episodes))
 
 
-def read(path: Path) -> Iterator[Episode]:
+def read(path: Path | str) -> Iterator[Episode]:
     """The episodes of a JSONL file, in order; none if there is no file. DataError names file and line."""
-    for where, row in jsonl.read(path):
+    for where, row in jsonl.read(Path(path)):
         yield from_dict(row, where=where)
 
 

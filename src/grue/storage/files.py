@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grue.errors import ConfigError, DataError, GrueError
@@ -27,6 +28,7 @@ _HINTS = {
     errno.ENOENT: "has the folder been moved or deleted?",
 }
 _NO_SUCH_CALL = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+_LEFT_S = 60.0  # no write takes as long
 
 _locks: dict[Path, int] = {}  # file -> its descriptor, held until this process ends
 
@@ -54,6 +56,14 @@ def write_atomic(path: Path, data: bytes) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what kills within `write_atomic` have left; what is younger may be being written by another command."""
+    for path in folder.glob(".*.????????.tmp"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _LEFT_S:
+                path.unlink()
 
 
 def sync_file(path: Path) -> None:

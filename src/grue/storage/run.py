@@ -34,7 +34,7 @@ from grue.storage.contents import (
     read_metrics,
     read_stages,
 )
-from grue.storage.files import explained, lock, write_atomic
+from grue.storage.files import explained, lock, remove_leftovers, write_atomic
 from grue.storage.left import DEV_ROWS, delete_left
 from grue.storage.settled import SETTINGS, check_settled, used_settings
 
@@ -88,6 +88,8 @@ class Run:
                 f"another process is working on {out}",
                 "wait for it, or choose another folder with --out",
             )
+            for folder in (out, out / "episodes"):
+                remove_leftovers(folder)
         stored = self._with_unfinished(read_stages(out))
         self._stages = self._kept(stored)
         self.lost = tuple(name for name in self._over if name in stored)

@@ -110,8 +110,9 @@ class GrueEnv(gymnasium.Env[str, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start a game; the class describes `seed` and `options`."""
         super().reset(seed=seed)
-        self._task = self._draw(options or {})
-        self._seen, self._steps = self._game.reset(self._task), 0
+        task = self._draw(options or {})
+        self._seen = self._game.reset(task)  # if it refuses, the game before it goes on
+        self._task, self._steps = task, 0
         return render_task(self._seen.goal, self._task.limit) + self._seen.text, self._info(None, valid=True)
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:

@@ -45,6 +45,8 @@ class TokenIds(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     ) -> None:
         RecordConstructorArgs.__init__(self, columns=columns, encode=encode, vocabulary=vocabulary)
         super().__init__(env)
+        if columns < 1:
+            raise ConfigError(f"columns={columns} leaves no token to see", hint="use 1 or more, 128 by default")
         if (encode is None) != (vocabulary is None):
             raise ConfigError("encode and vocabulary, the largest id that it returns, go together", hint="give both")
         self._encode = encode or _embedded_ids
@@ -85,7 +87,7 @@ class ActionList(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             )
         self.action_space = spaces.Discrete(len(self.actions))
         self._number = {action: i for i, action in enumerate(self.actions)}
-        self._valid: tuple[str, ...] | None = ()
+        self._valid: tuple[str, ...] | None = None  # before the first reset
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Ids, dict[str, Any]]:
         ids, info = self.env.reset(seed=seed, options=options)
@@ -93,17 +95,24 @@ class ActionList(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return ids, info
 
     def step(self, action: Any) -> tuple[Ids, Any, bool, bool, dict[str, Any]]:
-        result = self.env.step(self.actions[int(action)])
+        number = int(action)
+        if not 0 <= number < len(self.actions):
+            raise ConfigError(
+                f"there is no action {number}: the list has {len(self.actions)}", hint="numbers begin with 0"
+            )
+        result = self.env.step(self.actions[number])
         self._valid = result[4]["valid_actions"]
         return result
 
     def action_masks(self) -> NDArray[np.bool_]:
         """True for each action that is valid now; shape (actions,). sb3-contrib expects this name."""
+        if self._valid is None:
+            raise GameError("the game has listed no valid actions", hint="reset the environment first")
         mask = np.zeros(len(self.actions), dtype=np.bool_)
-        mask[[self._number[action] for action in self._valid or () if action in self._number]] = True
+        mask[[self._number[action] for action in self._valid if action in self._number]] = True
         if not mask.any():
             raise GameError(
-                f"none of the valid actions is on the list of {len(self.actions)}: {(self._valid or ())[:3]}",
+                f"none of the valid actions is on the list of {len(self.actions)}: {self._valid[:3]}",
                 hint="gather the list over more games: known_actions(env, episodes=...)",
             )
         return mask
