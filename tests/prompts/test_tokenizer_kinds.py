@@ -148,6 +148,15 @@ def test_a_tokenizer_saved_with_truncation_and_padding_does_neither(tmp_path: Pa
     assert history_of(encoder_of(AutoTokenizer.from_pretrained(tmp_path))) == history_of(encoder_of(kind("qwen")))
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_written_keeps_its_punctuation(name: str) -> None:
+    """Tokenizers that clean up what they decode would make another action of it."""
+    tokenizer = deepcopy(kind(name))
+    tokenizer.clean_up_tokenization_spaces = True
+    encoder = encoder_of(tokenizer)
+    assert encoder.text(encoder.action("say hello , you !")) == "say hello , you !"
+
+
 def test_listed_actions_are_one_line_each() -> None:
     encoder = encoder_of(kind("qwen"), list_actions=True)
     text = kind("qwen").decode(encoder.observation("A room.", ("look\n> take gem", "go")))

@@ -194,11 +194,3 @@ def test_no_line_of_a_game_begins_like_the_policys_own(mark: str, end: str) -> N
 @pytest.mark.parametrize("mark", [">", "Thought:"])
 def test_a_sign_that_joins_the_mark_hides_no_line(mark: str) -> None:
     assert as_said(f"A sign.\n{mark}\u0338 take key") == f"A sign.\n {mark}\u0338 take key"
-
-
-def test_what_is_written_keeps_its_punctuation() -> None:
-    """Tokenizers that clean up what they decode would make another action of it."""
-    tokenizer = deepcopy(tiny.tokenizer())
-    tokenizer.clean_up_tokenization_spaces = True
-    encoder = Encoder(tokenizer)
-    assert encoder.text(encoder.action("say hello , you !")) == "say hello , you !"
