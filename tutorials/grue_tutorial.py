@@ -870,10 +870,10 @@ for games_played in (20, 100, 1000):
 
 # %% [markdown]
 # **The clone wins fewer games than the base.** The base has read the same teacher, so SFT has little of the teacher's play left to teach. What it
-# adds are the replays with steps left out. From them the clone learns to skip steps and to go on from where it is, needed ones included. In a
-# run of this size about half of the loss came from the replays and half from SFT on whole scripts; at the library's size, replays cost no
-# greedy success ([measured](../docs/experiments.md#2026-11-27--what-each-part-of-the-preset-is-worth-now-that-exploration-lasts)). The loss is accepted because PPO learns
-# only from what its policy tries: SFT is meant to make it explore.
+# adds are the replays with steps left out. From them the clone learns to skip steps, needed ones included, and to go on from where it is. How
+# much of the loss is theirs is not measured here; at the library's size they cost no greedy success
+# ([measured](../docs/experiments.md#2026-11-27--what-each-part-of-the-preset-is-worth-now-that-exploration-lasts)). The loss is accepted because
+# PPO learns only from what its policy tries: SFT is meant to make it explore.
 #
 # **Why not PPO straight from the base?** With this base one could: it has read the same steps in many orders, and in the library's main job PPO
 # ends about one point lower without SFT, over three seeds. What costs 25 points there is SFT on whole scripts without replays: such a clone is sure

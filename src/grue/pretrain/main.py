@@ -22,7 +22,7 @@ from grue.pretrain.shuffled import record_shuffled
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
 from grue.prompts.transcript import render_action, render_observation, render_task
-from grue.storage.files import explained, lock, write_atomic
+from grue.storage.files import explained, lock_folder, write_atomic
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -117,8 +117,7 @@ def main(
     if threads:
         torch.set_num_threads(threads)
     with explained(f"open {out}", ConfigError):
-        out.mkdir(parents=True, exist_ok=True)
-        lock(out / ".lock", f"another process is working on {out}", "wait for it, or choose another folder with --out")
+        lock_folder(out)
     with Interrupt() as interrupt:
         recording = Recording(out, say, interrupt)
         gold = recording.of("corpus", games, lambda after: record_corpus(games, after))

@@ -87,6 +87,13 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def lock_folder(folder: Path) -> None:
+    """Make a folder that one process works on, and `lock` it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    hint = "wait for it, or choose another folder with --out"
+    lock(folder / ".lock", f"another process is working on {folder}", hint)
+
+
 def lock(file: Path, busy: str, hint: str) -> None:
     """Lock `file` until this process ends: ConfigError if another one has. Does nothing on Windows.
 

@@ -34,7 +34,7 @@ from grue.storage.contents import (
     read_metrics,
     read_stages,
 )
-from grue.storage.files import explained, lock, remove_leftovers, write_atomic
+from grue.storage.files import explained, lock_folder, remove_leftovers, write_atomic
 from grue.storage.left import DEV_ROWS, delete_left
 from grue.storage.settled import SETTINGS, check_settled, used_settings
 
@@ -82,12 +82,7 @@ class Run:
                 raise ConfigError(
                     f"{out} holds other files, but no run", hint="choose a new or empty folder with --out"
                 )
-            out.mkdir(parents=True, exist_ok=True)
-            lock(
-                out / ".lock",
-                f"another process is working on {out}",
-                "wait for it, or choose another folder with --out",
-            )
+            lock_folder(out)
             for folder in (out, out / "episodes"):
                 remove_leftovers(folder)
         stored = self._with_unfinished(read_stages(out))

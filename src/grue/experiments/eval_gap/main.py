@@ -23,7 +23,7 @@ from grue.hardware import hardware, versions
 from grue.progress import Progress
 from grue.stages.session import open_session
 from grue.storage.contents import read_run_config
-from grue.storage.files import explained, lock, write_atomic
+from grue.storage.files import explained, lock_folder, write_atomic
 from grue.storage.run import Run
 
 
@@ -110,8 +110,7 @@ def _measure(
 ) -> tuple[dict[str, Any], dict[str, tuple[Cell, Cell]]]:
     """(the ranked result of one run, the cells of each `Pair`). `known`: weights that were measured in another run."""
     with explained(f"open {out}", ConfigError):
-        out.mkdir(parents=True, exist_ok=True)
-        lock(out / ".lock", f"another process is working on {out}", "wait for it, or choose another folder with --out")
+        lock_folder(out)
     cells: dict[str, tuple[Cell, Cell]] = {}
     with open_session(Run(folder, config, leads=False), config, say) as session:  # the run itself is only read
         session.load(size.policy)
