@@ -326,6 +326,37 @@ def test_a_game_that_lists_no_actions_is_an_error_that_names_it() -> None:
         collect(tiny.policy(MODEL), [Silent()], tiny.tasks(1), SAMPLED)
 
 
+class OddOnes(ToyGame):
+    """A game that begins with a very long text for some seeds, and lists no actions for others."""
+
+    def reset(self, task: Task, *, gold: bool = False) -> Observation:
+        first = super().reset(task, gold=gold)
+        if task.seed % 5 == 1:
+            return replace(first, text="very " * 400)
+        return replace(first, actions=None) if task.seed % 5 == 3 else first
+
+
+def test_games_that_the_policy_cannot_begin_fail_alone() -> None:
+    tasks = tiny.tasks(15)
+    healthy = play(tasks, 4, context=300)
+    finished: list[Episode] = []
+    seats = [OddOnes() for _ in range(4)]
+    odd = collect(tiny.policy(MODEL), seats, tasks, SAMPLED, context=300, on_episode=finished.append)
+    assert sorted(e.task.seed for e in finished) == sorted(task.seed for task in tasks)
+    close([e for e in odd if e.task.seed % 5 not in (1, 3)], [e for e in healthy if e.task.seed % 5 not in (1, 3)])
+    for episode in odd:
+        if episode.task.seed % 5 in (1, 3):
+            assert (episode.outcome, episode.turns) == (Outcome.FAILED, ())
+            assert ("context of 300" if episode.task.seed % 5 == 1 else "lists no valid actions") in episode.error
+
+
+def test_where_no_game_can_be_begun_none_counts_as_played() -> None:
+    finished: list[Episode] = []
+    with pytest.raises(ModelError, match="lists no valid actions"):
+        collect(tiny.policy(MODEL), [Silent()], tiny.tasks(3), SAMPLED, on_episode=finished.append)
+    assert not finished
+
+
 class Shouting(ToyGame):
     """A game one of whose actions is far longer than any other game's."""
 

@@ -125,6 +125,25 @@ def test_the_ratio_may_be_the_mean_over_the_decisions_of_a_turn() -> None:
     assert decision["kl_old"] == pytest.approx(turn["kl_old"])  # what is measured is the policy
 
 
+def test_a_shared_critic_is_clipped_around_its_values_in_the_units_of_their_targets() -> None:
+    """Returns of about 1,000 times the first scale: next to targets in new units, the values at play were huge."""
+    rich = [
+        replace(e, turns=tuple(replace(turn, reward=turn.reward * 1000, value=turn.value + 500) for turn in e.turns))
+        for e in played()
+    ]
+    model = tiny.policy_model()
+    updater = updater_of(settings("ppo.value_passes=0", "ppo.normalise_rewards=true", "ppo.minibatches=1"), model, apart=False)
+    read: list[torch.Tensor] = []
+    step = updater.learner.step
+    updater.learner.step = lambda items, loss_of, rate: step(  # type: ignore[method-assign]
+        items, lambda reading, batch: (read.append(batch.old_values_T), loss_of(reading, batch))[1], rate
+    )
+    updater.update(rich, 0, 1.0, Reference(model))
+    values = torch.tensor([turn.value for e in rich for turn in e.turns]) / updater.divisor
+    assert updater.divisor > 10
+    assert torch.allclose(torch.cat(read).sort().values, values.sort().values, rtol=1e-4)
+
+
 def test_turns_are_counted_as_often_as_they_are_read() -> None:
     steps = sum(episode.steps for episode in played())
     assert update(played(), "ppo.epochs=3")[0]["turns"] == 3 * steps

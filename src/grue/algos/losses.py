@@ -1,4 +1,4 @@
-"""Losses of the two training stages, one value for each node or turn: the caller takes the mean."""
+"""Losses of the training stages, one value for each node or turn: the caller takes the mean."""
 
 from __future__ import annotations
 

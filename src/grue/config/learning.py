@@ -85,7 +85,7 @@ class PPOConfig(LearningConfig):
         3,
         ge=0,
         description="initial iterations in which only the critic learns, at most half of all; 0 with group_weight=1, "
-        "which does not use it",
+        "which does not use it (but for bootstrap_at_limit)",
     )
     rate_warmup: int = Field(
         0,

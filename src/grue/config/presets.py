@@ -21,7 +21,7 @@ def cooking16() -> Config:
         demos=DemosConfig(teacher="gold", games=900, replays=2, omission=0.2, omission_keeps="read"),
         sft=SFTConfig(epochs=1, learning_rate=3e-4, smoothing=0.02, rename=0.8),
         ppo=PPOConfig(
-            iterations=64,
+            iterations=80,
             episodes_per_iteration=128,
             learning_rate=2e-4,
             schedule="linear",

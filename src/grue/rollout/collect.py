@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from grue.errors import ConfigError
+from grue.errors import ConfigError, ModelError
 from grue.games import Game, begin_reset
 from grue.games.teachers import Adviser
 from grue.parallel import ALONE, Processes
@@ -34,8 +34,9 @@ def collect(
 ) -> list[Episode]:
     """One episode for each task, in the order of the tasks; as many at once as there are `games`.
 
-    `seed` and a task's place in the list fix every draw of its episode, whatever else is played. A game that crashes
-    gives an episode with Outcome.FAILED. A history longer than `context` tokens starts a new segment.
+    `seed` and a task's place in the list fix every draw of its episode, whatever else is played. A game that crashes,
+    or that the policy cannot read, gives an episode with Outcome.FAILED; ModelError if none could even be begun, since
+    then the settings are wrong. A history longer than `context` tokens starts a new segment.
     With several `processes` each of them plays a part, and all of them get all episodes. The teacher called `adviser`
     is asked at each turn what it would do (`Turn.advice`). With `values_limit` the critic also reads what a game at
     its limit showed last (`Episode.last_value`).
@@ -72,10 +73,11 @@ def _collect_here(
     """`collect` in this process. `places` are the indices of `tasks` in the whole list."""
     episodes: dict[int, Episode] = {}
     index_of: dict[int, int] = {}  # row -> index of the task played there
+    unread: dict[int, tuple[Episode, ModelError]] = {}  # index -> of a game that could not be begun
     queue = iter(enumerate(tasks))
 
-    def finish(seat: Seat, episode: Episode) -> None:
-        episodes[index_of[seat.row]] = episode
+    def finish(index: int, episode: Episode) -> None:
+        episodes[index] = episode
         if on_episode is not None:
             on_episode(episode)
 
@@ -88,10 +90,15 @@ def _collect_here(
             empty = []  # those whose task cannot be played
             for seat, index, task in begun:
                 index_of[seat.row] = index
-                failed = seat.start(task, random.Random(f"{seed}/{places[index]}"))
-                if failed is not None:
-                    finish(seat, failed)
-                    empty.append(seat)
+                try:
+                    failed = seat.start(task, random.Random(f"{seed}/{places[index]}"))
+                except ModelError as error:
+                    unread[index] = seat.give_up(error), error
+                else:
+                    if failed is None:
+                        continue
+                    finish(index, failed)
+                empty.append(seat)
 
     engine = Engine(policy.model.base_lm(), len(seats), context)
     refill(seats)
@@ -103,12 +110,16 @@ def _collect_here(
         for seat in playing:
             episode = seat.play()
             if episode is not None:
-                finish(seat, episode)
+                finish(index_of[seat.row], episode)
         if ended := [seat for seat in playing if seat.at_limit]:
             for seat, value in zip(ended, policy.model.values(_read(engine, ended)), strict=True):
-                finish(seat, seat.close(value))
+                finish(index_of[seat.row], seat.close(value))
         refill([seat for seat in playing if seat.task is None])
         playing = [seat for seat in playing if seat.task is not None]
+    for index, (episode, error) in unread.items():
+        if len(unread) == len(tasks):  # not one of them is recorded, so the same command finds the error again
+            raise error
+        finish(index, episode)
     return [episodes[index] for index in range(len(tasks))]
 
 

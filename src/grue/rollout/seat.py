@@ -10,7 +10,6 @@ from grue.games import Game, begin_step
 from grue.games.teachers import Adviser
 from grue.policy.decision import Decision, Query
 from grue.policy.policy import Policy
-from grue.policy.trie import AlikeError
 from grue.prompts.history import History
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
@@ -40,7 +39,10 @@ class Seat:
     advice: str = ""
 
     def start(self, task: Task, rng: random.Random) -> Episode | None:
-        """Reset the game to `task`. Returns an episode only when the game fails to start."""
+        """Reset the game to `task`. Returns an episode only when the game fails to start.
+
+        ModelError where the policy cannot begin: the game lists no actions, or shows more than fits. See `give_up`.
+        """
         self.task, self.rng, self.turns = task, rng, []
         self.observation = self.history = None
         try:
@@ -50,12 +52,17 @@ class Seat:
         self.history = History(self.policy.encoder, self.observation.goal, task.limit, self.context)
         if self.adviser is not None:
             self.adviser.start(task, self.observation)
-        try:
-            # if even the first observation does not fit, the settings are wrong: let that error end the run
-            self._show()
-        except AlikeError as error:
-            return self._end(Outcome.FAILED, f"{error.message}; {error.hint}")
+        if self.policy.needs_actions and not self.observation.actions:
+            raise ModelError(
+                f"{task.game} (seed {task.seed}) lists no valid actions after 0 steps",
+                hint="set policy.kind=write: the others choose among actions; some games list them with validActions=1",
+            )
+        self._show()
         return None
+
+    def give_up(self, error: ModelError) -> Episode:
+        """The episode of a game that the policy cannot read: the others go on."""
+        return self._end(Outcome.FAILED, f"{error.message}; {error.hint}")
 
     def unread(self) -> list[int]:
         assert self.history is not None
@@ -68,14 +75,9 @@ class Seat:
         return self.history.seen == 0
 
     def query(self) -> Query:
-        """The query for the policy, with all ids still to be fed. ModelError where the game lists no actions."""
-        assert self.history is not None and self.observation is not None and self.task is not None
+        """The query for the policy, with all ids still to be fed."""
+        assert self.history is not None and self.observation is not None
         unread, self.history.seen = self.unread(), len(self.history.ids)
-        if self.policy.needs_actions and not self.observation.actions:
-            raise ModelError(
-                f"{self.task.game} (seed {self.task.seed}) lists no valid actions after {len(self.turns)} steps",
-                hint="set policy.kind=write: the others choose among actions; some games list them with validActions=1",
-            )
         if self.adviser is not None:  # here, where no game is in the middle of a step
             self.advice = self.adviser.advice(self.observation)
         return Query(self.row, self.observation.actions or (), len(self.history.ids), self.rng, unread)
@@ -123,10 +125,10 @@ class Seat:
             return self._end(Outcome.FAILED, f"the game lists no valid actions after {len(self.turns)} steps")
         try:
             self._show()
-        except ModelError as error:  # this game's text became too long: the others go on
+        except ModelError as error:  # this game's text became too long
             if outcome is not None:  # the last observation gets no value, but the game is over
                 return self._end(outcome)
-            return self._end(Outcome.FAILED, f"{error.message}; {error.hint}")
+            return self.give_up(error)
         return None
 
     def close(self, value: float) -> Episode:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,11 @@ def credit(
     if cfg.normalise_advantages:
         advantages = scaled(advantages, centre=True)
     return advantages, targets
+
+
+def in_units(episode: Episode, unit: float) -> Episode:
+    """`episode` with the critic's values at play multiplied by `unit`."""
+    return replace(episode, turns=tuple(replace(turn, value=turn.value * unit) for turn in episode.turns))
 
 
 def critic_values(episodes: Sequence[Episode]) -> list[Array]:

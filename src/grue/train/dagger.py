@@ -172,7 +172,9 @@ def _learn(context: StageContext, items: Lessons, progress: dict[str, Any], bar:
 
 def _drawn(items: Lessons, cfg: DaggerConfig, rng: random.Random) -> list[Sample]:
     """The episodes of one optimiser step. A fractional number of episodes is met on average over steps."""
-    whole, rest = divmod(cfg.demo_share * cfg.episodes_per_batch, 1)
+    # with few corrected games the batch is smaller, so that `demo_share` holds; without any it is demonstrations
+    size = min(cfg.episodes_per_batch, len(items.corrected) / (1 - cfg.demo_share) or cfg.episodes_per_batch)
+    whole, rest = divmod(cfg.demo_share * size, 1)
     shown = min(len(items.demos), int(whole) + (rest > 0 and rng.random() < rest))
     corrected = min(len(items.corrected), cfg.episodes_per_batch - shown)
     return rng.sample(list(items.demos), shown) + rng.sample(list(items.corrected), corrected)

@@ -28,7 +28,7 @@ from grue.train.reference import Reference
 from grue.train.selection import Selection
 from grue.types import Task
 
-MOST_FIRST_CLIPPED = 0.02  # share of turns
+MOST_FIRST_CLIPPED = 0.02  # share of the turns with a choice
 
 
 def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None) -> dict[str, float]:
@@ -75,9 +75,10 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
             metrics = rollout_metrics(episodes, played - start, cfg, updater.divisor)
             rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup)
             metrics |= updater.update(episodes, iteration, rate, reference)
-            if iteration == done:
-                _warn_of_gap(metrics["engine_gap"], limit_of(episodes, tolerance(config.model)), cfg.temperature, say)
-                _warn_of_clip(metrics["first_clipped"], cfg, say)
+            if iteration == done and (decided := 1 - metrics["forced"]) > 0:  # a turn without a choice shows nothing
+                limit = limit_of(episodes, tolerance(config.model))
+                _warn_of_gap(metrics["engine_gap"] / decided, limit, cfg.temperature, say)
+                _warn_of_clip(metrics["first_clipped"] / decided, cfg, say)
             del metrics["first_clipped"]
             update_s, steps = time.monotonic() - played, sum(episode.steps for episode in episodes)
             metrics |= {"update_s": update_s, "turns_per_s": metrics.pop("turns") / update_s}
@@ -139,7 +140,7 @@ def _warn_of_clip(share: float, cfg: PPOConfig, say: Progress) -> None:
     if share > MOST_FIRST_CLIPPED:
         low, high = cfg.ratio_bounds
         say.warn(
-            f"{share:.0%} of the turns are outside of the clip bounds ({low:.6g} to {high:.6g}) before anything was "
+            f"{share:.0%} of the turns with a choice are outside of the clip bounds ({low:.6g} to {high:.6g}) before anything was "
             "learnt, by rounding alone, and about half of them teach nothing: set a larger ppo.clip, or "
             "model.dtype=float32" + (", or ppo.ratio=decision" if cfg.ratio == "turn" else "")
         )

@@ -16,7 +16,7 @@ from grue.config import Config, PPOConfig
 from grue.errors import TrainingError
 from grue.models.policy_model import Reading
 from grue.rollout.pack import Batch, Sample, minibatches, samples
-from grue.train.credit import RunningScale, credit, critic_values, telling_plays, turn_returns
+from grue.train.credit import RunningScale, credit, critic_values, in_units, telling_plays, turn_returns
 from grue.train.critic import Critic, fit_each
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
@@ -56,7 +56,7 @@ def ppo_loss(
         ratio_T, (low, high) = log_ratio_T.exp(), cfg.ratio_bounds
         metrics["clip_fraction"] = ((ratio_T < low) | (ratio_T > high)).float().sum() / turns
         # Schulman's k3 estimator of KL(old || new): never negative, and unbiased where all plays are read
-        metrics["kl_old"] = (gap_T.exp() - 1 - gap_T).sum() / turns
+        metrics["kl_old"] = (torch.expm1(gap_T) - gap_T).sum() / turns
         metrics["engine_gap"] = gap_T.abs().sum() / turns
     return loss, {name: value.detach() for name, value in metrics.items()}
 
@@ -126,8 +126,10 @@ class Updater:
         unit = before / self.divisor
         telling = telling_plays(usable, cfg, before)
         kept = telling or list(range(len(usable)))  # the critic learns all the same
+        # the clipped value loss compares the values at play with targets in the new units
+        read = usable if unit == 1 else [in_units(episode, unit) for episode in usable]
         items, left_out = (
-            samples([usable[i] for i in part], [advantages[i] for i in part], [returns[i] for i in part])
+            samples([read[i] for i in part], [advantages[i] for i in part], [returns[i] for i in part])
             for part in (kept, sorted({*range(len(usable))} - {*kept}))
         )
         # the KL costs a forward pass; if it is not in the loss it is only monitored, and not for free text, where the
