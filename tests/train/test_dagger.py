@@ -239,9 +239,16 @@ def test_a_step_reads_its_share_of_demonstrations(config: Config) -> None:
         return [Sample((first + i,), (turn,)) for i in range(count)]
 
     items = Lessons(some(40, 0), some(6, 1000))
-    for share, expected in ((0.0, (0, 6)), (0.25, (2, 6)), (0.75, (6, 2))):
+    few, none = Lessons(items.demos, items.corrected[:3]), Lessons(items.demos, [])
+    for had, share, expected in (
+        (items, 0.0, (0, 6)),
+        (items, 0.25, (2, 6)),
+        (items, 0.75, (6, 2)),
+        (few, 0.5, (3, 3)),  # a smaller batch, and the share is what was asked for
+        (none, 0.5, (4, 0)),
+    ):
         cfg = config.dagger.model_copy(update={"demo_share": share})
-        drawn = [sample.ids[0] for sample in _drawn(items, cfg, random.Random(0))]
+        drawn = [sample.ids[0] for sample in _drawn(had, cfg, random.Random(0))]
         assert (sum(i < 1000 for i in drawn), sum(i >= 1000 for i in drawn)) == expected
         assert len(set(drawn)) == len(drawn)
 

@@ -132,7 +132,9 @@ def test_a_shared_critic_is_clipped_around_its_values_in_the_units_of_their_targ
         for e in played()
     ]
     model = tiny.policy_model()
-    updater = updater_of(settings("ppo.value_passes=0", "ppo.normalise_rewards=true", "ppo.minibatches=1"), model, apart=False)
+    updater = updater_of(
+        settings("ppo.value_passes=0", "ppo.normalise_rewards=true", "ppo.minibatches=1"), model, apart=False
+    )
     read: list[torch.Tensor] = []
     step = updater.learner.step
     updater.learner.step = lambda items, loss_of, rate: step(  # type: ignore[method-assign]

@@ -140,8 +140,8 @@ def _warn_of_clip(share: float, cfg: PPOConfig, say: Progress) -> None:
     if share > MOST_FIRST_CLIPPED:
         low, high = cfg.ratio_bounds
         say.warn(
-            f"{share:.0%} of the turns with a choice are outside of the clip bounds ({low:.6g} to {high:.6g}) before anything was "
-            "learnt, by rounding alone, and about half of them teach nothing: set a larger ppo.clip, or "
+            f"{share:.0%} of the turns with a choice are outside of the clip bounds ({low:.6g} to {high:.6g}) before "
+            "anything was learnt, by rounding alone, and about half of them teach nothing: set a larger ppo.clip, or "
             "model.dtype=float32" + (", or ppo.ratio=decision" if cfg.ratio == "turn" else "")
         )
 
