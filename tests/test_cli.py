@@ -131,6 +131,7 @@ def test_version() -> None:
         (("run", "cooking16", "game.params.nosuch=1"), "unknown parameter 'nosuch'"),
         (("demos", "game.name=cookinworld", "--out", "a"), "did you mean 'cookingworld'?"),
         (("run", "toy", "ppo.gamma=7"), "less than or equal to 1"),
+        (("run", "toy", "ppo=3"), "ppo is a section, not a setting"),
         (("run", "toy", "--config", "none.yaml"), "cannot read none.yaml"),
         (("run", "toy", "--seed", "-3"), "greater than or equal to 0"),
         (("sft", "smoke"), "--preset smoke"),
@@ -227,6 +228,14 @@ def test_a_run_is_taken_up_by_its_folder(tmp_path: Path) -> None:
     assert common.settle(None, ["ppo.lam=0.5"], None, None, tmp_path)[0].ppo.lam == 0.5
     assert common.settle("smoke", [], None, 3, tmp_path)[0] == load_config("smoke", seed=3)
     assert common.settle("toy", [], None, 9, None)[1] == Path("runs/toy-seed9")
+
+
+def test_a_run_without_its_settings_is_no_new_one(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "stages.json").write_text("{}")
+    for verb in ("run", "sft"):
+        done = grue(verb, "a", cwd=tmp_path)
+        assert done.returncode == 2 and "its config.yaml is missing" in done.stderr
 
 
 def test_the_newest_run_is_the_one_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

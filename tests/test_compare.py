@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
+from grue.cli.compare import show
 from grue.cli.main import app
 from grue.config import Config, dump_config, load_config
 from grue.errors import ConfigError, DataError
@@ -17,6 +19,7 @@ from grue.evaluate.runs import compare_runs
 from grue.evaluate.seeds import difference_over_seeds, gap_over_seeds, mean_over_seeds
 from grue.evaluate.stats import t_quantile, wilson
 from grue.evaluate.summary import summarise
+from grue.progress import Progress
 from grue.storage import episodes
 from grue.types import Episode, Observation, Outcome, Task
 
@@ -205,6 +208,44 @@ def test_all_won_is_no_certainty(tmp_path: Path) -> None:
     assert found["kinds"][0]["greedy"]["success_ci95"] == pytest.approx([0.722467, 1.0], abs=1e-6)  # of 10 in 10
     low, high = found["differences"][0]["greedy"]["success_ci95"]
     assert low < 0 < high
+
+
+def test_one_problem_bounds_no_score_and_is_no_agreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outs = [run(tmp_path / f"{n}", n, [True, n > 0] * 2, "game.name=sorting") for n in range(2)]
+    for out in outs:
+        file = out / "episodes" / "eval-ppo-test-greedy.jsonl"
+        same = [
+            replace(game, task=replace(game.task, seed=20000 + 100 * n)) for n, game in enumerate(episodes.read(file))
+        ]
+        file.unlink()
+        episodes.append(file, same)
+    found = compare_runs(outs)
+    assert found["kinds"][0]["greedy"]["score_ci95"] == [0.0, 1.0]
+    show(found, Progress())
+    said = capsys.readouterr().out
+    assert "All of these games pose one problem" in said and "agree in every game" not in said
+
+
+def test_no_score_is_below_the_range(tmp_path: Path) -> None:
+    outs = [run(tmp_path / f"{n}", n, [n > 0] * 9 + [True]) for n in range(2)]
+    low, high = compare_runs(outs)["kinds"][0]["greedy"]["score_ci95"]
+    assert low == 0 and high == 1
+
+
+def test_settings_of_a_stage_of_no_length_do_not_divide(tmp_path: Path) -> None:
+    outs = [run(tmp_path / f"{n}", n, [True, False], f"dagger.dev_games={20 + n}") for n in range(2)]
+    assert len(compare_runs(outs)["kinds"]) == 1
+    used = ("dagger.rounds=1", "dagger.dev_games=20"), ("dagger.rounds=0",), ("dagger.rounds=1", "dagger.dev_games=30")
+    outs = [run(tmp_path / f"used{n}", n, [True, False], *settings) for n, settings in enumerate(used)]
+    kinds = compare_runs(outs)["kinds"]
+    assert [kind["settings"] for kind in kinds] == [{"dagger.rounds": 1}, {"dagger.rounds": 0}, {"dagger.rounds": 1}]
+
+
+def test_a_run_that_lost_how_far_it_has_come_is_not_sent_to_be_evaluated(tmp_path: Path) -> None:
+    out = run(tmp_path / "a", 0, [True, False])
+    (out / "stages.json").unlink()
+    with pytest.raises(DataError, match=r"stages\.json is missing"):
+        compare_runs([out])
 
 
 def test_settings_of_later_stages_do_not_divide_sft(tmp_path: Path) -> None:

@@ -302,6 +302,9 @@ def test_the_card_says_how_its_intervals_are_made() -> None:
         return model_card(config, about, {"policies": {"sft": {"decoding": {"greedy": row}}}})
 
     assert "Intervals are Wilson intervals." in card(row)
+    assert "over 1 turns the" in card(row)
+    about["probe"] = {"turns": 0, "mean": 0.0, "largest": 0.0, "same_choice": 1.0}
+    assert "there was nothing to compare" in card(row) and "100.0%" not in card(row)
     assert "generated freely need not be one of them, and may win less." in card(row)
     learnt = {**about, "policy": "ppo"}
     assert "may win less: PPO has compared valid actions with each other only." in model_card(config, learnt, None)
@@ -402,6 +405,13 @@ def test_an_older_run_without_a_recorded_game_says_what_to_do(runs: dict[str, Pa
     with pytest.raises(DataError, match="no recorded game"):
         export_run(run, what="merged", to=tmp_path / "out", say=QUIET)
     assert load_policy(run).name == "ppo"
+
+
+def test_an_export_without_its_recorded_game_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
+    export_run(runs["full"], what="merged", to=tmp_path / "out", say=QUIET)
+    (tmp_path / "out" / "probe.jsonl").write_text('{"half of a li')
+    with pytest.raises(DataError, match="no recorded game"):
+        load_policy(tmp_path / "out")
 
 
 def test_a_checkpoint_of_another_model_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -129,6 +129,16 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_passed_over(
     assert checkpoint.load(_save(tmp_path, 2)).step == 2  # the run goes on over the broken one
 
 
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"files": {"state.json": {"bytes": 1e999}}}', "\\xff" * 3000])
+def test_a_manifest_of_any_content_is_passed_over_in_a_line(
+    content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    older, newer = _save(tmp_path, 1), _save(tmp_path, 2)
+    (newer / "manifest.json").write_bytes(content.encode("latin-1").replace(b"\\xff", b"\xff"))
+    assert checkpoint.latest_valid(tmp_path) == older
+    assert len(caplog.text) < 1000
+
+
 def test_what_may_be_whole_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older checkpoint in its place would be another training, whose saves delete the newer one."""
     _save(tmp_path, 1)

@@ -21,7 +21,7 @@ from grue.errors import ConfigError, DataError
 from grue.progress import Progress
 from grue.storage import jsonl
 from grue.storage.run import Run
-from grue.tracking import beside
+from grue.tracking import beside, follow
 from grue.tracking.beside import Trackers
 from grue.tracking.follow import send_rest
 from test_storage_run import RESULT
@@ -88,6 +88,30 @@ def test_what_was_sent_is_not_sent_again(run: Run) -> None:
     assert found.pop("sft/loss") == [(1, 1.0), (2, 0.5), (3, 0.25)]
     assert found.pop("eval/sft-test-greedy/success") == [(0, 0.75)]
     assert set(found) == {f"eval/sft-test-greedy/{name}" for name in ("score", "failed")}  # no text, no list, no NaN
+
+
+def test_what_arrived_before_a_tracker_failed_is_not_sent_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrived: list[int] = []
+
+    class Failing:
+        def __init__(self, *_: object) -> None: ...
+
+        def log(self, stage: str, step: int, values: object) -> None:
+            if step == 2 and 2 not in arrived and len(arrived) == 1:
+                arrived.append(-1)
+                raise RuntimeError("no")
+            arrived.append(step)
+
+        def close(self) -> None: ...
+
+    monkeypatch.setitem(follow.TRACKERS, "wandb", Failing)
+    sender = follow.Sender(run.out, "wandb")
+    with pytest.raises(RuntimeError):
+        sender.send()
+    again = follow._read(sender._file)
+    assert again["steps"] == {"sft": 1}
+    assert sender.send() == 1
+    assert arrived == [1, -1, 2]
 
 
 @tensorboard

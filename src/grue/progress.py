@@ -67,10 +67,13 @@ class Progress:
         stream: TextIO | None = self.stream  # None where it was closed
         return stream is not None and stream.isatty()
 
-    def __call__(self, text: str = "", *, style: str = "") -> None:
-        """One message. `style` is a style of rich ("bold", "dim", "red"); a file or pipe gets plain text."""
+    def __call__(self, text: str = "", *, style: str = "", wrap: bool = False) -> None:
+        """One message. `style` is a style of rich ("bold", "dim", "red"); a file or pipe gets plain text.
+
+        With `wrap` a terminal shows long lines broken between words; others stay whole, to be copied.
+        """
         if not self.quiet:
-            self._print(text, style)
+            self._print(text, style, wrap=wrap)
 
     def warn(self, text: str) -> None:
         """A message that is shown even if quiet."""
@@ -96,12 +99,12 @@ class Progress:
         finally:
             bar.stop()
 
-    def _print(self, text: str, style: str = "") -> None:
+    def _print(self, text: str, style: str = "", *, wrap: bool = False) -> None:
         with self._outliving():
             if self.is_terminal:
                 from rich.text import Text
 
-                self.console.print(Text(clean(text), style=style), soft_wrap=True)
+                self.console.print(Text(clean(text), style=style), soft_wrap=not wrap)
             else:
                 print(clean(text), file=self.stream, flush=True)
 

@@ -179,6 +179,19 @@ def test_prompts_fit_the_context(kind: str) -> None:
             assert context / 2 < max(len(prompt) for prompt, _ in tables) <= context - answer.room(("look",))
 
 
+def test_a_prompt_that_cannot_fit_fails_its_game_alone() -> None:
+    policy, tasks = tiny.player(), tiny.tasks(6)
+    seats = [games.make("toy") for _ in range(3)]
+    answer = choosing(policy, Decoding())
+    for context in range(60, 200, 4):
+        ours = play_prompts(policy, seats, tasks, Style(), answer, context=context)
+        failed = [episode for episode in ours if episode.outcome is Outcome.FAILED]
+        assert all("does not fit" in episode.error for episode in failed)
+        if 0 < len(failed) < len(ours):
+            return
+    pytest.fail("no context in which some games fit and others do not")
+
+
 def _noting(answer: Answer, tables: list[tuple[list[int], str]]) -> Answer:
     """`answer`, which also notes each prompt and the observation that it is for."""
 

@@ -348,3 +348,16 @@ def test_java_reads_paths_that_are_not_ascii_in_any_locale(monkeypatch: pytest.M
     for locale in ("C", "en_US.UTF-8"):  # the latter need not be there, though it is named
         monkeypatch.setenv("LC_ALL", locale)
         assert java_environment()["LC_ALL"] == "C.UTF-8"
+
+
+def test_long_answers_arrive_whole_on_sockets_that_acknowledge_at_once() -> None:
+    params = "gameLength=600"  # answers of more than 8 KB, which Java sends in two parts
+    game = TwxGame("simonsays", params, settings=SETTINGS)
+    (first,) = games.tasks("simonsays", params, "dev", 700, count=1)
+    game.reset(first)
+    path = game.gold()
+    assert len(path) == 600
+    assert [game.step(action)[1] for action in path[:3]] == pytest.approx([1 / 600] * 3)
+    connections = list(current_jvm(SETTINGS)._gateway._gateway_client.deque)
+    assert connections and {type(connection.socket).__name__ for connection in connections} == {"_PromptSocket"}
+    game.close()

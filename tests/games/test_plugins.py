@@ -20,7 +20,7 @@ from grue import games
 from grue.cli.main import app
 from grue.cli.play import what_to_play
 from grue.config import load_config
-from grue.errors import ConfigError, GameError, ModelError
+from grue.errors import ConfigError, GameError, ModelError, TeacherError
 from grue.games.base import Game
 from grue.games.faults import Guarded
 from grue.games.play import play
@@ -381,6 +381,50 @@ def test_a_game_that_leaves_the_program_is_an_error(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sys, "path", list(sys.path))
     result = CliRunner().invoke(app, ["check-game", "leaving:Guess"])
     assert result.exit_code == 1 and "SystemExit" in result.output
+
+
+class _Endless(ToyGame):
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        observation, reward, _ = super().step("look")
+        self._steps = 0
+        return observation, reward, None
+
+    def gold(self) -> list[str]:
+        return None  # type: ignore[return-value]
+
+
+def test_a_game_that_never_ends_fails_at_its_limit() -> None:
+    game = Guarded(_Endless())
+    (task,) = tiny.tasks(1)
+    played = play(game, task, teacher("random", game))
+    assert (played.outcome, played.steps) == (Outcome.FAILED, task.limit - 1)
+    assert "did not end at its step limit" in played.error
+
+
+def test_a_path_that_is_none_fails_the_episode() -> None:
+    game = Guarded(_Endless())
+    (task,) = tiny.tasks(1)
+    played = play(game, task, teacher("gold", game))
+    assert played.outcome is Outcome.FAILED and "gold() of the game gave None" in played.error
+
+
+def test_a_game_that_cannot_be_made_is_an_error(packages: Path) -> None:
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    assert text.count('def __init__(self, params: str = "") -> None:') == 1
+    broken = text.replace(
+        'def __init__(self, params: str = "") -> None:',
+        "def __init__(self, params: str = \"\") -> None:\n        raise ValueError('init!')\n",
+    )
+    (packages / "unmade_package.py").write_text(broken, encoding="utf-8")
+    install(packages, "unmade_package", "unmade = unmade_package:Guess")
+    with pytest.raises(GameError, match="ValueError: init!"):
+        games.make("unmade")
+
+
+def test_a_teacher_that_does_not_know_the_game_is_no_crash() -> None:
+    game = games.make("toy")
+    with pytest.raises(TeacherError, match="explore"):
+        play(game, tiny.tasks(1)[0], teacher("explore", game))
 
 
 def test_what_goes_wrong_in_closing_a_game_is_its_error() -> None:

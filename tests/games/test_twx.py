@@ -195,6 +195,8 @@ def test_the_order_of_calls_is_checked() -> None:
         ({"fold": "valid"}, "folds are"),
         ({"limit": 0}, "limit=16"),
         ({"params": "numLocations=99"}, "1 to 11"),
+        ({"params": "numLocations=" + "9" * 5000}, "not a whole number"),
+        ({"limit": 10**30}, "step count from 1 to"),
         ({"game": "chess"}, "known are"),
         ({"game": "toy", "params": ""}, "is not a TextWorldExpress game"),
     ],

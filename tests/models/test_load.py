@@ -679,3 +679,15 @@ def test_what_is_no_model_is_one_error(name: str, monkeypatch: pytest.MonkeyPatc
         load_model(settings(Path(name)))
     assert "\n" not in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", "[" * 100_000, '"text"'])
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_files_that_hold_something_else_are_one_error(
+    file: str, content: str, tiny_folder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder, folder)
+    (folder / file).write_text(content)
+    with pytest.raises(ModelError):
+        load_model(settings(folder))

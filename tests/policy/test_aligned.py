@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -54,6 +55,19 @@ def test_probabilities_equal_brute_force_over_whole_texts(temperature: float) ->
     expected = {action: weight / total for action, weight in weights.items()}
     assert weighed(0.0, temperature) == pytest.approx(expected, abs=1e-5)
     assert max(expected.values()) > 2 / len(ACTIONS)  # the model is not uniform, so this could fail
+
+
+def test_what_was_weighed_when_it_was_played_is_what_is_shown() -> None:
+    """At the edge of the cut rounding decides, and a second reading left out what had been weighed."""
+    player = policy(0.0)
+    turn = Turn(Observation("", "", "", ACTIONS, 0.0), ACTIONS[0], 0.0, state_position=len(prefix_of()) - 1)
+    every = player.weigh(turn, prefix_of(), 1.0)
+    kept = [action for action, _ in every[:2]]
+    candidates = tuple(candidate for action, candidate in player._kept.spoken(ACTIONS) if action in kept)
+    shown = dict(policy(0.9).weigh(replace(turn, candidates=candidates), prefix_of(), 1.0))
+    total = every[0][1] + every[1][1]
+    assert {action for action, share in shown.items() if share} == {*kept}
+    assert shown[kept[1]] == pytest.approx(every[1][1] / total, rel=1e-5)
 
 
 def test_what_ppo_raises_is_the_probability_that_free_writing_is_valid() -> None:

@@ -91,6 +91,16 @@ def test_the_base_is_a_level_where_it_is_one_model(tmp_path: Path) -> None:
     assert "base" not in shown_with(0.2, 0.9)
 
 
+def test_levels_of_other_games_than_the_curves_are_said_to_be(tmp_path: Path) -> None:
+    out = run(tmp_path / "a", [0.1, 0.5], dev=[0.1, 0.4])
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    for games, said in ((9, False), (4, True)):
+        measured = [line | ({"games": games, "failed": 0} if line["stage"] == "dev" else {}) for line in lines]
+        (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in measured))
+        draw_comparison(compared([out]), tmp_path / "curves.svg")
+        assert any("(dotted: on 9 games)" in text for text in texts(tmp_path / "curves.svg")) == said
+
+
 def test_the_lines_are_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 

@@ -293,7 +293,37 @@ def test_how_far_apart_policies_must_be_is_said_of_the_runs_own(tmp_path: Path) 
     row = found["policies"]["ppo"]["decoding"]["greedy"] | {"success": 0.0, "games": 32}
     found["policies"]["api:x"] = {"decoding": {"greedy": row}}
     (run / "results.json").write_bytes(orjson.dumps(found))
-    assert before in parsed(run).text
+    text = parsed(run).text
+    assert before in text
+    assert "Every policy of this run played 20 games" in text
+
+
+def test_dev_games_that_chose_nothing_are_not_said_to_flatter(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    text = parsed(run).text
+    assert "flatter it" in text
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["ppo"]["dev_every"] = 0
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    text = parsed(run).text
+    assert "flatter it" not in text and "on games that were not" in text
+
+
+def test_every_row_names_its_policy_to_a_screen_reader(whole: Path) -> None:
+    page = render(whole).read_text(encoding="utf-8")
+    assert re.findall(r'<th scope="row"><span class="unseen">PPO</span></th>', page)
+    assert not re.findall(r'<th scope="row"></th>', page)
+
+
+def test_games_as_they_were_played_name_no_home(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    shown = (run / "episodes" / "shown.jsonl").read_text().splitlines()
+    first = json.loads(shown[0])
+    first["task"]["game"] = "textworld:/home/alice/secret/story.z8"
+    first["final"] = "cannot read /home/alice/secret/story.z8"
+    (run / "episodes" / "shown.jsonl").write_text("\n".join([json.dumps(first), *shown[1:]]) + "\n")
+    text = parsed(run).text
+    assert "~/secret/story.z8" in text and "alice" not in text
 
 
 def test_a_run_that_trains_nothing_misses_nothing(tmp_path: Path) -> None:
@@ -442,6 +472,8 @@ def test_a_story_that_was_trained_on_is_not_called_unseen(tmp_path: Path) -> Non
     text = parsed(run).text
     assert "60 test games, all of the story that it trained on" in text
     assert "never seen" not in text
+    assert "other games" not in text and "must differ by" not in text
+    assert "plays of the one game" in text
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,8 @@ def test_a_seed_draws_the_same_games_and_an_option_names_one() -> None:
     assert len(set(first)) > 1
     assert all(10_000 <= seed < 11_000 for seed in first)
     assert env.reset(options={"game_seed": 10_007})[1]["game_seed"] == 10_007
+    with pytest.raises(ConfigError, match="are not a dict"):
+        env.reset(options=5)  # type: ignore[arg-type]
     assert env.reset(options={"game_seed": np.int64(10_007)})[1]["game_seed"] == 10_007
     with pytest.raises(ConfigError, match="outside fold"):
         env.reset(options={"game_seed": 7})

@@ -125,9 +125,18 @@ def preset_or_run(name: str | None, out: Path | None) -> tuple[str | None, Path 
         return name, out
     if (Path(name) / "config.yaml").exists():
         return None, run_folder(name, out)
+    _check_whole(Path(name))
     if os.sep in name:
         raise ConfigError(f"there is no run in {name}", hint=f"grue run --out {name} starts one")
     return name, out
+
+
+def _check_whole(folder: Path) -> None:
+    """ConfigError for a run that has lost its settings: a new one cannot begin there."""
+    if (folder / "stages.json").exists():
+        raise ConfigError(
+            f"{folder} holds a run, but its config.yaml is missing", hint="restore it, or start over in another folder"
+        )
 
 
 def settle(
@@ -163,6 +172,7 @@ def begun_run(
     """The same for a stage that builds on another one. ConfigError where no stage has begun."""
     config, folder = named_run(arguments, preset, file, seed, out)
     if not (folder / "config.yaml").exists():
+        _check_whole(folder)
         chosen = f" --preset {preset}" if preset else f" --config {file}" if file else ""
         raise ConfigError(f"there is no run in {folder}", hint=f"start one with grue demos {folder}{chosen}")
     return config, folder

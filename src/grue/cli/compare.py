@@ -45,8 +45,10 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
     sizes = [len(kind["runs"]) for kind in kinds]
     if any(kind[d]["over_seeds"] for kind in kinds for d in decodings):
         say("95 % intervals over training seeds and games.")
-    elif max(sizes) > 1:
+    elif max(sizes) > 1 and all(kind[d]["agree"] for kind in kinds for d in decodings):
         say("The runs agree in every game: 95 % intervals over games, as for one run.")
+    elif max(sizes) > 1:
+        say("All of these games pose one problem, which says nothing about others: 95 % intervals as for one game.")
     if min(sizes) == 1:
         say.warn("with a single training the interval is over games alone, and says nothing about other seeds")
 

@@ -25,7 +25,7 @@ Teachers:
   gold         the game's own solution: the default
   gold-pruned  the same without its idle steps
   explore      knows what it has seen, as a policy does:
-               cookingworld, alfworld
+               cookingworld, coin, mapreader, alfworld
   optimal      knows hidden things too:
                cookingworld, textworld, babyai, alfworld, toy
   random       any valid action"""

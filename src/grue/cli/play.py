@@ -52,9 +52,12 @@ def play_human(task: Task, config: GameConfig, say: Progress, *, record: Path | 
         )
         return {}
     finally:
-        game.close()
+        try:
+            game.close()
+        except GameError as error:  # what was played counts all the same
+            say.warn(error.message)
     if episode.final is not None:
-        say(f"\n{episode.final.text}")
+        say(f"\n{episode.final.text}", wrap=True)
         say(f"\n{_ENDS[episode.outcome]} Score {episode.score:.2f} in {episode.steps} steps.", style="bold")
     if record is not None and episode.final is not None:
         from grue.storage import episodes
@@ -97,15 +100,15 @@ class Human:
     def start(self, task: Task, observation: Observation) -> None:
         """Show the task."""
         self._left = task.limit
-        self._say(observation.goal, style="bold")
+        self._say(observation.goal, style="bold", wrap=True)
         self._say("Type the number of an action, or an action of your own; quit or Ctrl-D leaves.", style="dim")
 
     def act(self, observation: Observation) -> str:
         """Show what is seen and wait until something is typed. EOFError at the end of the input."""
         say, actions = self._say, observation.actions or ()
-        say(f"\n{observation.text}")
+        say(f"\n{observation.text}", wrap=True)
         if observation.inventory and observation.inventory != observation.text:
-            say(observation.inventory, style="dim")
+            say(observation.inventory, style="dim", wrap=True)
         say(f"\nscore {observation.score:.2f}, {self._left} steps left", style="cyan")
         for number, action in enumerate(actions, 1):
             say(f"  {number:2d}  {action}")
@@ -120,6 +123,6 @@ class Human:
                 raise EOFError
             if typed in actions or not actions or not typed.isdecimal():
                 return typed
-            if 1 <= int(typed) <= len(actions):
+            if len(typed) < 10 and 1 <= int(typed) <= len(actions):
                 return actions[int(typed) - 1]
             say(f"there is no action {typed}: 1 to {len(actions)}", style="red")

@@ -28,6 +28,9 @@ def as_config_error(error: ValidationError, given: list[str], where: str, strang
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":  # one of our own, whose text has the settings and values
         return ConfigError(f"{key}{place}: {message}" if key else f"{message}{place}")
+    if inside := [known for known in known_keys() if known.startswith(f"{key}.")]:
+        names = ", ".join(known.removeprefix(f"{key}.") for known in inside)
+        return ConfigError(f"{key}{place} is a section, not a setting", hint=f"settings of {key}: {names}")
     value = repr(first["input"])
     value = value if len(value) <= 60 else value[:57] + "..."
     return ConfigError(f"{key}={value}{place}: {message[:1].lower()}{message[1:]}", hint=_meaning(key))

@@ -20,8 +20,8 @@ from grue.errors import DataError
 from grue.evaluate.bootstrap import paired_difference, paired_wins
 from grue.evaluate.seeds import difference_over_seeds, mean_over_seeds
 from grue.evaluate.stats import FloatArray, Interval, by_problem, never_certain, not_surer
-from grue.evaluate.summary import Played, by_game, score_interval, shared, success_interval
-from grue.names import POLICIES, STAGES, TRAINING
+from grue.evaluate.summary import Played, by_game, least_score, score_interval, shared, success_interval
+from grue.names import LENGTHS, POLICIES, STAGES, TRAINING
 from grue.storage import episodes
 from grue.storage.contents import check_distinct, evaluation_name, is_done, read_evaluation, read_run_config
 from grue.storage.contents import episodes as file_of
@@ -49,6 +49,8 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
     check_distinct(outs)
     configs = {out: read_run_config(out) for out in outs}
     for out in outs:
+        if not (out / "stages.json").exists() and (out / "episodes").exists():
+            raise DataError(f"{out / 'stages.json'} is missing, which says how far the run has come", hint="restore it")
         if not is_done(out, "eval"):
             raise DataError(f"{out} has not been evaluated to its end", hint=f"grue eval {out}")
     fold = fold or configs[outs[0]].eval.fold
@@ -111,13 +113,20 @@ def measured_games(out: Path, name: str) -> list[Episode]:
 
 
 def training_settings(config: Config, policy: str) -> dict[str, Any]:
-    """What a training of `policy` has in common with those of other seeds: dotted key -> value."""
+    """What a training of `policy` has in common with those of other seeds: dotted key -> value.
+
+    Of a stage of no length its length alone counts: the rest had no effect.
+    """
     # sections that say nothing about the policy: those of later stages, and how it was measured
     beside = STAGES[STAGES.index(policy) + 1 :] if policy in STAGES else STAGES
+    settings = flat(config, local=False)
+    skipped = [stage for stage, length in LENGTHS.items() if not settings[f"{stage}.{length}"]]
     return {
         name: value
-        for name, value in flat(config, local=False).items()
-        if name not in ("preset", "seed") and name.split(".")[0] not in beside
+        for name, value in settings.items()
+        if name not in ("preset", "seed")
+        and (stage := name.split(".")[0]) not in beside
+        and (stage not in skipped or name == f"{stage}.{LENGTHS[stage]}")
     }
 
 
@@ -163,7 +172,9 @@ def _kinds(runs: Sequence[_Run], policy: str) -> list[tuple[dict[str, Any], list
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [name for name in settings[0] if any(other[name] != settings[0][name] for other in settings)]
+    """What tells kinds apart, among the settings that all of them have (see `training_settings`)."""
+    common = [name for name in settings[0] if all(name in other for other in settings)]
+    return [name for name in common if any(other[name] != settings[0][name] for other in settings)]
 
 
 def _row(run: _Run, games: Mapping[str, Sequence[Task]]) -> dict[str, Any]:
@@ -188,20 +199,22 @@ def _mean(played: Sequence[Games], games: Sequence[Task]) -> dict[str, Any]:
     problems = _problems(played, games)
     tables = {name: _table(played, games, which) for name, which in MEASURES.items()}
     # runs that agree in every game, or were not trained (base), say no more than one of them
-    over_seeds = len(set(problems)) > 1 and any(bool(np.ptp(x_RG, axis=0).any()) for x_RG in tables.values())
+    agree = not any(bool(np.ptp(x_RG, axis=0).any()) for x_RG in tables.values())
+    over_seeds = len(set(problems)) > 1 and not agree
     found: dict[str, Any] = {}
     for name, x_RG in tables.items():
         ends: Interval
         if over_seeds and np.ptp(x_RG) > 0:
             low, high = mean_over_seeds(by_problem(x_RG, problems))[1:3]
-            ends = Interval(low, min(1.0, high))  # 1 is the highest score there is
+            least = 0.0 if name == "success" else least_score(x_RG.ravel().tolist())
+            ends = Interval(max(least, low), min(1.0, high))  # 1 is the highest score there is
             if name == "success":
-                ends = not_surer(ends._replace(low=max(0.0, low)), len(set(problems)))
+                ends = not_surer(ends, len(set(problems)))
         else:
             interval = success_interval if name == "success" else score_interval
             ends = interval(x_RG.mean(axis=0).tolist(), shared(problems)) or Interval(0.0, 1.0)
         found |= {name: round(float(x_RG.mean()), 6), f"{name}_ci95": _rounded(ends)}
-    return {**found, "over_seeds": over_seeds}
+    return {**found, "over_seeds": over_seeds, "agree": agree}
 
 
 def _difference(a: Sequence[_Run], b: Sequence[_Run], games: Mapping[str, Sequence[Task]]) -> dict[str, Any]:

@@ -196,11 +196,21 @@ def score_interval(
     bootstrap: int = 2000,
     rng: np.random.Generator | None = None,
 ) -> Interval | None:
-    """Bootstrap interval of scores, within their range of -1 or 0 to 1; None without games. `problems` as above."""
+    """Bootstrap interval of scores, within their range of -1 or 0 to 1; None without games. `problems` as above.
+
+    One game or problem says nothing of how far others would lie: the interval is then the whole range.
+    """
     if not scores:
         return None
     low, high = bootstrap_mean(scores, bootstrap, rng, clusters=problems)
-    return Interval(max(0.0 if min(scores) >= 0 else -1.0, low), min(1.0, high))
+    if len(set(problems or range(len(scores)))) == 1:
+        low, high = -1.0, 1.0
+    return Interval(max(least_score(scores), low), min(1.0, high))
+
+
+def least_score(scores: Sequence[float]) -> float:
+    """The lowest score that can be expected where these were seen: 0, or -1 if some are negative."""
+    return 0.0 if min(scores) >= 0 else -1.0
 
 
 def _verbs(episodes: Sequence[Episode], *, top: int) -> dict[str, int]:

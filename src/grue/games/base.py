@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from grue.errors import ConfigError, GrueError
 from grue.types import Observation, Outcome, Task
 
+MOST_STEPS = 1_000_000  # of an episode
 # Layout seeds of each fold. The first three are TextWorldExpress's own ranges; "pretrain" has layouts of
 # its own with the recipes of the train fold, so that a base model made from it has seen no other fold.
 FOLDS: dict[str, range] = {
@@ -87,5 +88,5 @@ def check_seed(task: Task) -> None:
             f"it belongs to fold {home!r}" if home else f"seeds of {task.fold!r} are {seeds.start} to {seeds.stop - 1}"
         )
         raise ConfigError(f"seed {task.seed} is outside fold {task.fold!r} of game {task.game!r}", hint=hint)
-    if isinstance(task.limit, bool) or not isinstance(task.limit, int) or task.limit < 1:
-        raise ConfigError(f"limit {task.limit!r} is not a positive step count", hint="for example limit=16")
+    if isinstance(task.limit, bool) or not isinstance(task.limit, int) or not 1 <= task.limit <= MOST_STEPS:
+        raise ConfigError(f"limit {task.limit!r} is not a step count from 1 to {MOST_STEPS:,}", hint="such as limit=16")

@@ -13,6 +13,8 @@ from grue.errors import GameError, GrueError
 from grue.games.base import Game
 from grue.types import Observation, Outcome, Task
 
+_PATHS = ("gold", "plan")  # methods that give a list of actions
+
 
 @contextmanager
 def engine_errors() -> Iterator[None]:
@@ -29,7 +31,7 @@ class Guarded:
     """`game` with its exceptions turned into GameErrors. It can do whatever else the game can: gold, rehearse, plan."""
 
     def __init__(self, game: Game) -> None:
-        self._game = game
+        self._game, self._left = game, 0
         for name in dir(game):
             public = not name.startswith("_") and name not in ("reset", "step", "close")
             if public and callable(getattr(type(game), name, None)):  # looked up on the class: a property may raise
@@ -39,6 +41,7 @@ class Guarded:
 
     def reset(self, task: Task) -> Observation:
         with engine_errors():
+            self._left = task.limit
             return _sound(self._game.reset(task))
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
@@ -46,6 +49,9 @@ class Guarded:
             observation, reward, outcome = self._game.step(action)
             if not isfinite(reward):
                 raise GameError(f"the game gave a reward of {reward}")
+            self._left -= 1
+            if outcome is None and self._left <= 0:  # who plays it would never come to an end
+                raise GameError("the game did not end at its step limit", hint="its last step has Outcome.LIMIT")
             return _sound(observation), float(reward), None if outcome is None else Outcome(outcome)
 
     def close(self) -> None:
@@ -76,4 +82,7 @@ def _sound(observation: Observation) -> Observation:
 
 def _ask(game: Game, method: str, /, *arguments: Any, **options: Any) -> Any:
     with engine_errors():
-        return getattr(game, method)(*arguments, **options)
+        found = getattr(game, method)(*arguments, **options)
+        if method in _PATHS and not (isinstance(found, list) and all(isinstance(action, str) for action in found)):
+            raise GameError(f"{method}() of the game gave {found!r:.60}", hint="it gives a list of actions")
+        return found

@@ -129,12 +129,16 @@ def _pairs(params: str) -> Iterator[tuple[str, str]]:
         yield key.strip(), value.strip()
 
 
+_MOST_DIGITS = 18
+
+
 def _integer(key: str, value: object) -> int:
     if isinstance(value, int):
         return int(value)
-    if isinstance(value, str) and value.removeprefix("-").isascii() and value.removeprefix("-").isdigit():
-        return int(value)
-    raise ConfigError(f"game parameter {key}={value!r} is not a whole number", hint=f"for example {key}=1")
+    digits = value.removeprefix("-") if isinstance(value, str) else ""
+    if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS:
+        return int(str(value))
+    raise ConfigError(f"game parameter {key}={value!r:.60} is not a whole number", hint=f"for example {key}=1")
 
 
 def _nearest(word: str, known: list[str]) -> str:

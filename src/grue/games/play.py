@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from grue.errors import ConfigError, GameError
+from grue.errors import ConfigError, GameError, TeacherError
 from grue.games.base import Game
 from grue.games.guard import as_played
 from grue.types import Episode, Observation, Outcome, Task, Turn
@@ -68,7 +68,7 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
     With `record_limit` play goes on to that many steps (for recording a gold path that is longer than the
     task allows); `Episode.task` keeps the task's own limit, so `steps > task.limit` shows a late end.
 
-    Raises ConfigError for a player whose action is not a str.
+    Raises ConfigError for a player whose action is not a str, TeacherError for a teacher that does not know such games.
     """
     longer = task if record_limit is None else replace(task, limit=max(record_limit, task.limit))
     recorder = Recorder(game, task, player.name)
@@ -83,6 +83,8 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
                     hint="decode the model's output first",
                 )
             outcome = recorder.step(reply)
+    except TeacherError:  # it does not know such games, which is no crash of this one
+        raise
     except GameError as error:
         return recorder.end(Outcome.FAILED, str(error))
     return recorder.end(outcome)

@@ -23,7 +23,7 @@ from typing import Any
 
 from grue.errors import ConfigError, GameError, GrueError, first_line
 from grue.games.base import Game
-from grue.games.faults import Guarded
+from grue.games.faults import Guarded, engine_errors
 from grue.games.params import Params, check_form, parse
 
 GROUP = "grue.games"
@@ -71,7 +71,9 @@ def _joined(params: Mapping[str, object]) -> str:
 
 def make_plugin(game: str, params: Params) -> Game:
     """A declared game, checked for having the methods of the contract."""
-    made = _load(_entry(game))(plugin_params(game, params))
+    checked = plugin_params(game, params)
+    with engine_errors():
+        made = _load(_entry(game))(checked)
     if not isinstance(made, Game):
         raise GameError(f"game {game!r} has no reset, step or close", hint="see grue.games.base.Game")
     return Guarded(made)

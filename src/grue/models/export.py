@@ -102,7 +102,7 @@ def _check_adapter(folder: Path) -> None:
     try:
         about = json.loads(file.read_text(encoding="utf-8"))
         odd = about["peft_type"] != "LORA" or about.get("megatron_config") or about.get("auto_mapping")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"cannot read {file}: {error}", hint="export the run again") from error
     if odd:
         raise ModelError(f"{file} is not of an adapter that grue has made", hint="export the run again")

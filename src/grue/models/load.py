@@ -108,7 +108,7 @@ def load_base(
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 source_of(config), **safe_options(config), **options, output_loading_info=True
             )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError, SafetensorError) as error:
         if is_out_of_memory(error):
             raise
         raise cannot_load(config.name, error) from error

@@ -47,8 +47,10 @@ def read_config(config: ModelConfig) -> dict[str, Any]:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every attempt; we report the failure once
     try:
         found: dict[str, Any] = PreTrainedConfig.get_config_dict(source_of(config), revision=config.revision)[0]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # JSON of any shape
         raise cannot_load(config.name, error) from error
+    if not isinstance(found, dict):
+        raise ModelError(f"cannot load the model {config.name!r}: its config.json holds a {type(found).__name__}")
     if not found:
         raise ModelError(f"cannot load the model {config.name!r}: it has no config.json", hint=_hint(config.name))
     _check_no_adapter(config)

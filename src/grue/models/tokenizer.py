@@ -22,7 +22,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source_of(config), **safe_options(config))
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(
             f"cannot load the tokenizer of {config.name!r}: {first_line(error)}",
             hint="its files (tokenizer.json, or those of its kind) must be beside config.json, and complete",

@@ -195,9 +195,16 @@ class AlignedPolicy:
         return Lesson(self.encoder.action(action), branches, whole=True)
 
     def weigh(self, turn: Turn, ids: Sequence[int], temperature: float) -> list[tuple[str, float]]:
-        """pi of each valid action at a turn of the segment `ids`, likeliest first; 0 for those left out."""
+        """pi of each valid action at a turn of the segment `ids`, likeliest first; 0 for those left out.
+
+        Where the turn says what was weighed when it was played, these are what is left: rounding may decide otherwise.
+        """
         actions, prefix = turn.observation.actions or (), ids[: turn.state_position + 1]
         candidates = [candidate for _, candidate in self._kept.spoken(actions)]
+        if turn.candidates:
+            scores_K = candidate_weights(self.model, candidates, prefix).cpu()
+            out_K = torch.tensor([candidate not in turn.candidates for candidate in candidates])
+            return self._shares(actions, scores_K.masked_fill(out_K, -math.inf), temperature)
         firsts = tuple(dict.fromkeys(candidate.ids[0] for candidate in candidates))
         first_K = candidate_weights(self.model, [Candidate((token,), 1.0) for token in firsts], prefix)
         kept = {t for t, s in zip(firsts, first_K.tolist(), strict=True) if s >= float(first_K.max()) + self._least}
@@ -205,6 +212,10 @@ class AlignedPolicy:
         out_K = torch.tensor([candidate.ids[0] not in kept for candidate in candidates])
         scores_K = scores_K.masked_fill(out_K, -math.inf)
         scores_K = scores_K.masked_fill(scores_K < scores_K.max() + self._least, -math.inf)
+        return self._shares(actions, scores_K, temperature)
+
+    @staticmethod
+    def _shares(actions: Sequence[str], scores_K: torch.Tensor, temperature: float) -> list[tuple[str, float]]:
         probabilities = torch.softmax(scores_K / temperature, -1).tolist()
         return sorted(zip(actions, probabilities, strict=True), key=lambda pair: -pair[1])
 

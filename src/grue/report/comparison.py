@@ -67,20 +67,35 @@ def draw_comparison(compared: Mapping[str, Any], path: Path) -> None:
     alone = len(runs) == 1
     names = ["" if alone else _name(number, kind["settings"]) for number, kind in enumerate(compared["kinds"])]
     kinds = [_kind(name, members, policy, measure) for name, members in zip(names, runs, strict=True)]
-    levels = _levels_of([by_policy(rows(run.results or {}, "dev")) for kind in runs for run in kind], measure)
+    members = [run for kind in runs for run in kind]
+    levels, counts = _levels_of([by_policy(rows(run.results or {}, "dev")) for run in members], measure)
+    drawn = _dev_games(members, policy)
+    note = f" (dotted: on {max(counts):,} games)" if drawn and not counts <= drawn else ""
     with explained(f"write {path}"):
-        write_atomic(path, _figure(kinds, measure, levels, path.suffix[1:].lower()))
+        write_atomic(path, _figure(kinds, measure, levels, note, path.suffix[1:].lower()))
 
 
-def _levels_of(found: Sequence[Mapping[str, Row]], measure: str) -> dict[str, float]:
-    """What untrained players reach, averaged over runs; the base only if all runs measured the same one."""
-    levels = {}
+def _dev_games(runs: Sequence[RunFiles], policy: str) -> set[int]:
+    """How many dev games the curves are drawn from, where runs say so."""
+    stages = [stage for run in runs if (stage := run.stages.get(_STAGES[policy][1])) is not None]
+    last = [[int(points[-1][1]) for name in ("games", "failed") if (points := s.series.get(name))] for s in stages]
+    return {sum(found) for found in last if found}
+
+
+def _levels_of(found: Sequence[Mapping[str, Row]], measure: str) -> tuple[dict[str, float], set[int]]:
+    """What untrained players reach, averaged over runs; the base only if all runs measured the same one.
+
+    And how many games they played.
+    """
+    levels: dict[str, float] = {}
+    counts: set[int] = set()
     for policy in UNTRAINED:
         there = [here[policy] for here in found if policy in here and here[policy].decoding != "sampled"]
         values = [value for row in there if (value := getattr(row, measure)) is not None]
         if values and (policy != "base" or len({*values}) == 1):
             levels[policy_title(policy)] = fmean(values)
-    return levels
+            counts |= {(row.games or 0) + (row.failed or 0) for row in there}
+    return levels, counts
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
@@ -123,7 +138,7 @@ def _name(number: int, settings: Mapping[str, Any]) -> str:
     return f"{kind_letter(number)}  {' '.join(f'{key}={value}' for key, value in settings.items())}"
 
 
-def _figure(kinds: Sequence[Kind], measure: str, levels: Mapping[str, float], form: str) -> bytes:
+def _figure(kinds: Sequence[Kind], measure: str, levels: Mapping[str, float], note: str, form: str) -> bytes:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -140,7 +155,7 @@ def _figure(kinds: Sequence[Kind], measure: str, levels: Mapping[str, float], fo
         figure.subplots_adjust(left=0.5 / figure.get_figwidth(), right=0.9, bottom=low, top=top, wspace=0.08)
         _panel(found[0], "train games, sampled, as it learns", measure, [kind.played for kind in kinds], smooth=True)
         if held_out:
-            _panel(found[1], "dev games, greedy", measure, [kind.dev for kind in kinds], smooth=False)
+            _panel(found[1], f"dev games, greedy{note}", measure, [kind.dev for kind in kinds], smooth=False)
             _levels(found[1], levels)
         handles = [Line2D([], [], **_look(number)) for number in range(len(kinds))]
         names = [one_line(kind.name, 110 if held_out else 60) for kind in kinds]
@@ -179,7 +194,7 @@ def _panel(axes: Axes, title: str, measure: str, kinds: Sequence[Sequence[Curve]
 
 
 def _levels(axes: Axes, levels: Mapping[str, float]) -> None:
-    """What untrained players reach on the same games, named at the right."""
+    """What untrained players reach, named at the right."""
     low, high = axes.get_ylim()
     ordered = sorted(levels.items(), key=lambda item: item[1])
     heights = spread([value for _, value in ordered], gap=0.06 * (high - low), low=low, high=high)

@@ -95,11 +95,12 @@ def _series(decoding: str, parts: dict[str, Points]) -> tuple[Series, str]:
         return Series(decoding, x, y, tuple(low[step] for step in x), tuple(high[step] for step in x)), "95% interval"
     if len(points) < SMOOTH_FROM:
         return Series(decoding, x, y), ""
-    x, y = _thinned(x, y)
-    mean, spread = running(y)
+    mean, spread = running(y)  # of all values: those of thinned ones would spread less
     lower = tuple(m - s for m, s in zip(mean, spread, strict=True))
     upper = tuple(m + s for m, s in zip(mean, spread, strict=True))
-    return Series(decoding, x, mean, lower, upper, raw_y=y), SMOOTHED
+    thin, raw = _thinned(x, y)
+    drawn = [_thinned(x, values)[1] for values in (mean, lower, upper)]
+    return Series(decoding, thin, *drawn, raw_y=raw), SMOOTHED
 
 
 def running(y: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:

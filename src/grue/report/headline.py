@@ -9,7 +9,7 @@ from grue.games.native import is_one_game
 from grue.names import FURTHEST_FIRST, LENGTHS, POLICIES, TRAINING
 from grue.report.metrics import policy_title
 from grue.report.runfiles import RunFiles
-from grue.report.tables import Row, by_policy, interval, rows
+from grue.report.tables import Row, by_policy, chose_on_dev, interval, main_fold, rows
 from grue.report.text import as_number, counted, duration, interval_text, number, percent
 
 # players without a model; besides gold and random play only the run's own teacher is measured
@@ -117,6 +117,8 @@ def _games(row: Row, run: RunFiles) -> str:
         games += ", all of the story that it trained on"
     elif row.fold == "test":
         games += " that it had never seen"
+    elif row.fold == "dev" and chose_on_dev(run.config, row.policy):
+        games += ", some of which chose its weights"
     if row.failed:
         games += f" ({number(row.failed)} more failed)"
     return f"{games}, with sampled actions" if row.decoding == "sampled" else games
@@ -170,7 +172,7 @@ def missing(run: RunFiles) -> list[str]:
         wanted = [name for name in ("random", *POLICIES) if name not in skipped]
         absent = [policy_title(name) for name in wanted if name not in present]
         if absent:
-            notes.append(f"No test result for {', '.join(absent)}.")
+            notes.append(f"No {main_fold(run.results)} result for {', '.join(absent)}.")
     if not run.stages and not trains_nothing(run):
         notes.append("metrics.jsonl is absent or empty: there are no training curves.")
     elif run.stages and "ppo" not in run.stages and "ppo" not in skipped:

@@ -48,7 +48,7 @@ def page(run: RunFiles) -> str:
         _header(run),
         tag(
             "main",
-            results_section(run.results),
+            results_section(run.results, run.config),
             learning_section(run.stages, run.results, trains=not trains_nothing(run)),
             played_section(run.episodes),
             about_section(run),

@@ -8,7 +8,7 @@ from grue.report.markup import Child, Html, tag
 from grue.report.metrics import POLICY_ORDER, policy_rank, policy_title
 from grue.report.shown import ShownEpisode, ShownTurn
 from grue.report.svg import trace
-from grue.report.text import number, percent, signed
+from grue.report.text import number, percent, redact, signed
 
 _OUTCOME_WORDS = {"won": "won", "lost": "lost", "limit": "ran out of steps", "failed": "game crashed"}
 _ROLES = {
@@ -24,7 +24,8 @@ def played_section(episodes: list[ShownEpisode]) -> Html:
         return tag("section", tag("h2", "Games as they were played"), note, id="games")
     lead = (
         "The text is what the policy was given. Bars show the probability of each action it weighed; the filled one"
-        " was played. “Value” is the critic's estimate, before the action, of the discounted rewards still to come."
+        " was played. “Value” is the critic's estimate, before the action, of the discounted rewards still to come, as"
+        " PPO counts them: a bonus for winning included (ppo.win_bonus), divided where ppo.normalise_rewards is set."
     )
     best = max(episodes, key=lambda episode: policy_rank(episode.policy)[0] % len(POLICY_ORDER))
     return tag(
@@ -50,7 +51,7 @@ def _episode(episode: ShownEpisode, *, opened: bool) -> Html:
         tag("span", words, class_=f"outcome {outcome}"),
         tag("span", f"score {episode.score:.2f}, {len(episode.turns)} steps", class_="how"),
     )
-    facts = [f"{task.game}" if task.game else "", f"{task.fold} seed {task.seed}" if task.fold else ""]
+    facts = [redact(task.game), f"{task.fold} seed {task.seed}" if task.fold else ""]
     facts += [
         f"at most {task.limit} steps" if len(episode.turns) <= task.limit > 0 else "",
         task.params.replace(",", ", "),
@@ -62,7 +63,7 @@ def _episode(episode: ShownEpisode, *, opened: bool) -> Html:
         tag("p", episode.task_text, class_="game task") if episode.task_text else None,
         _trace(episode),
         tag("ol", *(_turn(turn) for turn in episode.turns), class_="turns"),
-        tag("p", episode.final, class_="game final") if episode.final else None,
+        tag("p", redact(episode.final), class_="game final") if episode.final else None,
         _tokens(episode),
         open=opened,
         class_="episode",
@@ -78,7 +79,7 @@ def _trace(episode: ShownEpisode) -> Html | None:
     drawing = trace(values, [turn.reward for turn in episode.turns], label)
     if drawing is None:
         return None
-    caption = "The critic's value at each turn (line) and the rewards (bars); the grey lines are 0 and 1."
+    caption = "The critic's value at each turn (line) and the game's rewards (bars); the grey lines are 0 and 1."
     return tag("figure", drawing, tag("figcaption", caption), class_="traced")
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from grue.errors import DataError
 from grue.evaluate.stats import smallest_detectable_difference
+from grue.games.native import is_one_game
 from grue.names import POLICIES, RUN_FOLDS, TRAINING
 from grue.report.markup import Html, tag, wide
 from grue.report.metrics import COLUMNS, policy_title
 from grue.report.svg import interval_mark
-from grue.report.tables import Row, folds, interval, rows
+from grue.report.tables import Row, chose_on_dev, folds, interval, rows
 from grue.report.text import as_number, counted, fixed, interval_text, number, percent, signed
 
 _HEADS = (
@@ -31,7 +32,8 @@ _HEADS = (
 _SCALE = tag("th", tag("span", "0%"), tag("span", "100%"), class_="scale", aria_hidden="true")
 
 
-def results_section(results: Mapping[str, Any] | None) -> Html:
+def results_section(results: Mapping[str, Any] | None, config: Mapping[str, Any] | None = None) -> Html:
+    """The tables of `results`; `config` says how the dev fold was used, and whether there is only one game."""
     found = rows(results) if results is not None else []
     if results is None or not (found or folds(results)):
         note = tag("p", "There are no results yet: the evaluation is the last stage of a run.", class_="absent")
@@ -40,8 +42,8 @@ def results_section(results: Mapping[str, Any] | None) -> Html:
         "section",
         tag("h2", "Results"),
         _main_table(found) if found else tag("p", "The fold of this table has not been played yet.", class_="absent"),
-        _notes(found) if found else None,
-        _folds(results),
+        _notes(found, one_game=_is_one_game(config)) if found else None,
+        _folds(results, config),
         _paired(results),
         _verbs(found),
         id="results",
@@ -59,7 +61,7 @@ def _main_table(found: list[Row]) -> Html:
 
 
 def _table_row(row: Row, *, first: bool, tales: bool) -> Html:
-    name = tag("th", policy_title(row.policy) if first else "", scope="row")
+    name = _row_head(row.policy, first=first)
     success = percent(row.success)
     mark = None
     if row.success is not None:
@@ -85,19 +87,29 @@ def _table_row(row: Row, *, first: bool, tales: bool) -> Html:
     )
 
 
+def _row_head(policy: str, *, first: bool) -> Html:
+    """The name of a row's policy; of its further rows only screen readers tell."""
+    return tag("th", policy_title(policy) if first else tag("span", policy_title(policy), class_="unseen"), scope="row")
+
+
 def _crashed(row: Row) -> str | None:
     if not row.failed or row.success_failed_as_loss is None:
         return None
     return f"counted as losses, success would be {percent(row.success_failed_as_loss)}"
 
 
-def _notes(found: list[Row]) -> Html:
+def _is_one_game(config: Mapping[str, Any] | None) -> bool:
+    game = (config or {}).get("game")
+    return isinstance(game, dict) and is_one_game(str(game.get("name")))
+
+
+def _notes(found: list[Row], *, one_game: bool) -> Html:
     """What was played, and how far the numbers can be trusted."""
     sentences = [_what_was_played(found), _what_was_asked(found)]
     games = [row.games for row in found if row.games]
     own = [row for row in found if row.policy in POLICIES]  # without chat models, which play other games
     hero = next((row for row in reversed(own or found) if row.games and row.success is not None), None)
-    if games and hero is not None and hero.games and hero.success is not None:
+    if games and hero is not None and hero.games and hero.success is not None and not one_game:
         # copies of one problem add no evidence
         count, thing = (hero.problems, "problem") if hero.problems else (hero.games, "game")
         try:
@@ -110,8 +122,13 @@ def _notes(found: list[Row]) -> Html:
         except DataError:
             pass
     sentences.append(
-        "The intervals say how much results would change with other games. They say nothing about other training seeds:"
-        " that takes several runs."
+        (
+            "All of them are plays of the one game that was trained on: the intervals say how much results would change"
+            " in other plays of it, at most, since plays without any chance are alike."
+            if one_game
+            else "The intervals say how much results would change with other games."
+        )
+        + " They say nothing about other training seeds: that takes several runs."
     )
     failed = [row for row in found if row.failed]
     if failed:
@@ -123,10 +140,15 @@ def _notes(found: list[Row]) -> Html:
 def _what_was_played(found: list[Row]) -> str:
     seeds = {row.seeds for row in found if row.seeds is not None}
     limits = {row.step_limit for row in found if row.step_limit is not None}
-    games = sorted({row.games + (row.failed or 0) for row in found if row.games is not None})
+    own = [row for row in found if not row.policy.startswith("api")] or found  # chat models may play fewer
+    games = sorted({row.games + (row.failed or 0) for row in own if row.games is not None})
     count = f"{number(games[0])} to " if len(games) > 1 else ""
     fold = found[0].fold
-    text = f"Every policy played {count}{counted(games[-1], 'game')}" if games else "Games"
+    text = (
+        f"Every policy{' of this run' if len(own) < len(found) else ''} played {count}{counted(games[-1], 'game')}"
+        if games
+        else "Games"
+    )
     text += f" of the {fold} fold"
     if len(seeds) == 1:
         first, last = seeds.pop()
@@ -144,7 +166,7 @@ def _what_was_asked(found: list[Row]) -> str:
     return f"They pose {number(problems)} different problems, so intervals are over problems, not games."
 
 
-def _folds(results: Mapping[str, Any]) -> Html | None:
+def _folds(results: Mapping[str, Any], config: Mapping[str, Any] | None) -> Html | None:
     """Success on train, dev and test side by side: the gap between them is what was memorised."""
     present = folds(results)
     if len(present) < 2:
@@ -163,15 +185,18 @@ def _folds(results: Mapping[str, Any]) -> Html | None:
     body, previous = [], ""
     for policy, decoding in keys:
         cells = [cell for fold in present for cell in _fold_cells(by_key[policy, decoding].get(fold))]
-        name = tag("th", policy_title(policy) if policy != previous else "", scope="row")
+        name = _row_head(policy, first=policy != previous)
         first = "first" if policy != previous else None
         body.append(tag("tr", name, tag("td", decoding, class_="word"), *cells, class_=first))
         previous = policy
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="results folds")
     caption = "Success on games of each fold."
     if any(policy in TRAINING for policy, _ in keys):
-        caption = "Success on games that were trained on, games by which checkpoints were chosen, and games kept for"
-        caption += " the end. The games that chose the checkpoint flatter it."
+        if any(chose_on_dev(config, policy) for policy, _ in keys):
+            caption = "Success on games that were trained on, games by which checkpoints were chosen, and games kept"
+            caption += " for the end. The games that chose the checkpoint flatter it."
+        else:
+            caption = "Success on games that were trained on, and on games that were not."
         if any(policy == "gold" for policy, _ in keys):
             caption += " A policy that drops where the gold player, who learns nothing, does not has not generalised."
     title = "Train, dev and test side by side"
@@ -253,13 +278,13 @@ def _verbs(found: list[Row]) -> Html | None:
         per_game = {verb: count / (row.games or 1) for verb, count in row.verbs}
         cells = [tag("td", f"{per_game[verb]:.2f}" if verb in per_game else "·", class_="num") for verb in verbs]
         first = row.policy != previous
-        name = tag("th", policy_title(row.policy) if first else "", scope="row")
+        name = _row_head(row.policy, first=first)
         body.append(tag("tr", name, tag("td", row.decoding, class_="word"), *cells, class_="first" if first else None))
         previous = row.policy
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="results verbs")
     caption = (
         "Average number of uses of each verb, the first word of the action, per game. A policy that endlessly looks"
-        " around shows up here."
+        " around shows up here. A dot: not among the twelve that it used most."
     )
     title = "What the policies do: actions by verb"
     return tag("details", tag("summary", title), wide(table, title), tag("p", caption, class_="caption"))

@@ -70,12 +70,14 @@ def from_episode(
     task_text: str | None = None,
     observations: Sequence[str] | None = None,
     considered: Sequence[Sequence[tuple[str, float]]] | None = None,
+    valued: bool = True,
     tokens: Sequence[tuple[str, str]] = (),
 ) -> ShownEpisode:
     """A played episode, ready to be shown.
 
-    `considered[t]` holds (action, probability) of turn t in any order; with it, the critic's values and the
-    log-probs are shown too. `observations[t]` and `task_text` replace the raw text with what the model read.
+    `considered[t]` holds (action, probability) of turn t in any order; with it, the log-probs are shown too, and the
+    critic's values unless `valued` is false. `observations[t]` and `task_text` replace the raw text with what the
+    model read.
     """
     for name, given in (("considered", considered), ("observations", observations)):
         if given is not None and len(given) != episode.steps:
@@ -88,7 +90,7 @@ def from_episode(
                 observation=observations[t] if observations is not None else turn.observation.text,
                 action=turn.action,
                 reward=turn.reward,
-                value=turn.value if considered is not None else None,
+                value=turn.value if considered is not None and valued else None,
                 log_prob=turn.log_prob if considered is not None else None,
                 considered=tuple((action, float(probability)) for action, probability in weighed),
             )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grue.names import RUN_FOLDS
+from grue.names import RUN_FOLDS, TRAINING
 from grue.report.metrics import policy_rank
 from grue.report.text import as_number
 
@@ -35,6 +35,12 @@ class Row:
     verbs: tuple[tuple[str, float], ...]
     tales: float | None = None
     problems: int | None = None  # that the games pose, if some pose the same one
+
+
+def chose_on_dev(config: Mapping[str, Any] | None, policy: str) -> bool:
+    """Were the weights of `policy` chosen among checkpoints by how they did on dev games?"""
+    stage = (config or {}).get(policy)
+    return policy != "sft" and isinstance(stage, dict) and bool(stage.get("dev_every")) and policy in TRAINING
 
 
 def main_fold(results: Mapping[str, Any]) -> str:

@@ -65,6 +65,8 @@ def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, A
             f"Before release, a recorded game was read with these files: over {probe['turns']} turns the "
             f"log-probability of an action differs from that during play by {probe['mean']:.2g} nats on average and by "
             f"{probe['largest']:.2g} at most; {probe['same_choice']:.1%} of the choices are the same."
+            if probe["turns"]
+            else "The recorded game left the policy no choice at any turn, so there was nothing to compare."
         ),
         "## Limits",
         (

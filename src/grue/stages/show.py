@@ -42,6 +42,7 @@ def play_and_show(
         title=title,
         task_text=tidy(render_task(goal, task.limit)),
         observations=[tidy(turn.observation.text) for turn in episode.turns],
+        valued=policy == "ppo",  # no critic has learnt anything before
         tokens=_token_roles(episode, player),
         considered=[
             player.weigh(turn, episode.segments[turn.segment].ids, decoding.temperature) for turn in episode.turns
@@ -71,16 +72,16 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
         f"--- {shown.title}: {shown.task.game} {shown.task.fold} {shown.task.seed} ({shown.policy}, {shown.decoding})",
         style="bold",
     )
-    say(shown.task_text, style="dim")
+    say(shown.task_text, style="dim", wrap=True)
     for number, turn in enumerate(shown.turns, 1):
-        say(turn.observation)
+        say(turn.observation, wrap=True)
         weighed = "  ".join(f"{action} {probability:.0%}" for action, probability in turn.considered[:3])
         value = "" if turn.value is None else f"  (critic {turn.value:.2f})"
         gained = f"  +{turn.reward:.2f}" if turn.reward > 0 else ""
         say(f"{number:>3}> {turn.action}{gained}", style="bold green" if turn.reward > 0 else "bold")
         say(f"     {weighed}{value}", style="dim")
         time.sleep(delay_s)
-    say(tidy(shown.final))
+    say(tidy(shown.final), wrap=True)
     say(f"--- {shown.outcome}, score {shown.score:.2f}, {len(shown.turns)} steps", style="bold")
 
 

@@ -62,6 +62,10 @@ def load_policy(folder: str | Path, policy: str | None = None, *, greedy: bool =
     probe = read_probe(Path(folder), trained.name)
     if probe:
         trained.check(probe, f"the policy in {folder}", model)
+    elif (Path(folder) / ABOUT).exists():  # an export always holds one
+        raise DataError(
+            f"{Path(folder) / PROBE} holds no recorded game to check the weights with", hint="export the run again"
+        )
     playing = make_policy(model, trained.encoder)
     decoding = Decoding(greedy, config.sampling_temperature, config.policy.top_p)
     return PolicyPlayer(
@@ -174,7 +178,7 @@ def read_about(folder: Path) -> dict[str, Any]:
             raise ValueError(f"schema {about['schema']}, {about['what']} of {about['policy']}")
         if about.get("dtype", "float32") not in ("float32", "bfloat16", "float16"):
             raise ValueError(f"unknown dtype {about['dtype']!r}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{folder} was not made by grue export: {error}", hint="grue export RUN --to DIR") from error
     return about
 

@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from grue.errors import CheckpointError
+from grue.errors import CheckpointError, first_line
 from grue.storage.files import explained, sync_file, sync_folder
 
 SCHEMA = 1
@@ -155,8 +155,9 @@ def verify(path: Path) -> dict[str, Any]:
         schema, files = manifest["schema"], dict(manifest["files"])
         stated = {name: (int(entry["bytes"]), str(entry["sha256"])) for name, entry in files.items()}
         whole = digest == _digest(manifest) and isinstance(manifest["step"], int) and STATE in files
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path / MANIFEST} is damaged: {error!r}", hint=_HINT) from error
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        words = f"{type(error).__name__}: {first_line(error)}"[:200]
+        raise CheckpointError(f"{path / MANIFEST} is damaged: {words}", hint=_HINT) from error
     if not whole:
         raise CheckpointError(f"{path / MANIFEST} is damaged: its hash does not match", hint=_HINT)
     if schema != SCHEMA:

@@ -48,22 +48,24 @@ class Sender:
     def send(self) -> int:
         """Send what is new. Returns the number of rows."""
         count = 0
-        for row in read_metrics(self._out):
-            stage, step = row["stage"], row["step"]
-            if step > self._sent["steps"].get(stage, -1):
-                values = _numbers({key: value for key, value in row.items() if key not in ("stage", "step")})
-                self.open().log(stage, step, values)
-                self._sent["steps"][stage] = step
-                count += 1
-        for row in read_evaluation(self._out):
-            name = row["row"].removeprefix("eval-")
-            values = _numbers({key: row["result"].get(key) for key in EVALUATED})
-            if self._sent["results"].get(name) != values:
-                self.open().log("eval", 0, {f"{name}/{key}": value for key, value in values.items()})
-                self._sent["results"][name] = values
-                count += 1
-        if count:
-            self._keep()
+        try:
+            for row in read_metrics(self._out):
+                stage, step = row["stage"], row["step"]
+                if step > self._sent["steps"].get(stage, -1):
+                    values = _numbers({key: value for key, value in row.items() if key not in ("stage", "step")})
+                    self.open().log(stage, step, values)
+                    self._sent["steps"][stage] = step
+                    count += 1
+            for row in read_evaluation(self._out):
+                name = row["row"].removeprefix("eval-")
+                values = _numbers({key: row["result"].get(key) for key in EVALUATED})
+                if self._sent["results"].get(name) != values:
+                    self.open().log("eval", 0, {f"{name}/{key}": value for key, value in values.items()})
+                    self._sent["results"][name] = values
+                    count += 1
+        finally:  # a tracker that fails has received the rows before
+            if count:
+                self._keep()
         return count
 
     def close(self) -> None:

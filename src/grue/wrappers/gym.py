@@ -10,6 +10,7 @@ An id means the game of a preset: `grue/Coin-v0` is what `grue run coin` trains 
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -134,6 +135,8 @@ class GrueEnv(gymnasium.Env[str, Any]):
         self._game.close()
 
     def _draw(self, options: dict[str, Any]) -> Task:
+        if not isinstance(options, Mapping):
+            raise ConfigError(f"reset options {options!r} are not a dict", hint='for example {"game_seed": 7}')
         unknown = sorted(set(options) - {"game_seed"})
         if unknown:
             raise ConfigError(f"unknown reset option {unknown[0]!r}", hint="the only option is 'game_seed'")

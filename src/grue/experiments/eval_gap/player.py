@@ -71,6 +71,12 @@ def play_prompts(
                 fitting = style.within(context - answer.room(seen.actions or ()))
                 table.prompt = prompt_ids(fitting, policy.encoder, seen.goal, limit, past, seen.text)
                 engine.reset(table.row)
+                if fitting.budget is not None and len(table.prompt) > fitting.budget:  # as in `Seat`: it fails alone
+                    words = f"a prompt of {len(table.prompt)} tokens does not fit the {fitting.budget} left for it"
+                    found[table.row] = table.recorder.end(Outcome.FAILED, words)
+            tables = [table for table in tables if table.row not in found]
+            if not tables:
+                break
             actions = answer.act(engine, tables)
             for table, action in zip(tables, actions, strict=True):
                 ended = _play(table.recorder, action)
