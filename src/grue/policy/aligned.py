@@ -201,23 +201,22 @@ class AlignedPolicy:
         """
         actions, prefix = turn.observation.actions or (), ids[: turn.state_position + 1]
         candidates = [candidate for _, candidate in self._kept.spoken(actions)]
-        if turn.candidates:
-            scores_K = candidate_weights(self.model, candidates, prefix).cpu()
-            out_K = torch.tensor([candidate not in turn.candidates for candidate in candidates])
-            return self._shares(actions, scores_K.masked_fill(out_K, -math.inf), temperature)
+        scores_K = candidate_weights(self.model, candidates, prefix).cpu()
+        left = turn.candidates or self._left(candidates, scores_K, prefix)
+        out_K = torch.tensor([candidate not in left for candidate in candidates])
+        probabilities = torch.softmax(scores_K.masked_fill(out_K, -math.inf) / temperature, -1).tolist()
+        return sorted(zip(actions, probabilities, strict=True), key=lambda pair: -pair[1])
+
+    def _left(
+        self, candidates: Sequence[Candidate], scores_K: torch.Tensor, prefix: Sequence[int]
+    ) -> Sequence[Candidate]:
+        """Those that min-p leaves of the candidates: by their first tokens, then as whole actions."""
         firsts = tuple(dict.fromkeys(candidate.ids[0] for candidate in candidates))
         first_K = candidate_weights(self.model, [Candidate((token,), 1.0) for token in firsts], prefix)
         kept = {t for t, s in zip(firsts, first_K.tolist(), strict=True) if s >= float(first_K.max()) + self._least}
-        scores_K = candidate_weights(self.model, candidates, prefix).cpu()
-        out_K = torch.tensor([candidate.ids[0] not in kept for candidate in candidates])
-        scores_K = scores_K.masked_fill(out_K, -math.inf)
-        scores_K = scores_K.masked_fill(scores_K < scores_K.max() + self._least, -math.inf)
-        return self._shares(actions, scores_K, temperature)
-
-    @staticmethod
-    def _shares(actions: Sequence[str], scores_K: torch.Tensor, temperature: float) -> list[tuple[str, float]]:
-        probabilities = torch.softmax(scores_K / temperature, -1).tolist()
-        return sorted(zip(actions, probabilities, strict=True), key=lambda pair: -pair[1])
+        likely = [(c, score) for c, score in zip(candidates, scores_K.tolist(), strict=True) if c.ids[0] in kept]
+        most = max(score for _, score in likely)
+        return [candidate for candidate, score in likely if score >= most + self._least]
 
 
 def _nodes(root: Node, ids: Sequence[int]) -> list[Node]:

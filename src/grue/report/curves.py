@@ -90,17 +90,17 @@ def _panel(metric: Metric, lines: dict[str, dict[str, Points]]) -> Panel:
 def _series(decoding: str, parts: dict[str, Points]) -> tuple[Series, str]:
     points = parts[""]
     x, y = tuple(point[0] for point in points), tuple(point[1] for point in points)
-    low, high = dict(parts.get("lo", ())), dict(parts.get("hi", ()))
-    if low and all(step in low and step in high for step in x):
-        return Series(decoding, x, y, tuple(low[step] for step in x), tuple(high[step] for step in x)), "95% interval"
+    ends = dict(parts.get("lo", ())), dict(parts.get("hi", ()))
+    if ends[0] and all(step in one for one in ends for step in x):
+        return Series(decoding, x, y, *(tuple(one[step] for step in x) for one in ends)), "95% interval"
     if len(points) < SMOOTH_FROM:
         return Series(decoding, x, y), ""
     mean, spread = running(y)  # of all values: those of thinned ones would spread less
     lower = tuple(m - s for m, s in zip(mean, spread, strict=True))
     upper = tuple(m + s for m, s in zip(mean, spread, strict=True))
-    thin, raw = _thinned(x, y)
-    drawn = [_thinned(x, values)[1] for values in (mean, lower, upper)]
-    return Series(decoding, thin, *drawn, raw_y=raw), SMOOTHED
+    drawn_x, raw = _thinned(x, y)
+    drawn, low, high = (_thinned(x, values)[1] for values in (mean, lower, upper))
+    return Series(decoding, drawn_x, drawn, low, high, raw_y=raw), SMOOTHED
 
 
 def running(y: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:

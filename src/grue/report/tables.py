@@ -38,9 +38,10 @@ class Row:
 
 
 def chose_on_dev(config: Mapping[str, Any] | None, policy: str) -> bool:
-    """Were the weights of `policy` chosen among checkpoints by how they did on dev games?"""
+    """Were the weights of `policy` chosen among checkpoints by how they did on dev games? Yes if nothing says no."""
     stage = (config or {}).get(policy)
-    return policy != "sft" and isinstance(stage, dict) and bool(stage.get("dev_every")) and policy in TRAINING
+    every = stage.get("dev_every", 1) if isinstance(stage, dict) else 1
+    return policy in TRAINING and policy != "sft" and bool(every)
 
 
 def main_fold(results: Mapping[str, Any]) -> str:
