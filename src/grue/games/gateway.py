@@ -30,25 +30,6 @@ class _PromptSocket(socket.socket):
             self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
-def acknowledge_at_once(connection: GatewayConnection) -> None:
-    """Make a connection that was started read long answers without a delay."""
-    connection.socket.__class__ = _PromptSocket
-
-
-class _PromptClient(GatewayClient):  # type: ignore[misc]
-    def _create_connection(self) -> GatewayConnection:
-        connection = super()._create_connection()
-        acknowledge_at_once(connection)
-        return connection
-
-
-class PromptGateway(JavaGateway):  # type: ignore[misc]
-    """The stock JavaGateway, without the delay of long answers."""
-
-    def _create_gateway_client(self) -> GatewayClient:
-        return _PromptClient(gateway_parameters=self.gateway_parameters)
-
-
 class _Client(GatewayClient):  # type: ignore[misc]
     def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:
         """One attempt on a connection that no other thread uses; a connection that failed is closed."""
@@ -82,7 +63,7 @@ class _Client(GatewayClient):  # type: ignore[misc]
                 connection.stream.close()  # otherwise a socket that looks closed would stay open
             connection.socket.close()
             raise
-        acknowledge_at_once(connection)
+        connection.socket.__class__ = _PromptSocket
         return connection
 
     def abandon(self) -> None:

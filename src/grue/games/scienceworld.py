@@ -100,10 +100,9 @@ class ScienceWorldGame(EngineGame):
 @cache
 def _gateway() -> Any:
     """This process's Java, which ends with it: py4j kills it when its input closes."""
-    from py4j.java_gateway import GatewayParameters, launch_gateway
+    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
     from scienceworld.constants import BASEPATH, JAR_PATH
 
-    from grue.games.gateway import PromptGateway
     from grue.games.java import ENGLISH, find_java
 
     port, token = launch_gateway(
@@ -114,7 +113,7 @@ def _gateway() -> Any:
         java_path=find_java(None),
         javaopts=[f"-Xmx{HEAP}", "-XX:+UseSerialGC", *SAME_ORDER, *ENGLISH],
     )
-    return PromptGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
+    return JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
 
 
 def _new_server() -> Any:
