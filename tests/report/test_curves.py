@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_runs import metrics, write_metrics
 
-from grue.report.curves import Panel, Series, panels
+from grue.report.curves import Panel, Series, panels, running
 from grue.report.metrics import GROUP_TITLES, METRICS, lookup, split_name
 from grue.report.plots import LARGE, Reference, compact, panel_svg, spread
 from grue.report.runfiles import StageMetrics, read_run
@@ -113,6 +114,17 @@ def test_the_band_of_a_long_series_is_that_of_its_values() -> None:
     (series,) = only_panel(stage(loss=[rng.gauss(0, 1) for _ in range(3000)])).series
     middle = len(series.x) // 2
     assert (series.high[middle] - series.low[middle]) / 2 == pytest.approx(1, abs=0.15)
+
+
+def test_running_means_are_those_of_the_windows() -> None:
+    rng = random.Random(0)
+    y = [1e6 + rng.gauss(0, 1) for _ in range(237)]
+    means, spreads = running(y)
+    for index in (0, 3, 100, 236):
+        near = y[max(0, index - 5) : index + 6]
+        assert means[index] == pytest.approx(fmean(near), rel=1e-12)
+        assert spreads[index] == pytest.approx(pstdev(near), rel=1e-6)
+    assert running([2.5] * 40) == ((2.5,) * 40, (0.0,) * 40)
 
 
 def test_counters_and_constants_are_stated_and_not_drawn() -> None:

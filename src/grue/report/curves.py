@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
+from itertools import accumulate
+from math import sqrt
+from statistics import fmean
 
 from grue.report.metrics import DECODINGS, GROUP_TITLES, Group, Metric, lookup, split_name
 from grue.report.runfiles import StageMetrics
@@ -104,13 +106,22 @@ def _series(decoding: str, parts: dict[str, Points]) -> tuple[Series, str]:
 
 
 def running(y: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Centred running mean and standard deviation over a twentieth of the values; fewer at the ends."""
-    window = max(5, len(y) // 20)
+    """Centred running mean and standard deviation over a twentieth of the values; fewer at the ends.
+
+    From running sums: a long training has logged tens of thousands of values, and the windows grow with them.
+    """
+    half, middle = max(5, len(y) // 20) // 2, fmean(y)
+    scale = max(abs(value - middle) for value in y) or 1.0
+    apart = [(value - middle) / scale for value in y]
+    sums = list(accumulate(apart, initial=0.0))
+    squares = list(accumulate((value * value for value in apart), initial=0.0))
     means, spreads = [], []
     for index in range(len(y)):
-        near = y[max(0, index - window // 2) : index + window // 2 + 1]
-        means.append(fmean(near))
-        spreads.append(pstdev(near) if len(near) > 1 else 0.0)
+        start, end = max(0, index - half), min(len(y), index + half + 1)
+        mean = (sums[end] - sums[start]) / (end - start)
+        variance = (squares[end] - squares[start]) / (end - start) - mean * mean
+        means.append(middle + scale * mean)
+        spreads.append(scale * sqrt(max(0.0, variance)))
     return tuple(means), tuple(spreads)
 
 
