@@ -140,7 +140,7 @@ def _notes(found: list[Row], *, one_game: bool) -> Html:
 def _what_was_played(found: list[Row]) -> str:
     seeds = {row.seeds for row in found if row.seeds is not None}
     limits = {row.step_limit for row in found if row.step_limit is not None}
-    own = [row for row in found if not row.policy.startswith("api")] or found  # chat models may play fewer
+    own = [row for row in found if not row.policy.startswith("api:")] or found  # chat models may play fewer
     games = sorted({row.games + (row.failed or 0) for row in own if row.games is not None})
     count = f"{number(games[0])} to " if len(games) > 1 else ""
     fold = found[0].fold
@@ -284,7 +284,7 @@ def _verbs(found: list[Row]) -> Html | None:
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="results verbs")
     caption = (
         "Average number of uses of each verb, the first word of the action, per game. A policy that endlessly looks"
-        " around shows up here. A dot: not among the twelve that it used most."
+        " around shows up here. A dot: not among those that it used most."
     )
     title = "What the policies do: actions by verb"
     return tag("details", tag("summary", title), wide(table, title), tag("p", caption, class_="caption"))

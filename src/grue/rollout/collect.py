@@ -73,7 +73,7 @@ def _collect_here(
     """`collect` in this process. `places` are the indices of `tasks` in the whole list."""
     episodes: dict[int, Episode] = {}
     index_of: dict[int, int] = {}  # row -> index of the task played there
-    unread: dict[int, tuple[Episode, ModelError]] = {}  # index -> of a game that could not be begun
+    unreadable: dict[int, tuple[Episode, ModelError]] = {}  # index -> of a game that could not be begun
     queue = iter(enumerate(tasks))
 
     def finish(index: int, episode: Episode) -> None:
@@ -93,7 +93,7 @@ def _collect_here(
                 try:
                     failed = seat.start(task, random.Random(f"{seed}/{places[index]}"))
                 except ModelError as error:
-                    unread[index] = seat.give_up(error), error
+                    unreadable[index] = seat.give_up(error), error
                 else:
                     if failed is None:
                         continue
@@ -116,9 +116,9 @@ def _collect_here(
                 finish(index_of[seat.row], seat.close(value))
         refill([seat for seat in playing if seat.task is None])
         playing = [seat for seat in playing if seat.task is not None]
-    for index, (episode, error) in unread.items():
-        if len(unread) == len(tasks):  # not one of them is recorded, so the same command finds the error again
-            raise error
+    if len(unreadable) == len(tasks):  # not one of them is recorded, so the same command finds the error again
+        raise unreadable[0][1]
+    for index, (episode, _) in unreadable.items():
         finish(index, episode)
     return [episodes[index] for index in range(len(tasks))]
 
