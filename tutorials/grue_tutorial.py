@@ -76,9 +76,9 @@ if importlib.util.find_spec("grue") is None:
 #
 # **For whom.** You know reinforcement learning, and have trained few or no language models.
 #
-# **What you will be able to do.** Turn any causal language model into a policy; see which tokens it is trained on;
-# fine-tune it on demonstrations; write the advantages and the clipped loss of PPO yourself, inside a given loop; measure so
-# that a difference means something.
+# **What you will be able to do.** Turn any causal language model (one that predicts the next token) into a policy; see which
+# tokens it is trained on; fine-tune it on demonstrations; write the advantages and the clipped loss of PPO yourself, inside a
+# given loop that trains with them; measure so that a difference means something.
 #
 # **What this tutorial adds.**
 #
@@ -116,7 +116,7 @@ if importlib.util.find_spec("grue") is None:
 # | work | policy | credit | how this tutorial differs |
 # |---|---|---|---|
 # | GLAM (Carta et al. 2023) | scores every valid action as a whole, then a softmax | per action, PPO | the same distribution, but only the likely branches of one tree of actions are read, in one pass |
-# | TWOSOME (Tan et al. 2024) | the same with scores normalised by tokens or words, on a frozen LLM with LoRA | per action, PPO | no normalisation to choose: the probability of the action as text |
+# | TWOSOME (Tan et al. 2024) | the same with scores normalised by tokens or words, on a frozen LLM with small trained adapters (LoRA, section 15) | per action, PPO | no normalisation to choose: the probability of the action as text |
 # | ArCHer (Zhou et al. 2024) | free text | a critic per utterance, off-policy; token-level policy gradient below | on-policy, one level: turns |
 # | GiGPO (Feng et al. 2025) | free text, long thoughts | groups of equal states instead of a critic | a critic; groups are an option of the library |
 # | RLHF (Ziegler et al. 2019; Ouyang et al. 2022) | free text | one reward at the end of one answer, often with a per-token KL | many turns, reward from the environment |
@@ -134,7 +134,7 @@ if importlib.util.find_spec("grue") is None:
 #
 # You need Python 3.11 or newer and the package. Java, which the game engine needs, is installed as a wheel. Results depend on
 # versions, so we print them. `GRUE_TUTORIAL_FAST=1` in the environment makes everything small: it shows that the code
-# works and proves nothing else. The full version takes 7 to 25 minutes on two cores; the last code cell
+# works and proves nothing else. The full version takes 5 to 25 minutes on two cores; the last code cell
 # prints how long it took.
 
 # %%
@@ -290,7 +290,7 @@ def bars(results: dict, title: str) -> None:
 bars(baselines, f"{LIMIT} steps, {len(baseline_tasks)} dev games")
 
 # %% [markdown]
-# The gold player knows where everything is; the games that it does not win, it loses to the step limit. `explore` knows nothing in
+# The gold player knows where everything is; the games that it does not win run into the step limit. `explore` knows nothing in
 # advance and reads. The gap between these two bars is what reinforcement learning can win and cloning this teacher cannot.
 #
 # ### 4.3 The model
@@ -345,7 +345,8 @@ base_weights = learnt()
 #
 # A *token* is an entry of the model's vocabulary, usually a piece of a word. The base's tokenizer was built from such games, so
 # stock sentences are single tokens; an ordinary tokenizer needs several times as many.
-# A *segment* is one unbroken sequence of token ids. Ours has room for 1024 tokens; a longer game continues in a second one.
+# A *segment* is one unbroken sequence of token ids. Ours has room for 1024 tokens, more than these games need. A longer game would
+# continue in a second segment, which begins with the task and the latest observation: what came before is forgotten.
 #
 # Below is one game, sampled from the base before SFT, token by token. Grey tokens are read and never trained. **Orange, bold, underlined**
 # tokens are actions that were *decided*: they were weighed against others, and PPO trains these decisions. Blue italic tokens also belong
@@ -407,10 +408,11 @@ def coloured(episode, most: int = 260) -> HTML:
 display(coloured(first))
 
 # %% [markdown]
-# ### 5.2 The policy: what is meant, not what is left
+# ### 5.2 From probabilities of tokens to a policy over actions
 #
-# The game lists its valid actions. Their tokens form a *trie*: actions that begin alike share a path. A point where
-# the trie continues is a *node*; the tokens that can come next are its *children*.
+# The game lists its valid actions. Their tokens form a *trie*: actions whose **tokens** begin alike share a path. Letters do not
+# count: where the vocabulary splits two actions differently, they part at once, though both begin with "examine". A point where the
+# trie continues is a *node*; the tokens that can come next are its *children*. The first eight of each node are shown.
 
 
 # %%
@@ -483,9 +485,11 @@ for action in sorted(q, key=lambda action: -max(p[action], q[action]))[:4]:
 # large: with 0.01 instead of 0.001, the library's main job ends 5 to 7 points lower, in one training each
 # ([measured](../docs/experiments.md#2026-11-27--what-a-sure-policy-no-longer-tries)).
 #
-# If the two ways hardly differ above, that speaks for the base: it has read games whose steps came in many orders, and
-# seldom names what is not at hand. With an earlier base, which knew scripts in one order only, weighing whole actions removed
-# most of the wrong cuts and cooks ([measured](../docs/experiments.md#2026-11-21--where-ppo-loses-games-reading-tries-rewards)).
+# For the base the two ways hardly differ: it has read games whose steps came in many orders, and seldom names what is not at hand.
+# After training they do: the library's main job with `choose` ends some 20 points lower
+# ([measured](../docs/results.md#what-the-parts-of-cooking16-are-worth)). With an earlier base, which knew scripts in one order only,
+# weighing whole actions removed most of the wrong cuts and cooks
+# ([measured](../docs/experiments.md#2026-11-21--where-ppo-loses-games-reading-tries-rewards)).
 
 # %% [markdown]
 # **Exercise 1.** You are given the log-probabilities of the tokens of every valid action. Compute $\pi$ of the first action. Replace
@@ -731,8 +735,9 @@ def display_batch(title: str, item) -> None:
         row = dict(zip(map(tokenizer.decode, texts), reading.logits_NC[node].tolist(), strict=False))
         likeliest = sorted(row, key=row.get, reverse=True)[:3]
         shown = ", ".join(f"{text!r} {two_decimals(row[text])}" for text in likeliest)
+        taken = list(row)[branch.chosen]
         print(
-            f"  logits_NC[{node}]  turn {number}, took {list(row)[branch.chosen]!r}; of {len(row)}: {shown}"
+            f"  logits_NC[{node}]  turn {number}, took {taken!r} {two_decimals(row[taken])}; of {len(row)}: {shown}"
             f" (together {two_decimals(sum(map(np.exp, row.values())))})"
         )
 
@@ -906,8 +911,8 @@ print(f"critic: {weights:,} parameters; its first answer is 0 for every state")
 # %% [markdown]
 # ### 9.2 A baseline that knows more: name it
 #
-# Some games are short, others long. The transcript reveals only bit by bit which kind it is, and every hint looks
-# like an action's good or bad luck. A baseline may depend on anything but the action without biasing the policy
+# Some games are short, others long. The transcript shows only bit by bit which kind it is. To a critic that reads nothing else,
+# each such hint looks like luck that the action had caused. A baseline may depend on anything but the action without biasing the policy
 # gradient (up to the bootstrapping of the next section). So in training a second small network corrects the critic:
 #
 # $$b_t = V_\phi(s_t) + f_\psi\big(V_\phi(s_t),\ t,\ \text{score},\ \text{game},\ d_t\big)$$
@@ -918,8 +923,8 @@ print(f"critic: {weights:,} parameters; its first answer is 0 for every state")
 # **This is privileged knowledge, and a claim that uses it has to say so.** $d_t$ comes from a planner that sees the whole
 # game. It is used on train games only, no state is labelled with an action, and the policy never sees it, neither in
 # training nor in play. But it needs a simulator that can be queried. The library's setting `ppo.hidden_state=false` goes
-# without it, and ends about 3 points lower, 9 when sampled
-# ([measured](../docs/results.md#what-the-parts-of-cooking16-are-worth), two seeds). Here is what the baseline is told while the teacher plays:
+# without it ([what that costs](../docs/results.md#what-the-parts-of-cooking16-are-worth)). Here is what the baseline is told while
+# the teacher plays:
 
 # %%
 from grue.games.told import Told
@@ -953,11 +958,11 @@ for number, turn in enumerate(told_play.turns):
 # the task and stands in the prompt, so reaching it is an end like any other. The game pays for partial progress, and a
 # policy can live well on that without ever finishing, so the winning turn gets a bonus on top.
 #
-# **Which discount?** A wrong cut costs what is still to come, and early in training that is little. With a strong discount, a
-# cook who cannot finish in time anyway gains by trying whatever device is at hand, and more games are lost. A weak discount
-# removes this incentive, but then a wasted step costs little too. The baseline that knows the steps to a win restores that
-# signal. And since it shows at once what a step has changed, there is little to gain from looking far ahead, so $\lambda$ may be
-# small. Single runs suggest this, in which $\lambda$ and the baseline changed together with $\gamma$
+# **Which discount?** A wrong cut forfeits all later reward. Early in training the policy expects little of it, and with a strong
+# discount even less, so a gamble (cooking with whatever device is at hand) looks cheap and more games are lost. With a weak
+# discount gambling does not pay, but then a wasted step costs hardly anything either. The baseline of section 9.2 restores that
+# signal, because it sees at once when a step was wasted. For the same reason credit need not reach far, and $\lambda$ can be
+# small. The evidence is weak: single runs, in which $\lambda$ and the baseline changed together with $\gamma$
 # ([on file](../docs/experiments.md#2026-11-21--ppo-from-that-clone)).
 
 # %%
@@ -966,7 +971,8 @@ for gamma in (PRESET.ppo.gamma, 0.93, 1.0):
     print(f"gamma {gamma:.2f}: a win at step {LIMIT} is worth {gamma ** (LIMIT - 1):.2f} of one at step 1")
 
 # %% [markdown]
-# **Exercise 4.** Write the advantages $\hat A_t$. `values` has one entry per turn.
+# **Exercise 4.** Write the advantages $\hat A_t$. `values` has one entry per turn. The loop below trains with your function once it
+# is correct, and with the library's until then.
 
 
 # %%
@@ -987,23 +993,40 @@ def check_4(answer) -> bool | None:
 
 check(4, check_4(my_gae))
 
+
+def library_gae(rewards: list[float], values: list[float], gamma: float, lam: float) -> list[float]:
+    return list(turn_gae(np.array(rewards), np.array(values), 0.0, gamma, lam)[0])  # 0.0: nothing follows the last turn
+
+
+gae = my_gae if check_4(my_gae) else library_gae
+
 # %% [markdown]
 # Two famous ways to get it wrong, both found in real notebooks: never setting $V(s_{t+1})$ (then
 # $\delta_t = r_t - V(s_t)$, and every step without reward looks like a mistake), and not resetting the running sum between
 # episodes (then luck leaks into the game before). The figure shows what they do to one game of the teacher. Its values are made up:
-# our critic still returns 0.
+# our critic still returns 0. The first mistake is fatal: three short trainings with it end at 0.1 % instead of 59.9 %. The second
+# changed nothing that three trainings could show ([measured](../docs/eval-gap.md#defects-of-training)).
 
 # %%
 rewards = np.array([turn.reward for turn in told_play.turns])
-values, gamma, lam = np.linspace(0.5, 0.2, len(rewards)), PRESET.ppo.gamma, PRESET.ppo.lam  # a critic that loses hope
-right_way, _ = turn_gae(rewards, values, 0.0, gamma, lam)
-wrong_way, running = np.zeros_like(right_way), 0.8  # 0.8 has leaked in from the next episode
-for t in reversed(range(len(rewards))):
-    running = rewards[t] - values[t] + gamma * lam * running
-    wrong_way[t] = running
+rewards[-1] += PRESET.ppo.win_bonus * told_play.won
+values, gamma, lam = np.linspace(1.0, 1.4, len(rewards)), PRESET.ppo.gamma, PRESET.ppo.lam  # a critic that gains hope
+
+
+def backwards(bootstrap: bool = True, running: float = 0.0) -> np.ndarray:
+    """GAE with its two mistakes: the next value left out, and a running sum that comes in from the next episode."""
+    advantages = np.zeros(len(rewards))
+    for t in reversed(range(len(rewards))):
+        following = values[t + 1] if bootstrap and t + 1 < len(rewards) else 0.0
+        running = rewards[t] + gamma * following - values[t] + gamma * lam * running
+        advantages[t] = running
+    return advantages
+
+
 figure, axis = plt.subplots()
-axis.plot(right_way, color=BLUE, marker="o", label="GAE")
-axis.plot(wrong_way, color=ORANGE, marker="x", linestyle="--", label="no bootstrap, and a leak")
+axis.plot(gae(rewards, values, gamma, lam), color=BLUE, marker="o", label="GAE")
+axis.plot(backwards(bootstrap=False), color=ORANGE, marker="x", linestyle="--", label="no bootstrap")
+axis.plot(backwards(running=0.8), color=GREEN, marker=".", linestyle=":", label="a leak of 0.8")
 axis.bar(range(len(rewards)), rewards, color=GREY, alpha=0.4, label="reward")
 axis.axhline(0, color="black", linewidth=1)
 axis.set(xlabel="turn", ylabel="advantage", title="Credit for one game")
@@ -1106,7 +1129,6 @@ from grue.algos.losses import branch_log_probs
 from grue.games.training import training_games
 from grue.rollout.collect import collect
 from grue.rollout.pack import Sample
-from grue.train.credit import RunningScale, credit
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import policy_rate_factor
@@ -1117,6 +1139,18 @@ CFG = PRESET.ppo.model_copy(
     update={"episodes_per_iteration": size(96, 8), "minibatches": size(PRESET.ppo.minibatches, 2)}
 )
 DEMO_STEPS = {demo.task.seed: demo.steps for demo in demos}  # what the baseline is told about a train game
+
+
+def assign_credit(played, values_of) -> tuple[list, list]:
+    """Per game: advantages (T,), scaled over all turns of the iteration, and what the critic should have said (T,)."""
+    advantages, returns = [], []
+    for episode, values in zip(played, values_of, strict=True):
+        rewards = [turn.reward for turn in episode.turns]
+        rewards[-1] += CFG.win_bonus * episode.won
+        advantages.append(np.array(gae(rewards, list(values), CFG.gamma, CFG.lam)))
+        returns.append(advantages[-1] + values)
+    every = np.concatenate(advantages)
+    return [(each - every.mean()) / (every.std() + 1e-8) for each in advantages], returns
 
 
 def ppo_loss(reading, batch, turns: int, seen: list):
@@ -1165,7 +1199,7 @@ def train_ppo(model, actor, policy, seats, pool, iterations: int, name: str, wat
         played = [episode for episode in played if episode.outcome is not Outcome.FAILED]  # a crash teaches nothing
         # 2. credit
         values = baseline.values(played)
-        advantages, returns = credit(played, CFG, RunningScale(), values)
+        advantages, returns = assign_credit(played, values)
         # 3. learn
         items: list[Sample] = samples(played, advantages, returns)
         warm, steps, seen = iteration < warmup, [], []
@@ -1228,7 +1262,9 @@ for what in ("gap", "kl", "critic explains", "baseline explains"):
 # %% [markdown]
 # `gap` (nats per turn) should be near 0: training reads what was played, up to the number format in which the actor
 # plays. The last two lines are explained shares of the variance of returns: 1 for a perfect baseline, below 0 for one that is worse than a
-# constant. Their difference is what knowing the game and its true state adds to the transcript.
+# constant. Their difference is what knowing the game and its true state adds to the transcript. In the run on file the critic
+# explains EXPL_C of the variance and the baseline EXPL_B: what decides a return, how far away the food is, mostly does not show in
+# the text. So do not expect much of single values of the critic, such as those of section 11: some exceed what the game can still pay.
 
 # %% [markdown]
 # <a name="improved"></a>
@@ -1338,7 +1374,12 @@ for shift, (label, episodes, colour, hatch) in enumerate(
         hatch=hatch,
         edgecolor="black",
     )
-axis.set(xticks=np.arange(len(verbs)) + 0.27, xticklabels=verbs, ylabel="uses per game", title="Which steps went")
+axis.set(
+    xticks=np.arange(len(verbs)) + 0.27,
+    xticklabels=verbs,
+    ylabel="uses per game",
+    title="What PPO does less often, and more",
+)
 axis.legend()
 plt.show()
 
@@ -1445,6 +1486,8 @@ second = {
     ),
 }
 bars(second, f"Second visit to {len(dev_tasks)} dev games")
+own = [dev_memory.search(visit.turns[0].observation.text)[0].task == visit.task for visit in dev_visits if visit.turns]
+print(f"the note found is of the very game in {np.mean(own):.0%} of the dev games")
 with_note, placebo, control = second["note of the\nfirst visit"], second["note of\nother games"], second["control"]
 print("first visit less control:    ", difference(with_note, control))
 print("first visit less placebo:    ", difference(with_note, placebo))
@@ -1464,9 +1507,9 @@ print(
 # Read the two differences together. Against the control, the whole package counts: notes, and a model trained with
 # them. Against the placebo, only *what the note says* counts, with the same weights. An interval that contains 0 says
 # that this number of games cannot tell. In the run on file no help is to be seen: the package is worth 2.5 points (-4 to 9), and the note of
-# the very game does a little worse than that of another one (3 points, 1 to 5.5; one of several intervals, and one training). Only about
-# half of the searches find the very game, since many games begin with the same words, and a policy that reads the room and the
-# cookbook again needs no note. Do not read the third difference as the effect of PPO: both arms begin anew with a high learning rate and
+# the very game does a little worse than that of another one (3 points, 1 to 5.5; one of several intervals, and one training). On dev the
+# note found is mostly of the very game, so a missing note does not explain this; in training it was in half of the searches, since many
+# games begin with the same words. More likely a policy that reads the room and the cookbook again needs no note. Do not read the third difference as the effect of PPO: both arms begin anew with a high learning rate and
 # a new baseline, learn from few games under their true names, and keep the last weights, not the best.
 #
 # Note what this does **not** claim. The first visit is a visit to a game of the dev fold: it is play, not training,
@@ -1530,8 +1573,8 @@ print(
 # game is longer. A window of 6 steps costs 51 points: what was read earlier, such as the recipe, is no longer in the prompt. Losing the task line as
 # well adds nothing to that. Free writing costs most, 67 points: PPO has trained how valid actions compare with each other, and nothing in its loss
 # keeps their texts likely over the whole vocabulary. The last two lines, 88 % on train games and 90 % on dev games, have overlapping intervals and
-# come from different games: they do not show a gap, and do not exclude one. Train games are the harder ones (of all of them gold wins 22 %, of all
-# dev games 34 %), so at equal difficulty the gap would be larger. So in this run the damage comes from changed prompts and from free
+# come from different games: they do not show a gap, and do not exclude one. Train games are the harder ones (of all of them gold wins 19 %, of all
+# dev games 35 %), so at equal difficulty the gap would be larger. So in this run the damage comes from changed prompts and from free
 # writing. Sampling works the other way: it makes collection look worse than evaluation.
 
 # %% [markdown]
@@ -1720,8 +1763,9 @@ print(f"another likeliest action in {turned} of {len(divergences)} turns")
 # These two lines replace those that set `config` and `MICRO_TOKENS` in section 4.3. An ordinary tokenizer needs several
 # times as many tokens for a game as the base's own, hence the longer context. Leave out the code of section 15, which adapts
 # and quantizes a second time. Set `SLOTS` to 16, and write `"bfloat16"` for `"auto"` in the two lines with `Actor(`. `fine_tune` and
-# `train_ppo` stay as they are: their learning rates already suit adapters. This
-# path of the notebook has not been run on a GPU. From the command line no code has to be changed:
+# `train_ppo` can stay as they are. Their learning rates are of the order that is usual for adapters, but were found with the small
+# base: take them as a first guess. This path of the notebook has not been run on a GPU. From the command line no code has to be
+# changed:
 #
 # ```sh
 # grue run model.name=Qwen/Qwen3-0.6B model.quantize=nf4 model.context=2048 ppo.slots=16 eval.slots=16 --out runs/qwen3
@@ -1730,7 +1774,9 @@ print(f"another likeliest action in {turned} of {len(divergences)} turns")
 # **Things to try.** Leave `knows` out of `train_seats`: what does the agent learn without being told? Put `"gamma": 0.93` or 1.0
 # into the update of `CFG`: how many games are lost, and does it still hurry? Set `SMOOTHING = 0`, or leave the replays out. Use
 # `explore` as the teacher: what is left to learn? Retrieve two notes instead of one. On the command line, compare with
-# `grue run policy.kind=choose`, or take another family, such as `coin` or `twc`. Read
+# `grue run policy.kind=choose`, or take another family, such as `coin` or `twc`. For some of these the library has answers, of its
+# larger main job ([the worth of each part](../docs/results.md#what-the-parts-of-cooking16-are-worth)); expect one training to differ
+# from the next by several points. Read
 # [the method](../docs/method.md), then [`train/ppo.py`](../src/grue/train/ppo.py), which is this loop with logging,
 # checkpoints and resuming.
 

@@ -103,7 +103,8 @@ class PPOConfig(LearningConfig):
         None, gt=0, le=10, description="upper clipping bound is 1 + this instead; null = same as clip"
     )
     ratio: Literal["turn", "decision"] = Field(
-        "turn", description="the policy ratio is of the whole turn's probability, or of the mean over its decisions"
+        "turn",
+        description="the policy ratio is of the whole turn's probabilities, or the n-th root of that for n decisions (GSPO)",
     )
     value_clip: float = Field(
         0.2, ge=0, description="with value_passes=0: value predictions move at most this far per iteration; 0 = off"
