@@ -14,9 +14,9 @@ from grue.config import (
     PRESETS,
     Config,
     PPOConfig,
-    config_hash,
     differences,
     dump_config,
+    flat,
     idle_settings,
     known_keys,
     load_config,
@@ -44,7 +44,7 @@ def test_a_preset_is_named_after_its_function_and_survives_its_file(name: str, t
     file = tmp_path / "config.yaml"
     file.write_text(dump_config(config), encoding="utf-8")
     assert read_config(file) == config
-    assert config_hash(read_config(file)) == config_hash(config)
+    assert flat(read_config(file), local=False) == flat(config, local=False)
 
 
 def test_a_file_from_before_a_setting_was_taken_out_is_read_if_it_did_without(tmp_path: Path) -> None:
@@ -343,9 +343,9 @@ def test_configurations_are_frozen() -> None:
 def test_the_hash_follows_what_can_change_a_result() -> None:
     config = load_config()
     for setting in ("threads=3", "game.java=/opt/java", "game.read_timeout_s=5"):
-        assert config_hash(override(config, [setting])) == config_hash(config), setting
+        assert flat(override(config, [setting]), local=False) == flat(config, local=False), setting
     for setting in ("seed=1", "ppo.gamma=0.9", "game.params.numLocations=2", "eval.decodings=greedy"):
-        assert config_hash(override(config, [setting])) != config_hash(config), setting
+        assert flat(override(config, [setting]), local=False) != flat(config, local=False), setting
 
 
 def test_differences_name_the_settings_and_both_values() -> None:

@@ -113,7 +113,11 @@ class Processes:
             return
         (_, first), *others = self._each((here(), dict(facts)))
         for who, theirs in others:
-            odd = [f"{key} ({theirs[key]}, not {value})" for key, value in first.items() if theirs[key] != value]
+            odd = [
+                f"{key} ({theirs.get(key, 'missing')}, not {first.get(key, 'missing')})"
+                for key in first | theirs
+                if theirs.get(key) != first.get(key)
+            ]
             if odd:
                 more = f" and {len(odd) - LISTED} more" if len(odd) > LISTED else ""
                 raise SharedError(

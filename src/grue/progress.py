@@ -45,12 +45,16 @@ def duration(seconds: float) -> str:
 class Progress:
     """Where a run says what it does: `say("text")`, `say.table(...)`, `with say.bar("PPO", 60) as bar: bar.advance()`.
 
-    `quiet` leaves warnings only. `stderr` keeps stdout free, for a program that reads it. If nobody reads the
-    output any more (a closed pipe), work inside a bar goes on silently, so that it can still be saved.
+    `quiet` leaves warnings only, `silent` nothing: another process of the run says the same. `stderr` keeps stdout
+    free, for a program that reads it. If nobody reads the output any more (a closed pipe), work inside a bar goes on
+    silently, so that it can still be saved.
     """
 
-    def __init__(self, *, quiet: bool = False, stderr: bool = False, every_s: float = 5.0) -> None:
-        self.quiet = quiet
+    def __init__(
+        self, *, quiet: bool = False, silent: bool = False, stderr: bool = False, every_s: float = 5.0
+    ) -> None:
+        self.quiet = quiet or silent
+        self.silent = silent
         self.every_s = every_s  # seconds between two plain lines of one bar
         self._stderr = stderr
         self._console: Console | None = None
@@ -77,7 +81,8 @@ class Progress:
 
     def warn(self, text: str) -> None:
         """A message that is shown even if quiet."""
-        self._print(f"warning: {text}", "yellow")
+        if not self.silent:
+            self._print(f"warning: {text}", "yellow")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "", left: int = 1) -> None:
         """Rows under column names, aligned: the first columns to the left, those after `left` of them to the right."""

@@ -522,7 +522,7 @@ def test_links_out_of_the_run_are_not_followed(tmp_path: Path) -> None:
 def test_secrets_in_commands_and_settings_are_left_out(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", parts="metrics")
     (run / "config.yaml").write_text("model: {name: /home/anna/models/x, hub: hf_abcdefghijklmnopqrst}")
-    (run / "results.json").write_text(json.dumps({"command": ["grue", "run", "--out", "/home/anna/runs/a"]}))
+    (run / "results.json").write_text(json.dumps({"command": "grue run --out /home/anna/runs/a"}))
     source = render(run).read_text()
     assert "anna" not in source
     assert "hf_abc" not in source

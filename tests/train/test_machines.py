@@ -95,6 +95,7 @@ def _meet(rank: int, port: int, folder: Path, model: Path) -> None:
         "same weights": said_by(lambda: processes.check_read("w", weights)),
         "weights": said_by(lambda: processes.check_read("w", [weights[0] + rank, weights[1]])),
         "no weights": said_by(lambda: processes.check_read("w", weights if rank == 0 else [])),
+        "versions": said_by(lambda: processes.same_everywhere({"torch": 2, ("peft", "trl")[rank]: 1})),
         "watched": watched(),
     }
     from grue.models.skeleton import check_model
@@ -132,6 +133,8 @@ def test_what_differs_between_machines_is_one_error_on_each(tiny_folder: Path, t
         settings = f"{who} differs from the first: seed (1, not 0), ppo.learning_rate (2e-05, not 1e-05)"
         assert found["settings"].splitlines()[0] == settings
         assert found["nothing written"]
+        missing = f"{who} differs from the first: peft (missing, not 1), trl (1, not missing)"
+        assert found["versions"].splitlines()[0] == missing
         # each finds its own folder, the second one's being that of an older run
         folder = f"in {who}: {tmp_path / '1' / 'run'} is not the folder in which the first process began the run"
         assert found["folder"].splitlines()[0] == folder

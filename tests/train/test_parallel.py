@@ -211,6 +211,14 @@ def test_ctrl_c_saves_once_and_ends_both(config: Config, tmp_path: Path, by: str
     assert not psutil.wait_procs(every, timeout=30)[1]
 
 
+def test_what_all_processes_would_say_is_said_once(tiny_folder: Path, tmp_path: Path) -> None:
+    config = tiny.config(tiny_folder, *SMALL, "policy.top_p=0.5", "policy.kind=choose")
+    code, said = finish(launch(config, tmp_path / "run", 2, verb="demos", by="grue"))
+    assert code == 0, said
+    assert said.count("policy.top_p=0.5 has no effect") == 1
+    assert "OMP_NUM_THREADS" not in said
+
+
 def test_work_is_dealt_out_and_put_back_in_order() -> None:
     work = list(range(11))
     for count in (1, 2, 3, 4, 20):

@@ -124,7 +124,7 @@ def _libraries() -> list[dict[str, str]]:
 
 
 def _java() -> list[dict[str, str]]:
-    """Every Java that was found, and whether it starts. None that starts: bad, unless only the toy game is played."""
+    """Every Java that was found, and whether it starts. None that starts is bad, though the toy game needs none."""
     from grue.games.java import candidates, why_not
 
     checks = []

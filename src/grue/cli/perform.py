@@ -40,7 +40,7 @@ def perform(work: Callable[[Progress], Any], *, processes: int = 1, as_json: boo
         _fail(error, 2, as_json)
     if code is not None:
         raise typer.Exit(code)
-    say = Progress(quiet=quiet or is_follower(), stderr=as_json)
+    say = Progress(quiet=quiet, silent=is_follower(), stderr=as_json)
     with _warnings_through(say):
         try:
             result = work(say)
@@ -119,10 +119,14 @@ def _warnings_through(say: Progress) -> Iterator[None]:
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            say.warn(record.getMessage())
+            if is_follower():
+                print(f"warning: in {here()}: {clean(record.getMessage())}", file=sys.stderr)
+            else:
+                say.warn(record.getMessage())
 
     handler = Handler(logging.WARNING)
-    logger = logging.getLogger("grue")
+    # of a follower only what happens to its own games: the leader logs the rest as well
+    logger = logging.getLogger("grue.games" if is_follower() else "grue")
     logger.addHandler(handler)
     try:
         yield

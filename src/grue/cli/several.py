@@ -59,7 +59,10 @@ def end_at_once() -> None:
 def _child(rank: int, count: int, port: int) -> subprocess.Popen[bytes]:
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     told = {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1", STARTED_HERE: "1"}
-    return subprocess.Popen([sys.executable, "-m", "grue", *sys.argv[1:]], env=os.environ | told)
+    # what accelerate would set with a warning; `threads` decides how many there are
+    return subprocess.Popen(
+        [sys.executable, "-m", "grue", *sys.argv[1:]], env={"OMP_NUM_THREADS": "1"} | os.environ | told
+    )
 
 
 def _free_port() -> int:

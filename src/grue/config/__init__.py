@@ -6,7 +6,7 @@ key is an error that names the nearest known one. What a run stores is the whole
 """
 
 from grue.config.idle import idle_settings
-from grue.config.keys import config_hash, differences, flat, known_keys
+from grue.config.keys import differences, flat, known_keys
 from grue.config.learning import DaggerConfig, ImitationConfig, LearningConfig, PPOConfig, SFTConfig
 from grue.config.load import load_config, override, preset_config, read_config
 from grue.config.presets import PRESETS
@@ -33,7 +33,6 @@ __all__ = [
     "PPOConfig",
     "PolicyConfig",
     "SFTConfig",
-    "config_hash",
     "differences",
     "dump_config",
     "flat",

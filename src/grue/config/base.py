@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
 
 # Marks a setting of this machine. It changes at most rounding and the draws of a dropout, so it may change when a run
-# is resumed, and is not hashed.
+# is resumed.
 LOCAL: dict[str, Any] = {"local": True}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,12 +22,6 @@ def flat(config: Config, *, local: bool = True) -> dict[str, Any]:
         if local or not here:
             values[key] = list(value) if isinstance(value, tuple) else value
     return values
-
-
-def config_hash(config: Config) -> str:
-    """16 hex digits that are equal exactly when every setting that can change a result is equal."""
-    text = json.dumps(flat(config, local=False), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def differences(stored: Config, wanted: Config) -> dict[str, tuple[Any, Any]]:

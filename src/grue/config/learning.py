@@ -104,7 +104,7 @@ class PPOConfig(LearningConfig):
     )
     ratio: Literal["turn", "decision"] = Field(
         "turn",
-        description="the policy ratio is of the whole turn's probabilities, or the n-th root of that for n decisions (GSPO)",
+        description="policy ratio of the whole turn's probability, or its n-th root for a turn of n decisions (GSPO)",
     )
     value_clip: float = Field(
         0.2, ge=0, description="with value_passes=0: value predictions move at most this far per iteration; 0 = off"
@@ -167,7 +167,7 @@ class PPOConfig(LearningConfig):
     def warmup(self) -> int:
         """Iterations in which only the critic learns: in a short training at most half, or the policy would never move.
 
-        None where advantages do not use the critic.
+        0 where advantages do not use the critic.
         """
         return min(self.warmup_iterations, self.iterations // 2) if self.asks_critic else 0
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -63,14 +62,6 @@ class AlfworldGame(EngineGame):
         if self._expert is None:
             self._expert = Handcoded(self._home, task.seed)
         return self._expert.advice(self._seen)
-
-    def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
-        """For each action (the game listed it, the game was won), without touching the live game."""
-        other = AlfworldGame(self.game, self.params)
-        try:
-            return self.rehearse_in(other, actions)
-        finally:
-            other.close()
 
     def _begin(self, task: Task) -> State:
         home = self._home = _home(task)

@@ -54,10 +54,6 @@ class BabyAIGame(EngineGame):
         task, _ = self._running()
         return self._solution(task, self._done)
 
-    def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
-        """For each action (the game listed it, the game was won), without touching the live game."""
-        return self.rehearse_in(BabyAIGame(self.game, self.params), actions)
-
     def _begin(self, task: Task) -> State:
         self._level = LEVELS[values(task.game, task.params)["level"]]
         self._env, self._done = _start(self._level, task.seed), []

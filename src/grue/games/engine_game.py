@@ -82,17 +82,21 @@ class EngineGame(ABC):
             self._closed, self._task = True, None
             self._end()
 
-    def rehearse_in(self, other: EngineGame, actions: Sequence[str]) -> list[tuple[bool, bool]]:
-        """(listed, won) for each action, played in `other` from the start of this game's task, without its limit."""
+    def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
+        """For each action (the game listed it, the game was won), without touching the live game or its step limit."""
         task, _ = self._running(over=True)
-        observation = other.reset(Task(task.game, task.params, task.fold, task.seed, len(actions) + 1))
+        other = type(self)(self.game, self.params)
         played: list[tuple[bool, bool]] = []
-        for action in actions:
-            listed = action in (observation.actions or ())
-            observation, _, outcome = other.step(action)
-            played.append((listed, outcome is Outcome.WON))
-            if outcome is not None:
-                break
+        try:
+            observation = other.reset(Task(task.game, task.params, task.fold, task.seed, len(actions) + 1))
+            for action in actions:
+                listed = action in (observation.actions or ())
+                observation, _, outcome = other.step(action)
+                played.append((listed, outcome is Outcome.WON))
+                if outcome is not None:
+                    break
+        finally:
+            other.close()
         return played
 
     def _running(self, *, over: bool = False) -> tuple[Task, State]:

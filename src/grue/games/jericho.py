@@ -100,14 +100,6 @@ class JerichoGame(EngineGame):
         end = self._attempt(action, *then).effect if same else None
         return next((each for each in same if self._attempt(each, *then).effect == end), action)
 
-    def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
-        """For each action (the game listed it, the game was won), without touching the live game."""
-        other = JerichoGame(self.game, self.params)
-        try:
-            return self.rehearse_in(other, actions)
-        finally:
-            other.close()
-
     def _begin(self, task: Task) -> State:
         self._end()
         self._values = values(task.game, task.params)

@@ -43,7 +43,7 @@ class Jvm:
     def __init__(self, settings: JvmSettings) -> None:
         from grue.games.gateway import Gateway
 
-        self.lock = threading.RLock()  # held around games whose objects the engine shares (see seat.py)
+        self.lock = threading.RLock()  # held around games whose objects the engine shares (see engine_seat.py)
         self.owners: dict[tuple[str, str, int], object] = {}  # shared problem -> the seat that generated it last
         self._retired: list[Any] = []
         self.abandoned = False

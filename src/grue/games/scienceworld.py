@@ -6,7 +6,6 @@ uncapped it grows to gigabytes. A game is won at a score of 100 only; the engine
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from itertools import zip_longest
 from typing import Any
@@ -47,14 +46,6 @@ class ScienceWorldGame(EngineGame):
         if not path or path[0].startswith("ERROR"):
             raise GameError(f"ScienceWorld has no solution for {name} {variation}: {path[:1]}")
         return path
-
-    def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
-        """For each action (the game listed it, the game was won), without touching the live game."""
-        other = ScienceWorldGame(self.game, self.params)
-        try:
-            return self.rehearse_in(other, actions)
-        finally:
-            other.close()
 
     def _begin(self, task: Task) -> State:
         self._values = values(task.game, task.params)

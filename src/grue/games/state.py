@@ -35,7 +35,7 @@ def read_rooms(jvm: Jvm, interface: Any) -> list[str]:
 
 
 def _read_tree(interface: Any) -> dict[str, Any]:
-    """Objects and recipe. Passed through a file: answers over 8 kB wait 40 ms for the network's delayed ACK."""
+    """Objects and recipe. Passed through a file, which takes half as long as a long answer through the connection."""
     with TemporaryDirectory(prefix="grue-") as folder:
         path = Path(folder) / "tree.json"
         problem = interface.getObjectTree(str(path))

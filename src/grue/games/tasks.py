@@ -36,7 +36,7 @@ def tasks(
     made of spices that need no preparation), so tasks of train and pretrain whose recipe could occur in dev
     or test are skipped, and tasks of dev whose recipe could occur in test. So are tasks of train and dev that
     are the same game as one of a later fold, where that happens (`copies`), and those that nobody can win. The
-    test fold is never thinned: it is always all of its 1000 games.
+    test fold is never thinned: a task of it is never left out.
 
     Raises ConfigError when fewer than `count` tasks are left, or none.
     """

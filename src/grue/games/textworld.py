@@ -57,14 +57,6 @@ class TextWorldGame(EngineGame):
         self._running()
         return self._solution(self._actions)
 
-    def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
-        """For each action (the game listed it, the game was won), without touching the live game."""
-        other = TextWorldGame(self.game, self.params)
-        try:
-            return self.rehearse_in(other, actions)
-        finally:
-            other.close()
-
     def _begin(self, task: Task) -> State:
         self._end()
         _, _, path = task.game.partition(":")

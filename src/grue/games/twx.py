@@ -1,7 +1,7 @@
 """TextWorldExpress: eight families of text games behind the contract of `base.Game`.
 
 One Java process serves all games of a Python process (`jvm.py`); each game has a seat of its own in it and
-makes one round trip per step (`seat.py`). Steps are counted here, because the engine's own limit lets one
+makes one round trip per step (`engine_seat.py`). Steps are counted here, because the engine's own limit lets one
 more step pass.
 """
 

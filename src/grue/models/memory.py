@@ -69,11 +69,6 @@ class Estimate:
         words = f"memory  at most about {_gib(self.total)} of {_gib(self.available)} GiB: {always}, "
         return words + f"and the larger of play ({playing}) and learning ({learning})"
 
-    def to_dict(self) -> dict[str, Any]:
-        """For machines, in bytes."""
-        parts = {"always": self.always, "playing": self.playing, "learning": self.learning}
-        return {**parts, "total": self.total, "available": self.available}
-
 
 def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
     """What each of the run's processes needs on its device. Reads the model's config.json, and no weights."""

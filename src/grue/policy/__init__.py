@@ -1,1 +1,1 @@
-"""Policies over a language model: `choose`, `score`, `write`, `think`; they share the ragged KV cache (`engine`)."""
+"""Policies over a language model: `aligned`, `choose`, `score`, `write`, `think`; one ragged KV cache (`engine`)."""

@@ -1,1 +1,1 @@
-"""Reports from a run's files: one self-contained HTML page (`html`), tables for a terminal or README (`tables`)."""
+"""Reports from a run's files: one self-contained HTML page (`html`), rows of its tables (`tables`)."""

@@ -97,8 +97,7 @@ def _machine(results: Mapping[str, Any]) -> Html | None:
     parts: list[Html] = []
     command = results.get("command")
     if command:
-        words = " ".join(map(str, command)) if isinstance(command, list) else str(command)
-        parts += [tag("h3", "Command"), tag("pre", redact(words), class_="game command")]
+        parts += [tag("h3", "Command"), tag("pre", redact(str(command)), class_="game command")]
     blocks = [
         _block(name, list(_flat(listed)))
         for name in ("hardware", "versions")
@@ -147,7 +146,7 @@ def facts_line(run: RunFiles) -> str:
     facts.append(f"seed {plain(config['seed'])}" if "seed" in config else "")
     game = config.get("game")
     if isinstance(game, dict):
-        facts.append(plain(game.get("name") or game.get("game") or "") if game.get("name") or game.get("game") else "")
+        facts.append(plain(game["name"]) if game.get("name") else "")
         facts.append(f"at most {plain(game['limit'])} steps" if game.get("limit") else "")
     model = config.get("model")
     if isinstance(model, dict) and model.get("name"):

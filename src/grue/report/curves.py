@@ -8,7 +8,7 @@ from itertools import accumulate
 from math import sqrt
 from statistics import fmean
 
-from grue.report.metrics import DECODINGS, GROUP_TITLES, Group, Metric, lookup, split_name
+from grue.report.metrics import DECODINGS, GROUP_TITLES, METRICS, Group, Metric, lookup, split_name
 from grue.report.runfiles import StageMetrics
 
 Points = list[tuple[float, float]]
@@ -69,8 +69,6 @@ def panels(stage: StageMetrics) -> tuple[dict[Group, list[Panel]], list[Constant
 
 
 def _rank(name: str) -> tuple[int, str]:
-    from grue.report.metrics import METRICS
-
     known = list(METRICS)
     return (known.index(name) if name in METRICS else len(known), name)
 

@@ -16,7 +16,6 @@ from grue.report.tables import by_policy, rows
 from grue.report.text import duration, number, percent
 
 _STAGE_TITLES = {
-    "demos": "Demonstrations",
     "sft": "Imitation (SFT)",
     "ppo": "Reinforcement learning (PPO)",
     "dagger": "Corrected imitation (DAgger)",
@@ -24,7 +23,7 @@ _STAGE_TITLES = {
     "dev": "Games of the dev fold",
 }
 _AXES = {"sft": "optimiser steps", "ppo": "iterations", "dagger": "rounds", "dagger_dev": "rounds", "dev": "iterations"}
-_STAGE_ORDER = ("ppo", "dev", "dagger", "dagger_dev", "sft", "demos")
+_STAGE_ORDER = ("ppo", "dev", "dagger", "dagger_dev", "sft")
 _CURVES = (("dev", "dev"), ("ppo", "training"), ("dagger_dev", "dev"), ("dagger", "training"))  # stage, its games
 
 

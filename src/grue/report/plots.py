@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grue.report.curves import Panel, Series
 from grue.report.markup import Html
-from grue.report.svg import INK, MUTED, OKABE_ITO, RULE, clean_svg
+from grue.report.svg import MUTED, OKABE_ITO, RULE, clean_svg
 from grue.report.text import number, one_line
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _name_lines(axes: Axes, panel: Panel, references: Sequence[Reference]) -> No
             label,
             transform=axes.get_yaxis_transform(),
             verticalalignment="center",
-            color=OKABE_ITO[index % len(OKABE_ITO)] if index >= 0 else INK if not panel.series else MUTED,
+            color=OKABE_ITO[index % len(OKABE_ITO)] if index >= 0 else MUTED,
             fontweight="bold" if index >= 0 else "normal",
         )
 

@@ -1,4 +1,4 @@
-"""The stages of a run, each of which builds on those before it: demos, sft, dagger, ppo, eval, report."""
+"""The stages of a run, each of which builds on those before it: demos, sft, dagger, ppo, eval."""
 
 from grue.names import STAGES, StageName
 from grue.stages.announce import plan

@@ -141,7 +141,7 @@ class Run:
         return bool(self._stages.get(stage, {}).get("state") == "done")
 
     def facts(self, stage: str) -> dict[str, Any]:
-        """What `done` was told about a stage; empty if it is not done."""
+        """What `done` was told about a stage, and the seconds spent in it so far; empty if it has not begun."""
         return {key: value for key, value in self._stages.get(stage, {}).items() if key != "state"}
 
     def seconds(self, stage: str) -> float:

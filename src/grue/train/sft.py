@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: make the policy's own distribution over valid actions likely to do what the teacher did."""
+"""Supervised fine-tuning: make the teacher's actions likely, in the form in which the policy learns them (`lesson`)."""
 
 from __future__ import annotations
 
