@@ -25,7 +25,15 @@ from grue.storage.contents import read_metrics, read_results
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 # one process sums gradients in the order of the micro-batches, two in another: float32 rounding, grown over the steps
 TOLERANCE = 2e-4
-SMALL = ("ppo.iterations=3", "ppo.dev_every=2", "ppo.warmup_iterations=1", "sft.epochs=1", "eval.games=4")
+# 40 games: more turns than a minibatch of the critic holds
+SMALL = (
+    "ppo.iterations=3",
+    "ppo.episodes_per_iteration=40",
+    "ppo.dev_every=2",
+    "ppo.warmup_iterations=1",
+    "sft.epochs=1",
+    "eval.games=4",
+)
 TIMEOUT_S = 1500.0
 
 

@@ -248,6 +248,25 @@ class Learner:
             found |= {id(item): piece for item, piece in zip(group, pieces, strict=True)}
         return [found[id(item)] for item in items]
 
+    def of_turns(
+        self, items: Sequence[Sample], read: Sequence[tuple[torch.Tensor, ...]], *, learnt: bool
+    ) -> list[tuple[torch.Tensor, ...]]:
+        """What the passes of all processes found for each turn of `items`, in the order in which one process reads.
+
+        `read` has a row for each micro-batch of this process, of tensors (turns, ...): from `step` if `learnt`,
+        otherwise from `measure`.
+        """
+        rows = self.processes.gather_tensors(read)
+        if self.processes.count == 1:
+            return rows
+        *_, groups = self._groups(items, self.micro_tokens if learnt else 2 * self.micro_tokens)
+        found: dict[int, tuple[torch.Tensor, ...]] = {}
+        for group, row in zip(groups, rows, strict=True):
+            counts = [len(item.turns) for item in group]
+            pieces = zip(*(tensor.split(counts) for tensor in row), strict=True)
+            found |= {id(item): piece for item, piece in zip(group, pieces, strict=True)}
+        return [found[id(item)] for group in micro_batches(items, self.micro_tokens) for item in group]
+
     def state(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         """(tensors by group, JSON) for a checkpoint. With an adapter only what learns is stored, not the base.
 
