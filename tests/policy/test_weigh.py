@@ -49,6 +49,13 @@ def brute_force(
     return found
 
 
+def test_actions_of_hundreds_of_tokens_are_weighed() -> None:
+    long = "examine " + "\u00f6" * 1000
+    assert len(tiny.encoder().action(long)) > 1000
+    root = build_trie((long, "wait"), tiny.encoder().action)
+    assert sum(dict(action_probabilities(MODEL, root, prefix_of())).values()) == pytest.approx(1)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_probabilities_equal_brute_force_over_whole_actions(temperature: float) -> None:
     root = build_trie(ACTIONS, tiny.encoder().action)

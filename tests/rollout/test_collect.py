@@ -435,7 +435,7 @@ class _Tells(ToyGame):
         return (replace(observation, text="word " * 900) if outcome else observation), reward, outcome
 
 
-def test_a_game_at_its_limit_that_then_says_too_much_has_no_value_and_is_over() -> None:
+def test_a_game_at_its_limit_that_then_says_too_much_is_over_with_the_value_before_its_last_step() -> None:
     tasks = tiny.tasks(3, limit=2)
     plain, valued = (
         collect(tiny.policy(MODEL), [_Tells(), _Tells()], tasks, SAMPLED, context=640, values_limit=switch)
@@ -443,7 +443,8 @@ def test_a_game_at_its_limit_that_then_says_too_much_has_no_value_and_is_over() 
     )
     assert Outcome.LIMIT in {episode.outcome for episode in plain}
     assert [(e.outcome, e.turns) for e in plain] == [(e.outcome, e.turns) for e in valued]
-    assert all(episode.last_value == 0 for episode in valued)
+    cut = [episode for episode in valued if episode.outcome is Outcome.LIMIT]
+    assert cut and all(episode.last_value == episode.turns[-1].value != 0 for episode in cut)
 
 
 class _Alike(ToyGame):

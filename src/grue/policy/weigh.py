@@ -17,7 +17,7 @@ def action_probabilities(
     model: PolicyModel, root: Node, prefix: Sequence[int], temperature: float = 1.0
 ) -> list[tuple[str, float]]:
     """(action, probability) of all actions of the trie after the ids of `prefix`; the probabilities sum to 1."""
-    nodes = list(_branching(root, ()))
+    nodes = _branching(root)
     log_probs = _node_log_probs(model, nodes, prefix, temperature) if nodes else {}
     found: list[tuple[str, float]] = []
     pending: list[tuple[Node, tuple[int, ...], float]] = [(root, (), 0.0)]
@@ -58,10 +58,16 @@ def _one_by_one(model: PolicyModel, candidates: Sequence[Candidate], prefix: Seq
     return scores_K / torch.tensor([one.divisor for one in candidates], device=device)
 
 
-def _branching(node: Node, path: tuple[int, ...]) -> list[tuple[tuple[int, ...], Node]]:
-    here = [(path, node)] if len(node.tokens) > 1 else []
-    below = (_branching(child, (*path, token)) for token, child in zip(node.tokens, node.nodes, strict=True))
-    return here + [found for part in below for found in part]
+def _branching(root: Node) -> list[tuple[tuple[int, ...], Node]]:
+    """(path, node) of each node with several children."""
+    found: list[tuple[tuple[int, ...], Node]] = []
+    pending: list[tuple[tuple[int, ...], Node]] = [((), root)]  # not recursive: an action may have hundreds of tokens
+    while pending:
+        path, node = pending.pop()
+        if len(node.tokens) > 1:
+            found.append((path, node))
+        pending += [((*path, token), child) for token, child in zip(node.tokens, node.nodes, strict=True)]
+    return found
 
 
 @torch.inference_mode()

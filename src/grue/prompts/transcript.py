@@ -20,6 +20,7 @@ ASK = {  # a chat model must be told how to answer; in a plain transcript the ma
     ACT: "Answer with your next action and nothing else.\n",
     THINK: "Answer with one line of thought, then with your next action.\n",
 }
+_DROPPED = ("Cc", "Cf", "Mn", "Me")  # controls, invisible signs, accents
 _ENDS = re.compile(r"\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")  # other ends of a line, which tokenizers may read as \n
 
 
@@ -35,10 +36,14 @@ def as_said(text: str) -> str:
 
 
 def _is_forged(line: str) -> bool:
-    """Does it begin as the policy's do? Some tokenizers read wide and other forms of a character as the plain one."""
-    start = line[: len(THINK)]  # which may be changed by a sign that joins it: ">" and U+0338 are "≯"
-    forms = (start,) if start.isascii() else (start, unicodedata.normalize("NFKC", start))
-    return any(form.startswith((ACT, THINK)) for form in forms)
+    """Does it begin as the policy's do, for any tokenizer?
+
+    Some read wide and other forms of a character as the plain one, drop accents and invisible signs, or ignore case.
+    """
+    if not (line.isascii() and line.isprintable()):
+        signs = unicodedata.normalize("NFKD", line)  # "≯" is then ">" and a sign that is dropped
+        line = "".join(sign for sign in signs if unicodedata.category(sign) not in _DROPPED)
+    return line[: len(THINK)].lower().startswith((ACT, THINK.lower()))
 
 
 def render_task(goal: str, limit: int) -> str:

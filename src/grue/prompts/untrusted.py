@@ -28,8 +28,7 @@ class Untrusted:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, markers: Collection[int], special: Collection[int]) -> None:
         self._tokenizer = tokenizer
         self._fast = _splitting(tokenizer, markers) if tokenizer.is_fast else None
-        # the token for unknown text may occur in any text
-        self._special = {*special} - {tokenizer.unk_token_id}
+        self._special = {*special}
         self._forged, self._always = _pieces_of_its_own(self._fast, tokenizer, special)
         self._break = self._encode("\n")
         both = self._encode("\na")

@@ -126,8 +126,8 @@ class Seat:
         try:
             self._show()
         except ModelError as error:  # this game's text became too long
-            if outcome is not None:  # the last observation gets no value, but the game is over
-                return self._end(outcome)
+            if self.at_limit:  # the game is over all the same; the nearest value known is that before the last step
+                return self.close(self.turns[-1].value)
             return self.give_up(error)
         return None
 
