@@ -54,9 +54,9 @@ def chat_folder(folder: Path, template: str = tiny.CHAT) -> Path:
     ],
     ids=["score", "write", "think"],
 )
-def test_a_run_of_every_kind(settings: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_run_of_every_kind(settings: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tiny.config(chat_folder(tmp_path / "model"), *SMALL, *settings)
-    results = run_all(config, tmp_path / "run", say=Progress(quiet=True))
+    results = run_all(config, tmp_path / "run", say=Progress())
     for policy in ("base", "sft", "ppo"):
         for decoding in ("greedy", "sampled"):
             row = results["policies"][policy]["decoding"][decoding]
@@ -68,6 +68,7 @@ def test_a_run_of_every_kind(settings: tuple[str, ...], tmp_path: Path) -> None:
         assert row["invalid"] == 0 or "policy.kind=write" in settings
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "after PPO" in page
+    assert ("Thought: </span>" in page) == ("Thought: " in capsys.readouterr().out) == ("policy.kind=think" in settings)
 
 
 @pytest.mark.parametrize("kind", ["choose", "aligned", "score", "write", "think"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,17 @@ def test_a_played_episode_is_shown_with_what_was_weighed() -> None:
 def test_a_scripted_player_has_no_values() -> None:
     found = from_episode(played(), policy="gold", decoding="scripted", title="")
     assert all(turn.value is None and turn.log_prob is None and not turn.considered for turn in found.turns)
+
+
+def test_a_thought_is_shown_apart_from_the_probability_of_the_action() -> None:
+    first, *others = played().turns
+    episode = replace(played(), turns=(replace(first, thought="hm", thought_ids=3, log_prob=-20.5), *others))
+    found = from_episode(
+        episode, policy="ppo", decoding="greedy", title="", considered=[[("b", 0.6), ("a", 0.4)], [("b", 1.0)]]
+    )
+    assert (found.turns[0].thought, found.turns[0].log_prob) == ("hm", pytest.approx(math.log(0.4)))
+    assert [turn.is_a_path for turn in found.turns] == [True, False]
+    assert parse_shown(json.loads(json.dumps(asdict(found)))) == found
 
 
 def test_only_the_likeliest_actions_are_kept() -> None:

@@ -62,7 +62,7 @@ def _episode(episode: ShownEpisode, *, opened: bool) -> Html:
         tag("p", " · ".join(fact for fact in facts if fact), class_="facts"),
         tag("p", episode.task_text, class_="game task") if episode.task_text else None,
         _trace(episode),
-        tag("ol", *(_turn(turn) for turn in episode.turns), class_="turns"),
+        tag("ol", *(_turn(turn, greedy=episode.decoding == "greedy") for turn in episode.turns), class_="turns"),
         tag("p", redact(episode.final), class_="game final") if episode.final else None,
         _tokens(episode),
         open=opened,
@@ -83,7 +83,7 @@ def _trace(episode: ShownEpisode) -> Html | None:
     return tag("figure", drawing, tag("figcaption", caption), class_="traced")
 
 
-def _turn(turn: ShownTurn) -> Html:
+def _turn(turn: ShownTurn, *, greedy: bool) -> Html:
     numbers: list[Child] = []
     if turn.value is not None:
         numbers.append(tag("span", "value ", tag("b", _two(turn.value))))
@@ -92,9 +92,12 @@ def _turn(turn: ShownTurn) -> Html:
         numbers.append(tag("span", "reward ", tag("b", signed(turn.reward, 2)), class_=kind))
     if turn.log_prob is not None:
         numbers.append(tag("span", "probability ", tag("b", percent(_own(turn)))))
+    if greedy and turn.is_a_path:
+        numbers.append(tag("span", "chosen token by token"))
     left = tag(
         "div",
         tag("p", turn.observation, class_="game"),
+        tag("p", tag("span", "Thought: ", class_="prompt"), turn.thought, class_="game") if turn.thought else None,
         tag("p", tag("span", "> ", class_="prompt"), tag("b", turn.action), class_="game action"),
         tag("p", *numbers, class_="numbers") if numbers else None,
     )

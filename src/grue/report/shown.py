@@ -6,8 +6,9 @@
                 "value": 0.61, "log_prob": -0.02, "considered": [["open fridge", 0.98], ["look around", 0.01]]}],
      "final": "You eat the meal. ...", "tokens": [["You", "read"], [" open", "branch"], [" fridge", "forced"]]}
 
-`considered` is sorted by probability, the most probable first. `value`, `log_prob`, `considered` and `tokens` may
-be null, empty or absent (scripted players have none). Reading is tolerant: a line that is torn or wrong is left
+`considered` is sorted by probability, the most probable first; a turn of `think` has a `thought` too, after which the
+action was chosen. `value`, `log_prob`, `considered` and `tokens` may be null, empty or absent (scripted players have
+none). Reading is tolerant: a line that is torn or wrong is left
 out and reported; unknown keys are ignored; lines of the ordinary episode files are understood as well.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +25,7 @@ from typing import Any
 from grue.errors import DataError, first_line
 from grue.report.text import as_number
 from grue.storage import jsonl
-from grue.types import Episode, Observation, Task
+from grue.types import Episode, Observation, Task, Turn
 
 CONSIDERED = 8  # actions shown for each turn
 _MAX_LINE = 8 * 2**20
@@ -43,6 +45,13 @@ class ShownTurn:
     value: float | None = None  # the critic's estimate before the action
     log_prob: float | None = None  # nats
     considered: tuple[tuple[str, float], ...] = ()  # (action, probability), most probable first
+    thought: str = ""  # what was written before the action (`think`)
+
+    @property
+    def is_a_path(self) -> bool:
+        """Was clearly another action likelier? A greedy choice token by token need not end at the likeliest one."""
+        own = dict(self.considered).get(self.action, 0.0)
+        return bool(self.considered) and self.considered[0][1] > own + 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +100,9 @@ def from_episode(
                 action=turn.action,
                 reward=turn.reward,
                 value=turn.value if considered is not None and valued else None,
-                log_prob=turn.log_prob if considered is not None else None,
+                log_prob=_of_action(turn, considered[t]) if considered is not None else None,
                 considered=tuple((action, float(probability)) for action, probability in weighed),
+                thought=turn.thought,
             )
         )
     shown_first: Observation | None = episode.turns[0].observation if episode.turns else episode.final
@@ -108,6 +118,12 @@ def from_episode(
         final=episode.final.text if episode.final is not None else episode.error,
         tokens=tuple(tokens),
     )
+
+
+def _of_action(turn: Turn, considered: Sequence[tuple[str, float]]) -> float:
+    """Log-probability of the action; that of a turn which begins with a thought is the thought's as well."""
+    own = dict(considered).get(turn.action, 0.0) if turn.thought_ids else 0.0
+    return math.log(own) if own > 0 else turn.log_prob
 
 
 def append_shown(path: Path, episode: ShownEpisode) -> None:
@@ -178,6 +194,7 @@ def _turn(data: object) -> ShownTurn:
         value=as_number(data.get("value")),
         log_prob=as_number(data.get("log_prob")),
         considered=tuple(considered),
+        thought=_text(data.get("thought")),
     )
 
 
