@@ -233,6 +233,11 @@ def test_an_undeclared_game_is_unknown() -> None:
         ),
         ("def step(self, action: str)", "def step(self)", "playing it raised TypeError"),
         ('tuple("0123456789")', 'list("0123456789")', "valid actions are a tuple, or None"),
+        (
+            'tuple("0123456789")',
+            "('fig\\n', 'pear')",
+            "a valid action is one line, without spaces around it: one is 'fig",
+        ),
         ('tuple("0123456789")', "()", "there is a valid action while the game goes on"),
         ('tuple("0123456789")', "tuple(range(10))", "text, goal, inventory and actions are str"),
         (

@@ -102,6 +102,8 @@ def _check_observation(observation: Observation) -> None:
     _require(-1.0 <= observation.score <= 1.0, "a score is between -1 and 1", f"it is {observation.score:g}")
     if actions is not None:
         _require(actions == tuple(sorted(set(actions))), "valid actions are sorted, without doubles")
+        odd = next((action for action in actions if action.strip().splitlines() != [action]), None)
+        _require(odd is None, "a valid action is one line, without spaces around it", f"one is {odd!r}")
 
 
 def _check_limit(game: Game, task: Task, trail: _Trail) -> None:

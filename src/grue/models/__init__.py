@@ -7,4 +7,7 @@ import logging
 # bitsandbytes advises installing would load code for CPUs from the hub, which is not wanted.
 logging.getLogger("torchao").setLevel(logging.ERROR)
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+logging.getLogger("transformers.integrations.bitsandbytes").addFilter(
+    lambda record: "dequantized in" not in record.getMessage()  # how an export unpacks weights
+)
 logging.getLogger("torch.utils._pytree").addFilter(lambda record: "register_constant" not in record.getMessage())
