@@ -236,7 +236,7 @@ def test_an_undeclared_game_is_unknown() -> None:
         (
             'tuple("0123456789")',
             "('fig\\n', 'pear')",
-            "a valid action is one line, without spaces around it: one is 'fig",
+            "a valid action is one line, without spaces around it, but one is 'fig",
         ),
         ('tuple("0123456789")', "()", "there is a valid action while the game goes on"),
         ('tuple("0123456789")', "tuple(range(10))", "text, goal, inventory and actions are str"),
