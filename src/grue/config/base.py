@@ -29,7 +29,7 @@ def parts(value: Any) -> Any:
     return tuple(part.strip() for part in value.strip("[]()").split(",") if part.strip())
 
 
-class Stage(BaseModel):
+class Section(BaseModel):
     """A group of settings: frozen, unknown keys refused, no NaN or infinity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)

@@ -6,10 +6,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from grue.config.base import LOCAL, Stage
+from grue.config.base import LOCAL, Section
 
 
-class LearningConfig(Stage):
+class LearningConfig(Section):
     """Settings that all trainings have."""
 
     learning_rate: float = Field(3e-4, gt=0, lt=1, description="peak learning rate of the language model")
@@ -182,7 +182,7 @@ class PPOConfig(LearningConfig):
         return 1 - self.clip, 1 + (self.clip if self.clip_high is None else self.clip_high)
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _check_together(self) -> Self:
         if self.episodes_per_iteration % self.plays_per_game:
             raise ValueError(
                 f"episodes_per_iteration={self.episodes_per_iteration} is not a multiple of "

@@ -6,12 +6,12 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from grue.config.base import LOCAL, Stage, parts
+from grue.config.base import LOCAL, Section, parts
 from grue.config.learning import DaggerConfig, PPOConfig, SFTConfig
 from grue.names import RunFold
 
 
-class GameConfig(Stage):
+class GameConfig(Section):
     """Which game is played, and how long."""
 
     name: str = Field(
@@ -27,7 +27,7 @@ class GameConfig(Stage):
     )
 
 
-class ModelConfig(Stage):
+class ModelConfig(Section):
     """Which model is the policy, and which of its weights learn."""
 
     name: str = Field("embedded", min_length=1, description="embedded, a Hugging Face name, or a folder")
@@ -72,7 +72,7 @@ class ModelConfig(Stage):
 
     @model_validator(mode="before")
     @classmethod
-    def _quantised_weights_need_adapters(cls, data: Any) -> Any:
+    def _check_quantize(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("quantize", "none") != "none":
             data = {"adapter": "lora", **data}
             if data["adapter"] != "lora":
@@ -80,7 +80,7 @@ class ModelConfig(Stage):
         return data
 
     @model_validator(mode="after")
-    def _shards_are_of_weights_that_learn(self) -> Self:
+    def _check_sharding(self) -> Self:
         if self.sharding == "fsdp" and self.adapter != "none":
             raise ValueError(
                 f"sharding=fsdp is for weights that learn: with adapter={self.adapter}, quantize={self.quantize} most "
@@ -91,14 +91,14 @@ class ModelConfig(Stage):
         return self
 
     @model_validator(mode="after")
-    def _compiled_layers_are_whole_and_attend_plainly(self) -> Self:
+    def _check_compile(self) -> Self:
         if self.compile and (self.sharding != "none" or self.attention.startswith("flash")):
             other = f"sharding={self.sharding}" if self.sharding != "none" else f"attention={self.attention}"
             raise ValueError(f"compile=true and {other} cannot be combined")
         return self
 
 
-class PolicyConfig(Stage):
+class PolicyConfig(Section):
     """How the model chooses an action, and what it is shown."""
 
     kind: Literal["choose", "aligned", "score", "write", "think"] = Field(
@@ -126,7 +126,7 @@ class PolicyConfig(Stage):
     history: int = Field(0, ge=0, le=10_000, description="past steps shown in the prompt; 0 = as many as fit")
 
 
-class DemosConfig(Stage):
+class DemosConfig(Section):
     """Demonstrations: games played by a teacher."""
 
     teacher: Literal["gold", "gold-pruned", "explore", "optimal", "random"] = Field("gold", description="who plays")
@@ -137,7 +137,7 @@ class DemosConfig(Stage):
     omission_keeps: str = Field("", description="replays never leave out actions that begin with this; empty = any")
 
 
-class EvalConfig(Stage):
+class EvalConfig(Section):
     """What the final table is measured on."""
 
     fold: RunFold = Field("test", description="fold the games are taken from")
@@ -169,7 +169,7 @@ class EvalConfig(Stage):
         return tuple(dict.fromkeys(decodings))  # repeats need not be measured twice
 
 
-class Config(Stage):
+class Config(Section):
     """Everything that decides what a run does."""
 
     preset: str = Field("cooking16", description="the preset that this configuration started from")
@@ -205,13 +205,13 @@ class Config(Stage):
         return self.ppo.temperature if self.ppo.iterations else 1.0
 
     @model_validator(mode="after")
-    def _teachers_say_no_thoughts(self) -> Self:
+    def _check_dagger(self) -> Self:
         if self.dagger.rounds and self.policy.kind == "think":
             raise ValueError("policy.kind=think: a teacher's corrections have no thoughts; set dagger.rounds to 0")
         return self
 
     @model_validator(mode="after")
-    def _only_whole_texts_have_a_probability_of_being_valid(self) -> Self:
+    def _check_valid_coef(self) -> Self:
         summed = self.policy.kind == "score" and self.policy.normalise == "sum"
         if self.ppo.valid_coef > 0 and self.policy.kind != "aligned" and not summed:
             raise ValueError("ppo.valid_coef above 0 needs policy.kind=aligned, or score with policy.normalise=sum")

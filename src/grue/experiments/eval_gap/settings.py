@@ -7,12 +7,12 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from grue.config.base import Stage
+from grue.config.base import Section
 from grue.errors import ConfigError
 from grue.names import PolicyName
 
 
-class Settings(Stage):
+class Settings(Section):
     """How much is played and trained. The defaults take hours on two cores, most of them for the trainings."""
 
     policy: PolicyName = Field("ppo", description="policy whose evaluation is examined")
