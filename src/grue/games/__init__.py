@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from grue.games.base import FOLDS, Game, begin_reset, begin_step, check_seed, fold_of
 from grue.games.jvm import JvmSettings
-from grue.games.native import NATIVE, is_native, make_native
-from grue.games.params import FAMILIES, Params
+from grue.games.native import make_native
+from grue.games.params import FAMILIES, NATIVE, Params, is_native
 from grue.games.plugins import is_plugin, make_plugin
 from grue.games.plugins import names as plugin_names
 from grue.games.tasks import canonical_params, tasks

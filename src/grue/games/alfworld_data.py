@@ -109,7 +109,7 @@ def load(file: Path) -> Household:
 
 
 def _kind(params: str) -> int:
-    from grue.games.native import values
+    from grue.games.params import values
 
     return values("alfworld", params)["task"]
 

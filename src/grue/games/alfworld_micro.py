@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 
 from grue.games.alfworld_data import TASK_TYPES, Household
-from grue.games.native import values
+from grue.games.params import values
 from grue.types import Task
 
 _OPENS = ("Fridge", "Microwave", "Cabinet", "Drawer")

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from grue.games.engine_game import EngineGame, State
-from grue.games.native import values
+from grue.games.params import values
 from grue.types import Task
 
 # In the order of the parameter `level`, easier ones first.

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from grue.games.base import fold_range
 from grue.games.jvm import JvmSettings
-from grue.games.native import coin_rooms, values
-from grue.games.params import FAMILIES, parse
+from grue.games.params import coin_rooms, values
 from grue.types import Task
 
 # Levels of BabyAI in which games were found twice: GoToRedBallNoDists, GoToObj, UnlockLocal. In the 3000 games of each
@@ -35,7 +34,7 @@ class Reader:
 def has_copies(game: str, params: str) -> bool:
     """Whether folds of this game are searched for copies."""
     if game in ("coin", "mapreader"):
-        rooms = parse(params).get("numLocations", FAMILIES[game]["numLocations"][0])
+        rooms = values(game, params)["numLocations"]
         return rooms < (_MANY_ROOMS if game == "coin" else _MANY_MAP_ROOMS)
     if game == "textworld-coin":
         return coin_rooms(values(game, params)["level"]) < _MANY_TEXTWORLD_ROOMS

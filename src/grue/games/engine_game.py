@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from grue.errors import ConfigError, GameError
 from grue.games.base import check_seed
 from grue.games.guard import clean_action, refusal
-from grue.games.native import canonical_native
+from grue.games.params import canonical
 from grue.types import Observation, Outcome, Task
 
 
@@ -32,7 +32,7 @@ class EngineGame(ABC):
     commas = False  # whether an action may hold a comma: orders to a character, in old adventures
 
     def __init__(self, game: str, params: str = "") -> None:
-        self.game, self.params = game, canonical_native(game, params)
+        self.game, self.params = game, canonical(game, params)
         self._task: Task | None = None
         self._state: State | None = None
         self._steps = 0
@@ -58,7 +58,7 @@ class EngineGame(ABC):
         check_seed(task)
         if task.game != self.game:
             raise ConfigError(f"a game of {self.game!r} cannot play {task.game!r}", hint="use games.make(task.game)")
-        self.params = canonical_native(task.game, task.params)
+        self.params = canonical(task.game, task.params)
         self._task = None
         self._state = self._begin(task)
         self._task, self._steps, self._outcome = task, 0, None

@@ -25,7 +25,7 @@ from grue.games.engine_game import EngineGame, State, normalised
 from grue.games.guard import refusal
 from grue.games.jericho_actions import Trial, Words, valid_actions, words
 from grue.games.jericho_memory import Layout, layout, points_and_moves, world
-from grue.games.native import values
+from grue.games.params import values
 from grue.games.textworld import check_story, tidy
 from grue.types import Task
 

@@ -1,6 +1,6 @@
-"""Parameters of the eight TextWorldExpress families, checked before Java sees them.
+"""Parameters of the games that ship, checked before an engine sees them.
 
-The engine itself accepts `numLocations=abc` silently and then serves an error text as an observation.
+TextWorldExpress itself accepts `numLocations=abc` silently and then serves an error text as an observation.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from difflib import get_close_matches
 
 from grue.errors import ConfigError
 
-# family -> parameter -> (default, lowest, highest), in the engine's own order
-FAMILIES: dict[str, dict[str, tuple[int, int, int]]] = {
+Ranges = dict[str, tuple[int, int, int]]  # parameter -> (default, lowest, highest), in the order of their spelling
+
+FAMILIES: dict[str, Ranges] = {  # of TextWorldExpress
     "cookingworld": {
         "numLocations": (11, 1, 11),
         "numIngredients": (3, 1, 5),
@@ -49,6 +50,29 @@ FAMILIES: dict[str, dict[str, tuple[int, int, int]]] = {
     "peckingorder": {},
 }
 
+# games of other engines; a file or folder is named after the colon: "jericho:zork1.z3"
+NATIVE: dict[str, Ranges] = {
+    "textworld": {"rooms": (5, 1, 50), "objects": (10, 3, 100), "questLength": (5, 1, 20), "questBreadth": (1, 1, 5)},
+    "textworld-coin": {"level": (5, 1, 300)},  # level 1 has no game that is new: see copies
+    "textworld-treasure": {"level": (1, 1, 30)},
+    "textworld-cooking": {
+        "recipe": (1, 1, 5),
+        "take": (1, 0, 5),
+        "go": (1, 1, 12),
+        "open": (0, 0, 1),
+        "cook": (0, 0, 1),
+        "cut": (0, 0, 1),
+        "drop": (0, 0, 1),
+    },
+    "jericho": {"maxScore": (0, 0, 10_000), "validActions": (1, 0, 1)},
+    "scienceworld": {"task": (-1, -1, 29), "easy": (0, 0, 1), "validActions": (0, 0, 1)},
+    "babyai": {"level": (0, 0, 13)},
+    "alfworld": {"task": (0, 0, 6)},
+    "alfworld-micro": {"task": (0, 0, 6)},
+}
+_TOY: Ranges = {"rooms": (3, 2, 6)}
+_FILE_ENGINES = ("jericho", "textworld", "alfworld")
+
 # mapreader: maxDistanceApart -> the fewest locations among which the engine always finds that distance. With one fewer
 # some seeds of train, dev and test have no game; with these all have one, whatever the other parameters.
 _LOCATIONS_FOR = {1: 2, 2: 3, 3: 6, 4: 9, 5: 14, 6: 18, 7: 23, 8: 29}
@@ -70,10 +94,16 @@ def check_family(game: str) -> str:
     return game
 
 
+def is_native(game: str) -> bool:
+    """Is it a name of NATIVE, with or without a file after a colon?"""
+    if not isinstance(game, str):
+        raise ConfigError(f"{game!r} is not the name of a game", hint='for example "toy" or "cookingworld"')
+    return game.partition(":")[0] in NATIVE
+
+
 def canonical(game: str, params: Params = "") -> str:
-    """`params` as "key=value,key=value" in the engine's order, with only the keys that were given."""
-    known = FAMILIES[check_family(game)]
-    given = parse(params)
+    """`params` of a game that ships as "key=value,key=value": in one order, with only the keys that were given."""
+    known, given = _known(game), parse(params)
     for key, value in given.items():
         if key not in known:
             hint = _nearest(key, list(known)) if known else f"{game} has no parameters"
@@ -81,8 +111,33 @@ def canonical(game: str, params: Params = "") -> str:
         _, low, high = known[key]
         if not low <= value <= high:
             raise ConfigError(f"{game}: {key}={value} is out of range", hint=f"{key} is {low} to {high}")
-    _check_together(game, {key: default for key, (default, _, _) in known.items()} | given)
+    _check_together(game, _defaults(known) | given)
     return ",".join(f"{key}={given[key]}" for key in known if key in given)
+
+
+def values(game: str, params: Params) -> dict[str, int]:
+    """Every parameter of a game that ships, defaults filled in."""
+    return _defaults(_known(game)) | parse(canonical(game, params))
+
+
+def _defaults(known: Ranges) -> dict[str, int]:
+    return {key: default for key, (default, _, _) in known.items()}
+
+
+def _known(game: str) -> Ranges:
+    """The parameters that a game has. ConfigError for one that does not exist, or whose file is missing or too much."""
+    if game == "toy":
+        return _TOY
+    if not is_native(game):
+        return FAMILIES[check_family(game)]
+    name, colon, path = game.partition(":")
+    if colon and name not in _FILE_ENGINES:
+        raise ConfigError(f"{name} takes no file, so nothing may follow its name: {game!r}", hint=f"game.name={name}")
+    if colon and not path:
+        raise ConfigError(f"game {game!r} names no file", hint="for example game.name=jericho:zork1.z3")
+    if not colon and name == "jericho":
+        raise ConfigError("jericho needs a story file", hint="for example game.name=jericho:zork1.z3")
+    return {} if colon and name == "textworld" else NATIVE[name]
 
 
 def _check_together(game: str, full: dict[str, int]) -> None:
@@ -100,6 +155,23 @@ def _check_together(game: str, full: dict[str, int]) -> None:
             f"{game}: one room does not always have a place for 4 items",
             hint="numItemsToPutAway=3 at most, or numLocations=2 at least",
         )
+    if game == "textworld-cooking" and full["take"] > full["recipe"]:
+        raise ConfigError(f"{game}: take={full['take']} is more than recipe={full['recipe']}")
+    if game == "textworld-cooking" and full["go"] not in (1, 6, 9, 12):
+        raise ConfigError(f"{game}: there is no house of go={full['go']} rooms", hint="go is 1, 6, 9 or 12")
+    if game == "textworld-coin" and (rooms := coin_rooms(full["level"])) > 100:
+        raise ConfigError(f"{game}: level={full['level']} needs {rooms} rooms", hint="100 rooms are possible")
+
+
+def coin_rooms(level: int) -> int:
+    """How many rooms a textworld-coin game has: the way to the coin, from level 101 on with one or two beside each."""
+    return ((level - 1) // 100 + 1) * ((level - 1) % 100 + 1)
+
+
+def is_one_game(game: str) -> bool:
+    """Whether all folds and seeds are the same game: one story file. Results on it say nothing about another game."""
+    engine, _, file = game.partition(":")
+    return bool(file) and engine in ("jericho", "textworld")
 
 
 def parse(params: Params) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import Any
 from grue.errors import GameError
 from grue.games.base import fold_range
 from grue.games.engine_game import EngineGame, State
-from grue.games.native import values
+from grue.games.params import values
 from grue.types import Task
 
 HEAP = "1g"

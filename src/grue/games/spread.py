@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from grue.games.native import coin_rooms, values
-from grue.games.params import FAMILIES, parse
+from grue.games.params import coin_rooms, values
 from grue.types import Observation, Task
 
 # Folds with fewer problems than seeds: seed k + 100 poses the problem of seed k, with other furniture.
@@ -33,7 +32,7 @@ def has_few_games(task: Task) -> bool:
     """Do seeds of a fold often make identical games? Of 200 games of twc only 73 are distinct."""
     game, params = task.game, task.params
     if game == "coin":
-        drawn = {name: default for name, (default, _, _) in FAMILIES[game].items()} | parse(params)
+        drawn = values(game, params)
         return drawn["numLocations"] <= (_FEW_ROOMS if drawn["includeDoors"] else _FEW_ROOMS_WITHOUT_DOORS)
     if game == "textworld-coin":
         return coin_rooms(values(game, params)["level"]) <= _FEW_ROOMS

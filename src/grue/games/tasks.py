@@ -10,8 +10,8 @@ from grue.errors import ConfigError
 from grue.games.base import PROTECTED, check_seed, fold_range
 from grue.games.copies import Fold, has_copies, is_copied, open_reader
 from grue.games.jvm import JvmSettings
-from grue.games.native import canonical_native, is_native, native_seeds
-from grue.games.params import FAMILIES, Params, canonical
+from grue.games.native import native_seeds
+from grue.games.params import FAMILIES, Params, canonical, is_native
 from grue.games.plugins import is_plugin, plugin_params
 from grue.games.recipes import is_shared
 from grue.games.unwinnable import is_unwinnable
@@ -72,15 +72,8 @@ def tasks(
 
 def canonical_params(game: str, params: Params) -> str:
     """The one spelling of `params` that goes into a Task."""
-    if game == "toy":
-        from grue.games.toy import check_params
-
-        return check_params(params)
-    if is_native(game):
-        return canonical_native(game, params)
-    if game not in FAMILIES and is_plugin(game):
-        return plugin_params(game, params)
-    return canonical(game, params)
+    ships = game == "toy" or is_native(game) or game in FAMILIES
+    return plugin_params(game, params) if not ships and is_plugin(game) else canonical(game, params)
 
 
 # What has been read of the folds whose games others must not repeat, by game, parameters and fold.

@@ -20,7 +20,7 @@ from unittest.mock import patch
 import orjson
 
 from grue.errors import GameError
-from grue.games.native import values
+from grue.games.params import values
 from grue.types import Task
 
 ATTEMPTS = 10  # seeds tried for one game: for some the generator finds no quest

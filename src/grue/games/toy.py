@@ -12,28 +12,15 @@ from dataclasses import dataclass, field
 from grue.errors import ConfigError, GameError
 from grue.games.base import check_seed
 from grue.games.guard import clean_action
-from grue.games.params import Params, parse
+from grue.games.params import Params, canonical, values
 from grue.types import Observation, Outcome, Task
 
 GOAL = "Find the key, unlock the chest and take the gem. Do not drink the potion."
 _ROOMS = ("attic", "cellar", "chapel", "gallery", "hall", "library", "study", "workshop")
 _BOXES = ("basket", "cupboard", "drawer", "sack")
-ROOMS_RANGE = range(2, 7)
-_DEFAULT_ROOMS = 3
 _MILESTONES = {"take key": "key", "unlock chest": "unlocked", "open chest": "opened", "take gem": "gem"}
 # Milestone -> score once it is reached.
 _SCORES = {"key": 0.25, "unlocked": 0.5, "opened": 0.75, "gem": 1.0}
-
-
-def check_params(params: Params) -> str:
-    """The canonical spelling of the toy's parameters; its only one is `rooms`, 2 to 6."""
-    given = parse(params)
-    for key, value in given.items():
-        if key != "rooms":
-            raise ConfigError(f"unknown parameter {key!r} of game 'toy'", hint="its only parameter is 'rooms'")
-        if value not in ROOMS_RANGE:
-            raise ConfigError(f"toy: rooms={value} is out of range", hint=f"rooms is 2 to {ROOMS_RANGE[-1]}")
-    return f"rooms={given['rooms']}" if given else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +50,9 @@ class ToyGame:
 
     def __init__(self, params: Params = "") -> None:
         self.game = "toy"
-        self.params = check_params(params)
+        self.params = canonical("toy", params)
         self._task: Task | None = None
-        self._house = _draw_house(0, _DEFAULT_ROOMS)
+        self._house = _draw_house(0, values("toy", "")["rooms"])
         self._state = _State(0)
         self._steps = 0
         self._outcome: Outcome | None = None
@@ -193,7 +180,7 @@ class ToyGame:
 
 def house(task: Task) -> _House:
     """What the seed of `task` drew: equal for equal games."""
-    return _draw_house(task.seed, parse(check_params(task.params)).get("rooms", _DEFAULT_ROOMS))
+    return _draw_house(task.seed, values("toy", task.params)["rooms"])
 
 
 def _draw_house(seed: int, rooms: int) -> _House:

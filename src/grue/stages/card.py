@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from grue.config import Config
-from grue.games.native import is_one_game
+from grue.games.params import is_one_game
 from grue.models.sources import EMBEDDED
 from grue.report.metrics import policy_title
 
