@@ -375,8 +375,27 @@ def test_another_base_is_not_taken_for_the_one_that_played(
     weights = load_file(model / "model.safetensors")
     changed = {name: tensor + 0.1 * torch.randn_like(tensor) for name, tensor in weights.items()}
     save_file(changed, model / "model.safetensors", metadata={"format": "pt"})
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     with pytest.raises(ModelError, match=f"base in {out}, on {model}, does not say what the policy said"):
         stages.run_stage("eval", adapted, out, say=Progress(), again=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_policy_that_cannot_be_loaded_stops_the_evaluation_before_the_old_one_is_deleted(
+    finished: Path, config: Config, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    place = checkpoint.best_valid(run / "checkpoints" / "ppo")
+    assert place is not None
+    whole = checkpoint.load(place)
+    name, *_ = whole.tensors["model"]
+    halved = {**whole.tensors["model"], name: whole.tensors["model"][name][::2].clone()}
+    checkpoint.save(place.parent, whole.step, {"model": halved}, whole.state, best=True, prompt=whole.prompt)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(CheckpointError, match=f"the checkpoint is of another model: {name} has shape"):
+        stages.run_stage("eval", config, run, say=QUIET, again=True)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 def test_a_teacher_that_cannot_play_the_game_is_an_error_with_its_reason(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from grue.names import TRAINING
 from grue.parallel import Processes
 from grue.progress import Progress
 from grue.stages.demos import check_teacher
+from grue.stages.final import trained_policies
 from grue.stages.lessons import check_demonstrations
 from grue.stages.session import Session
 from grue.stages.trained import check_weights
@@ -90,6 +91,9 @@ def check_before(session: Session, name: str) -> None:
     if {*TRAINING, "eval"} & {*run.lost}:  # the work of hours is not deleted for a model that cannot be loaded
         with explained_memory(session.config, name):
             _ = session.model
+            if name == "eval":  # nor is a table for policies that are no longer those that played
+                for policy in trained_policies(session):
+                    session.load(policy)
     if name == "demos":
         check_teacher(session)
     elif name == "sft":
