@@ -39,6 +39,13 @@ def test_lines_of_a_bar_are_rare(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "SFT  1000/1000 in 0s\n"
 
 
+def test_a_bar_with_nothing_to_count_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a stage that is skipped (sft.epochs=0)."""
+    with Progress(every_s=0).bar("SFT", 0, unit="steps"):
+        pass
+    assert capsys.readouterr().out == ""
+
+
 def test_the_eta_counts_only_what_this_command_did() -> None:
     with Progress(quiet=True).bar("PPO", 100, done=90) as bar:
         bar._began -= 10  # as if ten seconds had passed

@@ -96,7 +96,10 @@ class Progress:
 
     @contextmanager
     def bar(self, label: str, total: int, *, done: int = 0, unit: str = "") -> Iterator[Bar]:
-        """Count to `total` from `done` (what an earlier command did: it does not count for the ETA)."""
+        """Count to `total` from `done` (what an earlier command did: it does not count for the ETA).
+
+        Where there is nothing to count, nothing is shown.
+        """
         bar = Bar(self, clean(label), total, done, unit)
         bar.start()
         try:
@@ -174,7 +177,7 @@ class Bar:
 
     def start(self) -> None:
         self._say._working += 1
-        if self._say.is_terminal and not self._say.quiet:
+        if self.total and self._say.is_terminal and not self._say.quiet:
             with self._say._outliving():
                 live = self._say._open_live()
                 self._task = live.add_task(self._label, total=self.total, completed=self.done, note="")
@@ -203,7 +206,8 @@ class Bar:
                     self._say._close_live()
             self._task = None
             took = duration(time.monotonic() - self._began)
-            self._say(f"{self._label}  {self._count()} in {took}  {self._note}".rstrip())
+            if self.total:
+                self._say(f"{self._label}  {self._count()} in {took}  {self._note}".rstrip())
         finally:
             self._say._working -= 1
 
