@@ -283,11 +283,12 @@ def test_a_cell_knows_which_games_pose_the_same_problem(tmp_path: Path) -> None:
 
 def test_failed_games_are_counted_and_left_out() -> None:
     episodes = [*tiny.scripted("gold")[:3]]
-    failed = replace(episodes[0], outcome=Outcome.FAILED)
+    failed = replace(episodes[0], outcome=Outcome.FAILED, error="the door is gone")
     cell = from_episodes("c", [failed, *episodes[1:]])
     assert (cell.games, cell.failed, cell.success) == (2, 1, 1.0)
-    with pytest.raises(DataError, match="all 1 games"):
+    with pytest.raises(DataError, match="all 1 games of c failed: the door is gone") as caught:
         from_episodes("c", [failed])
+    assert caught.value.hint.startswith("grue check-game toy ")
 
 
 def test_paired_points_are_repaired_less_defect() -> None:

@@ -237,8 +237,10 @@ def test_what_a_policy_wrote_without_a_choice_and_in_vain_is_learnt_from() -> No
 def test_half_of_the_games_may_fail_but_no_more() -> None:
     four = played()[:4]
     update([*four, *[broken()] * 4])
-    with pytest.raises(TrainingError, match="5 of 9 games failed in iteration 3: Java is gone"):
-        update([*four, *[broken()] * 5], iteration=3)
+    for game, hint in (("cookingworld", "grue doctor checks Java"), ("toy", "grue check-game toy ")):
+        with pytest.raises(TrainingError, match="5 of 9 games failed in iteration 3: Java is gone") as caught:
+            update([*four, *[broken()] * 5], f"game.name={game}", iteration=3)
+        assert caught.value.hint.startswith(hint)
 
 
 def test_when_every_game_fails_the_error_says_so() -> None:

@@ -21,6 +21,12 @@ def is_known(game: str) -> bool:
     return game in known_games() or is_native(game)
 
 
+def what_checks(game: str) -> str:
+    """A hint for whoever sees many games of this name fail."""
+    java = game in FAMILIES or game == "scienceworld"
+    return "grue doctor checks Java and memory" if java else f"grue check-game {game} checks the game by itself"
+
+
 def make(game: str, params: Params = "", java: str | None = None, *, read_timeout: float = 20.0) -> Game:
     """A game by name: "toy", a TextWorldExpress family, one of NATIVE, or one that a package declares.
 
@@ -53,4 +59,5 @@ __all__ = [
     "known_games",
     "make",
     "tasks",
+    "what_checks",
 ]

@@ -14,6 +14,7 @@ import torch
 from grue.algos.losses import branch_log_probs, clipped_surrogate, clipped_value_loss, node_entropies, node_kl
 from grue.config import Config, PPOConfig
 from grue.errors import TrainingError
+from grue.games import what_checks
 from grue.models.policy_model import Reading
 from grue.rollout.pack import Batch, Sample, minibatches, samples
 from grue.train.credit import RunningScale, credit, critic_values, in_units, telling_plays, turn_returns
@@ -118,7 +119,7 @@ class Updater:
             raise TrainingError(
                 f"{len(episodes) - len(usable)} of {len(episodes)} games failed in iteration {iteration}: "
                 f"{next(e.error for e in episodes if e.error)}",
-                hint="grue doctor checks Java and memory",
+                hint=what_checks(self.config.game.name),
             )
         values = None if self.baseline is None else self.baseline.values(usable)
         before = self.divisor  # the units of what the critic and the baseline said of these episodes

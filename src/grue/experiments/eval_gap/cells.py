@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from grue.errors import DataError
 from grue.evaluate.summary import shared
+from grue.games import what_checks
 from grue.games.spread import problem
 from grue.storage.files import explained, write_atomic
 from grue.types import Episode, Outcome, Task
@@ -56,7 +57,8 @@ def from_episodes(name: str, episodes: Sequence[Episode], **extra: Any) -> Cell:
     """The cell of played games. DataError if all of them failed."""
     kept = [episode for episode in episodes if episode.outcome is not Outcome.FAILED]
     if not kept:
-        raise DataError(f"all {len(episodes)} games of {name} failed", hint="grue doctor checks Java")
+        first = episodes[0]
+        raise DataError(f"all {len(episodes)} games of {name} failed: {first.error}", hint=what_checks(first.task.game))
     turns = [turn for episode in kept for turn in episode.turns]
     return Cell(
         name,
