@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import pickle
 import sys
@@ -35,7 +36,7 @@ from grue.progress import Progress
 from grue.rollout.collect import collect
 from grue.stages import run_all, run_stage
 from grue.storage import episodes
-from grue.storage.contents import read_stages
+from grue.storage.contents import read_evaluation, read_stages
 from grue.types import Observation, Outcome, Task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -197,6 +198,61 @@ def test_a_game_that_cannot_solve_itself_is_trained_and_played(packages: Path, t
     with pytest.raises(GameError, match="gold") as caught:
         run_stage("demos", load_config("toy", changes[:2]), tmp_path / "other", say=Progress(quiet=True))
     assert "demos.teacher" in caught.value.hint
+
+
+def install_shaky(packages: Path, name: str) -> Any:
+    """Declare the game of the examples, which here raises when it starts a game that its module's `breaks` says."""
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    shaky = text.replace(
+        "        check_seed(task)\n", "        check_seed(task)\n        assert not breaks(task), 'no door'\n"
+    )
+    (packages / f"{name}.py").write_text(f"{shaky}\n\ndef breaks(task):\n    return False\n", encoding="utf-8")
+    install(packages, name, f"{name} = {name}:Guess")
+    return importlib.import_module(name)
+
+
+def _no_solution(game: Game) -> list[str]:
+    raise GameError("no solution is known")
+
+
+def test_an_evaluation_of_which_every_game_failed_is_not_done(packages: Path, tmp_path: Path) -> None:
+    module, out = install_shaky(packages, "shaky_test"), tmp_path / "run"
+    changes = ["game.name=shaky_test", "game.limit=10", "demos.teacher=random", "demos.games=4", "sft.epochs=0"]
+    config = load_config("toy", [*changes, "ppo.iterations=0", "eval.games=4", "eval.side_games=2"])
+    module.breaks = lambda task: task.fold == "test"
+    for _ in range(2):
+        with pytest.raises(GameError, match=r"all 4 test games failed, played by random: .* no door") as caught:
+            run_all(config, out, say=Progress(quiet=True))
+        assert caught.value.hint.startswith("grue check-game shaky_test")
+        assert read_stages(out)["eval"]["state"] == "begun" and read_evaluation(out) == []
+    module.breaks = lambda task: False
+    module.Guess.gold = _no_solution  # which is no failure of the game
+    policies = run_all(config, out, say=Progress(quiet=True))["policies"]
+    found = {name: policies[name]["decoding"]["scripted"] for name in ("random", "gold")}
+    assert [(row["games"], row["failed"]) for row in found.values()] == [(4, 0), (0, 4)]
+
+
+def test_ppo_says_how_many_of_its_games_failed(packages: Path, tmp_path: Path, capsys: Any) -> None:
+    """Once at its end, and beside the iteration in which they did."""
+    module, out = install_shaky(packages, "shaky_train"), tmp_path / "run"
+    changes = ["game.name=shaky_train", "game.limit=10", "demos.teacher=random", "demos.games=4", "sft.epochs=0"]
+    changes += ["ppo.episodes_per_iteration=8", "ppo.plays_per_game=1", "ppo.iterations=2", "ppo.dev_every=0"]
+    config = load_config("toy", changes)
+    for stage in ("demos", "sft"):
+        run_stage(stage, config, out, say=Progress(quiet=True))
+    started = []
+
+    def breaks(task: Task) -> bool:
+        started.append(task)
+        return len(started) in (2, 4, 5)
+
+    module.breaks = breaks
+    capsys.readouterr()
+    run_stage("ppo", config, out, say=Progress(every_s=0))
+    said = capsys.readouterr().out
+    assert said.count("warning: 3 of 16 games failed in PPO, the first with: the game failed: AssertionError") == 1
+    first, second = [line for line in said.splitlines() if line.startswith("PPO") and "elapsed" in line]
+    assert first.endswith(" 3 failed") and "failed" not in second
 
 
 @pytest.mark.usefixtures("packages")

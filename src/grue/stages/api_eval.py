@@ -13,6 +13,7 @@ from typing import Any
 
 from grue.config import Config
 from grue.errors import ConfigError
+from grue.evaluate.failures import failures_of
 from grue.evaluate.summary import summarise
 from grue.launch import launched
 from grue.policy.chat_client import COUNTS, TOKENS, ChatClient
@@ -20,7 +21,7 @@ from grue.policy.endpoint import Endpoint
 from grue.progress import Progress
 from grue.report import html
 from grue.stages.api_play import play_all
-from grue.stages.final import final_results, warn_of_failed
+from grue.stages.final import final_results
 from grue.stages.session import open_session
 from grue.storage import episodes, forms, jsonl
 from grue.storage.contents import keep_evaluation, read_results
@@ -86,7 +87,7 @@ def evaluate_api(
             html.render(out)
     _tell(name, result, say)
     say(f"its row is in {out / 'report.html'}" if done else f"kept in {table}; grue eval {out} adds the others")
-    warn_of_failed(played, row, say)
+    failures_of(played).warn(row, say)
     usage = result["usage"]
     if usage["empty"]:
         say.warn(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from grue.errors import ConfigError, GameError, TeacherError
+from grue.evaluate.failures import failures_of
 from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
 from grue.games.teachers import GoldPruned, teacher
@@ -22,7 +23,6 @@ from grue.rollout.seat import Seat
 from grue.stages.session import Session
 from grue.storage import episodes, jsonl
 from grue.storage.run import Run
-from grue.types import Outcome
 
 
 def check_teacher(session: Session) -> None:
@@ -92,14 +92,13 @@ def demos(session: Session) -> dict[str, Any]:
         f"{cfg.teacher} won {facts['won']} of {facts['episodes']} train games within {config.game.limit} steps and "
         f"{facts['won_past_limit']} later; {facts['invalid_steps']} invalid{pruned} steps"
     )
-    if facts["failed"]:
-        error = next(episode.error for episode in episodes.read(file) if episode.outcome is Outcome.FAILED)
-        if facts["failed"] == facts["episodes"]:
-            raise GameError(
-                f"none of {facts['episodes']} demonstrations could be played: {error}",
-                hint=f"fix that, or choose another demos.teacher; then grue demos {session.run.out} --again",
-            )
-        say.warn(f"{facts['failed']} of {facts['episodes']} games failed, the first with: {error}")
+    failures = failures_of(episodes.read(file))
+    if failures.all:
+        raise GameError(
+            f"none of {failures.games} demonstrations could be played: {failures.error}",
+            hint=f"fix that, or choose another demos.teacher; then grue demos {session.run.out} --again",
+        )
+    failures.warn("demos", say)
     return facts
 
 

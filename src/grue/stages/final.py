@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from grue.errors import DataError
+from grue.errors import DataError, GameError
 from grue.evaluate.evaluate import evaluate
+from grue.evaluate.failures import failures_of
 from grue.evaluate.runs import measured_games
 from grue.evaluate.summary import compare, summarise
 from grue.evaluate.tales import mean_score, tales_scores
+from grue.games import what_checks
 from grue.games.play import play
 from grue.games.spread import has_few_games
 from grue.games.teachers import HasGold, teacher
@@ -24,11 +26,11 @@ from grue.policy.decision import Decoding
 from grue.storage import episodes, jsonl
 from grue.storage.contents import evaluation_name, read_evaluation, read_metrics
 from grue.storage.run import Run
-from grue.types import Episode, Observation, Outcome, Task
+from grue.types import Episode, Observation, Task
 
 if TYPE_CHECKING:
     from grue.config import EvalConfig
-    from grue.progress import Bar, Progress
+    from grue.progress import Bar
     from grue.stages.session import Session
 
 SCRIPTED = "scripted"  # the decoding of players without a model
@@ -94,7 +96,7 @@ def measure(session: Session) -> None:
                 loaded = row.policy
             cfg = session.config.eval
             played = _play(session, row, tasks[row.name], bar)
-            warn_of_failed(played, row.name, session.say)
+            _tell_failures(played, row, session)
             result = summarise(played, fold=row.fold, bootstrap=cfg.bootstrap, seed=session.config.seed)
             if cfg.restarts and (score := _tales(session, row, played)) is not None:
                 result["tales"] = score
@@ -106,10 +108,16 @@ def measure(session: Session) -> None:
             bar.advance(0, note=f"{row.policy} {row.fold} {row.decoding}: {result['success'] or 0:.1%}")
 
 
-def warn_of_failed(played: Sequence[Episode], name: str, say: Progress) -> None:
-    """Say how many games of the measurement `name` failed, and the first reason."""
-    if failed := [episode for episode in played if episode.outcome is Outcome.FAILED]:
-        say.warn(f"{len(failed)} of {len(played)} games failed in {name}: {failed[0].error}")
+def _tell_failures(played: Sequence[Episode], row: Row, session: Session) -> None:
+    """Warn of games of a row that failed. GameError if all have: such a row says nothing, and is not kept."""
+    found = failures_of(played)
+    # a teacher may know no solution of any of these games: its row stays empty, and the others are measured
+    if found.all and (row.decoding != SCRIPTED or row.policy == "random"):
+        raise GameError(
+            f"all {found.games} {row.fold} games failed, played by {row.policy}: {found.error}",
+            hint=f"{what_checks(session.config.game.name)}; then the same command goes on",
+        )
+    found.warn(row.name, session.say)
 
 
 def final_results(

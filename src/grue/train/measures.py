@@ -10,8 +10,9 @@ import numpy as np
 from grue.config import Config
 from grue.errors import TrainingError
 from grue.evaluate.evaluate import evaluate
+from grue.evaluate.failures import failures_of
 from grue.evaluate.summary import summarise
-from grue.games import Game
+from grue.games import Game, what_checks
 from grue.parallel import Processes
 from grue.policy.decision import Decoding
 from grue.policy.policy import Policy
@@ -51,15 +52,14 @@ def dev_metrics(
     found = summarise(episodes, fold="dev", bootstrap=200)
     if found["success"] is None or found["success_ci95"] is None:
         raise TrainingError(
-            f"all {len(episodes)} dev games failed: {episodes[0].error}", hint="grue doctor checks Java"
+            f"all {len(episodes)} dev games failed: {episodes[0].error}", hint=what_checks(config.game.name)
         )
     low, high = found["success_ci95"]
     words = f"dev success {found['success']:.3f} [{low:.3f}, {high:.3f}] greedy, {found['games']} games"
     if not found["success"]:
         words += f", score {found['score']:.3f}"
     if found["failed"]:
-        error = next(episode.error for episode in episodes if episode.outcome is Outcome.FAILED)
-        words += f"; {found['failed']} failed, the first with: {error}"
+        words += f"; {found['failed']} failed, the first with: {failures_of(episodes).error}"
     row = {
         "success_greedy": found["success"],
         "success_greedy_lo": low,

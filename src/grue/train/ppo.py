@@ -10,6 +10,7 @@ from functools import partial
 from grue import heap
 from grue.config import Config, PPOConfig
 from grue.errors import TrainingError
+from grue.evaluate.failures import failures_told
 from grue.evaluate.probe import limit_of, tolerance
 from grue.games.told import Starts
 from grue.games.training import training_games
@@ -62,7 +63,8 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
         values_limit=cfg.bootstrap_at_limit,
     )
     saved = time.monotonic()
-    with heap.frozen(), say.bar("PPO", cfg.iterations, done=done, unit="iterations") as bar:
+    bar_of = say.bar("PPO", cfg.iterations, done=done, unit="iterations")
+    with heap.frozen(), failures_told("PPO", say) as failures, bar_of as bar:
         for iteration in range(done, cfg.iterations):
             start = time.monotonic()
             actor.sync()
@@ -75,6 +77,7 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
             metrics = rollout_metrics(episodes, played - start, cfg, updater.divisor)
             rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup)
             metrics |= updater.update(episodes, iteration, rate, reference)
+            failures.add(episodes)
             if iteration == done and (decided := 1 - metrics["forced"]) > 0:  # a turn without a choice shows nothing
                 limit = limit_of(episodes, tolerance(config.model))
                 _warn_of_gap(metrics["engine_gap"] / decided, limit, cfg.temperature, say)
@@ -87,8 +90,7 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
             metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
             run.log("ppo", iteration + 1, metrics)
             heap.trim()
-            reached = f"success {metrics['success']:.2f}" if metrics["success"] else f"score {metrics['score']:.3f}"
-            bar.advance(note=f"{reached} entropy {metrics['entropy']:.2f}")
+            bar.advance(note=_note(metrics))
             last = iteration + 1 == cfg.iterations
             if cfg.dev_every and ((iteration + 1) % cfg.dev_every == 0 or last):
                 actor.sync()
@@ -100,6 +102,13 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
                     processes.check_interrupt(context.interrupt)
     selection.end()
     return progress
+
+
+def _note(metrics: Mapping[str, float]) -> str:
+    """What the bar shows of an iteration."""
+    reached = f"success {metrics['success']:.2f}" if metrics["success"] else f"score {metrics['score']:.3f}"
+    failed = f" {metrics['failed']} failed" if metrics["failed"] else ""
+    return f"{reached} entropy {metrics['entropy']:.2f}{failed}"
 
 
 def _updater(config: Config, learner: Learner, demo_steps: Mapping[int, int]) -> Updater:
