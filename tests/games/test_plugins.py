@@ -6,6 +6,7 @@ import copy
 import importlib
 import inspect
 import pickle
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -93,7 +94,30 @@ def test_an_exception_in_a_declared_game_fails_the_episode_and_not_the_run(packa
     played = [play(game, task, teacher("gold", game)) for task in tasks]
     failed = [episode for episode in played if episode.outcome is Outcome.FAILED]
     assert 0 < sum(episode.won for episode in played) == 20 - len(failed) < 20  # wherever the number is 7
-    assert all(episode.error and "KeyError" in episode.error for episode in failed)
+    line = 1 + broken[: broken.index("{'7': 1}")].count("\n")
+    said = re.compile(rf"the game failed: KeyError: '\d' \(moody_package\.py:{line}\)")
+    assert all(said.fullmatch(episode.error) for episode in failed)
+
+
+def test_the_place_of_an_exception_is_in_the_game_and_its_traceback_is_shown_once(
+    packages: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not in Python's own library, where `choice` raises it."""
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    empty = text.replace("        self.steps += 1\n", "        self.steps += Random(0).choice([])\n")
+    (packages / "empty_package.py").write_text(empty, encoding="utf-8")
+    install(packages, "empty_package", "empty = empty_package:Guess")
+    game, line = games.make("empty"), 1 + empty[: empty.index("choice([])")].count("\n")
+    tasks = games.tasks("empty", "", "dev", 30, count=2)
+    (error,) = {play(game, task, teacher("random", game)).error for task in tasks}
+    assert error.startswith("the game failed: IndexError: ") and error.endswith(f" (empty_package.py:{line})")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("GRUE_DEBUG", "1")
+    for task in tasks:
+        play(game, task, teacher("random", game))
+    said = capsys.readouterr().err
+    assert said.count("Traceback (most recent call last)") == 1
+    assert "self.steps += Random(0).choice([])" in said
 
 
 @pytest.mark.parametrize(

@@ -2,29 +2,62 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import sysconfig
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from grue.errors import GameError, GrueError
 from grue.games.base import Game
+from grue.progress import clean
 from grue.types import Observation, Outcome, Task
+
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
+_PYTHONS = f"{sysconfig.get_paths()['stdlib']}{os.sep}"  # installed packages may lie in it
+_traced: set[str] = set()  # where exceptions came from whose traceback has been printed: a game may fail often
 
 _PATHS = ("gold", "plan")  # methods that give a list of actions
 
 
 @contextmanager
 def engine_errors() -> Iterator[None]:
-    """An exception of the engine as a GameError. A call that hangs is not ended: that takes a separate process."""
+    """An exception of the engine as a GameError that says where it was raised.
+
+    A call that hangs is not ended: that takes a separate process.
+    """
     try:
         yield
     except GrueError:
         raise
     except (Exception, SystemExit) as error:  # a game that calls sys.exit fails, and the run goes on
-        raise GameError(f"the game failed: {type(error).__name__}: {error}") from error
+        place = _place(error)
+        if os.environ.get("GRUE_DEBUG") and place not in _traced:
+            _traced.add(place)
+            print(clean("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)
+        where = f" ({place})" if place else ""
+        raise GameError(f"the game failed: {type(error).__name__}: {error}{where}") from error
+
+
+def _place(error: BaseException) -> str:
+    """File and line of the innermost frame that is neither ours nor Python's own; "" if there is none."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    theirs = [(file, line) for file, line in frames if not _is_ours(file) and not _is_pythons(file)]
+    return f"{Path(theirs[-1][0]).name}:{theirs[-1][1]}" if theirs else ""
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_OURS)
+
+
+def _is_pythons(file: str) -> bool:
+    return file.startswith("<") or (file.startswith(_PYTHONS) and "site-packages" not in file)
 
 
 class Guarded:
