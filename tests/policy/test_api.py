@@ -457,7 +457,7 @@ def test_one_refused_game_has_failed_and_the_others_go_on(serve: Start, tiny_fol
     done = _evaluated(tmp_path / "run", file, url, "--api-model", "m", "--api-concurrency", "1")
     assert done.returncode == 0, done.stderr
     assert (json.loads(done.stdout)["games"], json.loads(done.stdout)["failed"]) == (3, 1)
-    assert "1 of 4 games failed in api-m-test-greedy: " in done.stderr
+    assert "1 of 4 games failed in api-m-test-greedy, the first with: " in done.stderr
 
 
 def test_that_no_game_was_finished_is_said(serve: Start, tiny_folder: Path, tmp_path: Path) -> None:
