@@ -92,13 +92,14 @@ def demos(session: Session) -> dict[str, Any]:
         f"{cfg.teacher} won {facts['won']} of {facts['episodes']} train games within {config.game.limit} steps and "
         f"{facts['won_past_limit']} later; {facts['invalid_steps']} invalid{pruned} steps"
     )
-    failures = failures_of(episodes.read(file))
-    if failures.all:
-        raise GameError(
-            f"none of {failures.games} demonstrations could be played: {failures.error}",
-            hint=f"fix that, or choose another demos.teacher; then grue demos {session.run.out} --again",
-        )
-    failures.warn("demos", say)
+    if facts["failed"]:
+        failures = failures_of(episodes.read(file))
+        if failures.all:
+            raise GameError(
+                f"none of {failures.games} demonstrations could be played: {failures.error}",
+                hint=f"fix that, or choose another demos.teacher; then grue demos {session.run.out} --again",
+            )
+        failures.warn("demos", say)
     return facts
 
 
