@@ -571,8 +571,45 @@ def test_damaged_weights_are_one_error(folders: dict[str, Path], tmp_path: Path)
     with pytest.raises(ModelError, match=r"of other shapes .*: model\.embed_tokens\.weight is \(\d+, 8\), not \(\d+, "):
         load_model(settings(other))
     (other / "model.safetensors").write_bytes((folders["llama"] / "model.safetensors").read_bytes()[:5000])
-    with pytest.raises(ModelError, match="cannot load the model"):
+    with pytest.raises(ModelError, match=r"model\.safetensors is damaged or incomplete"):
         load_model(settings(other))
+
+
+def test_an_empty_tokenizer_is_not_made_where_there_is_none(folders: dict[str, Path], tmp_path: Path) -> None:
+    """For Llama transformers fails without files, for GPT-2 it makes one of no words."""
+    bare = shutil.copytree(folders["gpt2"], tmp_path / "m", ignore=shutil.ignore_patterns("*token*"))
+    with pytest.raises(ModelError, match="has no tokenizer"):
+        check_model(settings(bare), load_config("toy").policy)
+
+
+def _in_shards(folder: Path, to: Path) -> list[Path]:
+    """A copy of a model whose weights are in several files; those files."""
+    lm, tokenizer = load_base(settings(folder))
+    lm.save_pretrained(to, max_shard_size="20KB")
+    tokenizer.save_pretrained(to)
+    return sorted(to.glob("*.safetensors"))
+
+
+def test_damaged_or_missing_weights_are_found_and_named_before_the_first_game(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    shards = _in_shards(folders["llama"], tmp_path / "m")
+    config = load_config("toy", [f"model.name={tmp_path / 'm'}", f"model.context={architectures.CONTEXT}"])
+    assert len(shards) > 1
+    check_model(config.model, config.policy)
+    whole = shards[1].read_bytes()
+    for broken in (whole[:-4], whole[:20], b"", b"version https://git-lfs.github.com/spec/v1"):
+        shards[1].write_bytes(broken)
+        with pytest.raises(ModelError, match=f"{shards[1].name} is damaged or incomplete") as caught:
+            stages.run_all(config, tmp_path / "run", say=Progress(quiet=True))
+        assert caught.value.hint.startswith("copy or download it again")
+    shards[1].unlink()
+    with pytest.raises(ModelError, match=f"{shards[1].name} is missing"):
+        stages.run_all(config, tmp_path / "run", say=Progress(quiet=True))
+    (tmp_path / "m" / "model.safetensors.index.json").write_text("[]")
+    with pytest.raises(ModelError, match=r"index\.json is damaged"):
+        check_model(config.model, config.policy)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -653,8 +690,11 @@ def test_what_stands_where_a_model_should_be_is_named(folders: dict[str, Path], 
     with pytest.raises(ModelError, match=r"there is no folder '\./nothere'"):
         load_model(settings(Path("./nothere")).model_copy(update={"name": "./nothere"}))
     bare = shutil.copytree(folders["llama"], tmp_path / "bare", ignore=shutil.ignore_patterns("*token*"))
-    with pytest.raises(ModelError, match="cannot load the tokenizer of"):
+    with pytest.raises(ModelError, match="bare has no tokenizer") as caught:
         load_model(settings(bare))
+    assert f"tokenizer.save_pretrained('{bare}')" in caught.value.hint
+    with pytest.raises(ModelError, match=r"config\.json is a file; name its folder"):
+        load_model(settings(folders["llama"] / "config.json"))
     (tmp_path / "run").mkdir()
     (tmp_path / "run/stages.json").write_text("{}")
     with pytest.raises(ModelError) as caught:

@@ -33,6 +33,7 @@ from grue.models.skeleton import check_attention, plain_attention, skeleton
 from grue.models.sources import EMBEDDED, cannot_load, embedded_folder, safe_options, source_of
 from grue.models.stored import mend_unpacking, stored_options
 from grue.models.tokenizer import check_context, check_tokenizer, load_tokenizer
+from grue.models.weight_files import check_weight_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -89,6 +90,7 @@ def load_base(
     hf_logging.disable_progress_bar()
     check_attention(config.attention)
     shape = skeleton(config)
+    check_weight_files(config)
     wanted = dtype or stored_dtype(config)
     tokenizer = load_tokenizer(config)
     check_tokenizer(config.name, tokenizer, shape)

@@ -17,6 +17,7 @@ from grue.models.quantization import check_quantisable
 from grue.models.sources import cannot_load, read_config, safe_options, source_of
 from grue.models.stored import check_stored, stored_bytes, stored_method
 from grue.models.tokenizer import check_context, check_prompt, check_tokenizer, load_tokenizer
+from grue.models.weight_files import check_weight_files
 from grue.prompts.tokens import Encoder
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def check_model(config: ModelConfig, prompt: PolicyConfig) -> None:
     """Refuse before the first game what would otherwise fail after the last demonstration. Reads no weights."""
     check_attention(config.attention, prompt.kind)
     model, tokenizer = skeleton(config), load_tokenizer(config)
+    check_weight_files(config)
     check_tokenizer(config.name, tokenizer, model)
     check_context(config.name, model, config.context)
     check_prompt(config.name, Encoder(tokenizer, prompt), model)

@@ -39,6 +39,8 @@ def read_config(config: ModelConfig) -> dict[str, Any]:
     """config.json of the model as it stands. ModelError where there is none, or where it asks to run code."""
     from transformers import PreTrainedConfig
 
+    if config.name != EMBEDDED and Path(config.name).is_file():
+        raise ModelError(f"model.name={config.name} is a file; name its folder", hint=HINT)
     if not Path(config.name).is_dir() and (config.name.startswith((".", "/", "~")) or config.name.count("/") > 1):
         raise ModelError(
             f"there is no folder {config.name!r}, which model.name names",

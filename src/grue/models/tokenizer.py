@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grue.config import ModelConfig
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
     from grue.prompts.tokens import Encoder
 
+# tokenizer.json, tokenizer_config.json, special_tokens_map.json, vocab.txt, spiece.model, qwen.tiktoken, ...
+FILES = ("*token*", "*vocab*", "*.model", "*tekken*")
 PROBE = "You see a key.\n> take key\n"
 
 
@@ -20,6 +23,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """The tokenizer that belongs to `model.name`. A missing pad token does not matter: nothing here reads padding."""
     from transformers import AutoTokenizer
 
+    _check_present(source_of(config))
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source_of(config), **safe_options(config))
     except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError, RecursionError) as error:
@@ -28,6 +32,13 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             hint="its files (tokenizer.json, or those of its kind) must be beside config.json, and complete",
         ) from error
     return tokenizer
+
+
+def _check_present(name: str) -> None:
+    """ModelError for a folder without any file of a tokenizer: transformers makes an empty one, or fails obscurely."""
+    folder = Path(name)
+    if folder.is_dir() and not any(file for pattern in FILES for file in folder.glob(pattern)):
+        raise ModelError(f"{name} has no tokenizer", hint=f"tokenizer.save_pretrained({name!r}) puts it there")
 
 
 def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
