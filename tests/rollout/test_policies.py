@@ -15,12 +15,16 @@ import tiny
 from grue import games
 from grue.algos.losses import branch_log_probs, node_entropies
 from grue.config import Config, SFTConfig
+from grue.errors import ConfigError
+from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import summarise
+from grue.games.teachers import teacher
 from grue.games.toy import ToyGame
 from grue.models.policy_model import PolicyModel
 from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.rollout.pack import Sample, collate, micro_batches, samples, tokenise
+from grue.rollout.player import PolicyPlayer
 from grue.storage.episodes import from_dict, to_dict
 from grue.train.critic import Critic
 from grue.train.learner import Learner
@@ -285,3 +289,13 @@ def test_an_action_that_the_policy_may_not_write_does_not_grow_out_of_the_contex
         for original in tiny.scripted("gold")[:3]:
             found = tokenise(original, player, context)
             assert max(len(segment.ids) for segment in found.segments) <= context
+
+
+def test_evaluate_takes_a_loaded_policy_and_says_how_other_players_are_evaluated() -> None:
+    inner, decoding = tiny.policy(), Decoding(greedy=True)
+    seats, tasks = [games.make("toy") for _ in range(2)], tiny.tasks(3, "dev")
+    loaded = PolicyPlayer(inner, name="ppo", context=512, limit=tiny.LIMIT, decoding=decoding)
+    assert evaluate(loaded, seats, tasks, decoding, context=512) == evaluate(inner, seats, tasks, decoding, context=512)
+    with pytest.raises(ConfigError, match=r"evaluate plays a policy, .* not Gold") as caught:
+        evaluate(teacher("gold", seats[0]), seats, tasks, decoding, context=512)  # type: ignore[arg-type]
+    assert "[play(game, task, player) for task in tasks]" in caught.value.hint

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from grue.errors import ConfigError
 from grue.games import Game
 from grue.parallel import ALONE, Processes
 from grue.policy.decision import Decoding
 from grue.policy.policy import Policy
 from grue.rollout.collect import collect
+from grue.rollout.player import PolicyPlayer
 from grue.types import Episode, Task
 
 
 def evaluate(
-    policy: Policy,
+    policy: Policy | PolicyPlayer,
     games: Sequence[Game],
     tasks: Sequence[Task],
     decoding: Decoding,
@@ -24,7 +26,17 @@ def evaluate(
     on_episode: Callable[[Episode], None] | None = None,
     processes: Processes = ALONE,
 ) -> list[Episode]:
-    """One episode per task. The draws of sampled decoding depend on `seed` and the task's place in the list."""
+    """One episode per task. The draws of sampled decoding depend on `seed` and the task's place in the list.
+
+    Of what `load_policy` gives, the policy inside plays, with `decoding`.
+    """
+    if isinstance(policy, PolicyPlayer):
+        policy = policy.policy
+    if not all(hasattr(policy, part) for part in ("model", "encoder", "room")):  # a teacher has `act`, too
+        raise ConfigError(
+            f"evaluate plays a policy, as load_policy and make_policy give it, not {type(policy).__name__}",
+            hint="for any other player: [play(game, task, player) for task in tasks], then summarise (docs/python.md)",
+        )
     return collect(
         policy,
         games,

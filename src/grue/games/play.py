@@ -68,8 +68,10 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
     With `record_limit` play goes on to that many steps (for recording a gold path that is longer than the
     task allows); `Episode.task` keeps the task's own limit, so `steps > task.limit` shows a late end.
 
-    Raises ConfigError for a player whose action is not a str, TeacherError for a teacher that does not know such games.
+    Raises ConfigError for what is no player or gives an action that is not a str, TeacherError for a teacher that does
+    not know such games.
     """
+    _check_player(player)
     longer = task if record_limit is None else replace(task, limit=max(record_limit, task.limit))
     recorder = Recorder(game, task, player.name)
     outcome: Outcome | None = None
@@ -88,6 +90,18 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
     except GameError as error:
         return recorder.end(Outcome.FAILED, str(error))
     return recorder.end(outcome)
+
+
+def _check_player(player: object) -> None:
+    """ConfigError where a method is missing: a function or a class may have been meant."""
+    missing = [part for part in ("name", "start", "act") if not hasattr(player, part)]
+    if missing or isinstance(player, type):
+        what = getattr(player, "__name__", type(player).__name__)
+        lack = f"it has no {' and no '.join(missing)}" if missing else "it is a class, and play takes an object of it"
+        raise ConfigError(
+            f"{what} is not a player: {lack}",
+            hint="a player has a name, start(task, observation) and act(observation) (docs/python.md)",
+        )
 
 
 def demo_report(episodes: Iterable[Episode]) -> dict[str, int]:
