@@ -15,8 +15,9 @@ import typer
 
 from grue import __version__
 from grue.cli import common, names
+from grue.cli.doctor import what_to_estimate
 from grue.cli.perform import perform
-from grue.config import PRESETS
+from grue.config import PRESETS, load_config
 from grue.errors import ConfigError, GrueError, TrainingError
 from grue.experiments.eval_gap.suspects import EVALUATION, TRAINING
 from grue.games.teachers import TEACHERS
@@ -152,6 +153,9 @@ def test_version() -> None:
         (("bench", "nope"), "benchmarks: rollout"),
         (("run", "runs/none"), "there is no run in runs/none"),
         (("doctor", "--model", "embedded", "model.contxt=9"), "did you mean model.context?"),
+        (("doctor", "--model", "a", "model.name=b"), "two models are given: --model a and model.name=b"),
+        (("doctor", "--model", "a", "toy"), "a preset is named by --preset"),
+        (("doctor", "model.context=9"), "grue doctor --model NAME"),
     ],
 )
 def test_mistakes_in_arguments_exit_with_2_and_say_which(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
@@ -327,6 +331,15 @@ def test_doctor_finds_what_is_there(tmp_path: Path) -> None:
     assert {"cores", "memory", "gpu", "python", "embedded base"} <= set(checks)
     assert "qlora" in {extra["name"] for extra in findings["extras"]}
     assert all(check["hint"] for check in checks.values() if check["status"] == "bad")
+
+
+def test_doctor_takes_a_model_as_an_option_or_as_a_setting() -> None:
+    estimates = [
+        what_to_estimate(*arguments)
+        for arguments in ((["sft.epochs=2"], "m", "toy"), (["model.name=m", "sft.epochs=2"], None, "toy"))
+    ]
+    assert estimates == [load_config("toy", ["model.name=m", "sft.epochs=2"])] * 2
+    assert what_to_estimate(None, None, None) is None
 
 
 def test_doctor_sees_a_java_that_does_not_start_and_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

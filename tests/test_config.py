@@ -246,7 +246,11 @@ def test_a_decoding_that_is_named_twice_is_measured_once() -> None:
         ("game.params.numLocations=three", "game.params.numLocations='three'"),
         ("ppo.plays_per_game=3", "not a multiple of plays_per_game=3"),
         ("ppo.group_weight=0.5", "set plays_per_game to 2 or more"),
-        ("ppo.minibatches=1000", "more than episodes_per_iteration=128"),
+        (
+            "ppo.minibatches=1000",
+            "minibatches=1000 is more than episodes_per_iteration=128\nhint: set ppo.mini.*=128,",
+        ),
+        ("ppo.iterations=-1", "hint: ppo.iterations: rounds of playing and learning; 0 = skip$"),
         ("ppo=3", "ppo is a section"),
         ("seed.x=3", "seed="),
         ("iterations", "not of the form key=value"),
@@ -434,7 +438,7 @@ def test_a_part_of_a_list_is_named_by_its_list() -> None:
     [
         ("seed: 1:30", "seed='1:30'", "seed"),
         ("game: {params: {numLocations: yes}}", "params.numLocations is a number, not a switch", ""),
-        ("game: {params: null}", "game.params=None", r"default \{\}"),
+        ("game: {params: null}", "game.params=None", "parameters of the game's generator"),
         ("ppo.iterations: 5", "unknown setting ppo.iterations in", "write ppo: and, indented under it, iterations:"),
     ],
 )

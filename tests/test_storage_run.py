@@ -387,6 +387,13 @@ def test_folders_that_are_no_run_directories_are_left_alone(tmp_path: Path) -> N
         read_run_config(tmp_path)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_place_where_no_run_can_be_made_is_answered_with_another() -> None:
+    with pytest.raises(ConfigError, match="open the run directory /proc/x") as caught:
+        Run(Path("/proc/x"), load_config("toy"))
+    assert caught.value.hint == "choose a place that can be written to, with --out"
+
+
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "", ".hidden", "a/b", "a\n"])
 def test_names_do_not_lead_out_of_the_run(name: str, tmp_path: Path) -> None:
     run = Run(tmp_path, load_config("toy"))

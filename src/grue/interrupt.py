@@ -12,6 +12,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 REPEAT_S = 5.0  # a signal that a launcher passes on within this time is not a second one
+LAST_WORDS = "stopped at once; the same command goes on from the last save\n"
 
 
 class Interrupted(BaseException):
@@ -76,11 +77,17 @@ class Interrupt:
             return  # Ctrl-C reaches the launcher too, and it passes the signal on
         if self._number is not None:
             # Not sys.exit: whatever is running would get to clean up, which can take as long as what it was doing.
-            _write("\x1b[?25h\n" if sys.stderr.isatty() else "\n")  # the cursor, which a progress bar hides
+            cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # which a progress bar hides
+            _write(f"{cursor}\n{LAST_WORDS if _speaks() else ''}")
             os._exit(128 + number)
         self._number, self._since = number, time.monotonic()
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # only one process per machine says so
+        if _speaks():
             _write("\nstopping at the next safe point; interrupt again to stop at once\n")
+
+
+def _speaks() -> bool:
+    """Only one process per machine says that it stops."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def _write(text: str) -> None:

@@ -219,7 +219,7 @@ def test_a_game_that_cannot_solve_itself_is_trained_and_played(packages: Path, t
     assert [pair["b"] for pair in results["paired"]] == ["base"]
     task, _ = what_to_play("guess", [], 10_000)
     assert (task.game, task.fold) == ("guess", "dev")
-    with pytest.raises(GameError, match="gold") as caught:
+    with pytest.raises(GameError, match=r"'gold' needs a game with a method gold\(\)") as caught:
         run_stage("demos", load_config("toy", changes[:2]), tmp_path / "other", say=Progress(quiet=True))
     assert "demos.teacher" in caught.value.hint
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,18 @@ from grue.games.twx import TwxGame
 from grue.types import Episode, Observation, Outcome, Task
 
 CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"
+
+
+class Careless:
+    """Takes whatever comes first."""
+
+    name = "careless"
+
+    def start(self, task: Task, observation: Observation) -> None:
+        pass
+
+    def act(self, observation: Observation) -> str:
+        return (observation.actions or ("look",))[0]
 
 
 def play_many(
@@ -48,6 +61,19 @@ def test_an_action_that_is_no_text_is_a_mistake_of_the_player_and_no_crash() -> 
     with pytest.raises(ConfigError, match=r"the player 'numbers' returned 3 \(int\), and an action is a str"):
         play(game, games.tasks("toy", "", "train", 9, count=1)[0], Numbers())
     game.close()
+
+
+@pytest.mark.parametrize(
+    ("player", "said"),
+    [
+        (lambda observation: "look", "is not a player: it has no name and no start and no act"),
+        (Careless, "Careless is not a player: it is a class"),
+        (3, "int is not a player"),
+    ],
+)
+def test_what_is_no_player_is_one_error(player: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        play(games.make("toy"), games.tasks("toy", "", "train", 9, count=1)[0], player)
 
 
 def success(episodes: list[Episode]) -> float:
@@ -199,7 +225,7 @@ def test_teacher_names_are_checked() -> None:
     with pytest.raises(ConfigError, match="did you mean 'optimal'"):
         teacher("optimum", toy)
     # a game seen through a wrapper shows no more than the contract asks for
-    with pytest.raises(GameError, match="'optimal' cannot play this game"):
+    with pytest.raises(GameError, match=r"'optimal' needs a game with a method plan\(\)"):
         teacher("optimal", Renamed(TwxGame("coin"), "salt"))
     assert [teacher(name, games.make("cookingworld")).name for name in TEACHERS] == list(TEACHERS)
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from grue import __version__
-from grue.errors import GrueError
+from grue.cli import common
+from grue.errors import ConfigError, GrueError
 from grue.names import RUN_FOLDS
 from grue.progress import Progress
 
@@ -82,6 +83,23 @@ def show(findings: dict[str, Any], say: Progress) -> None:
         say("Everything that `grue run` needs is there.", style="bold green")
     else:
         say("`grue run` would fail: see the lines marked bad.", style="bold red")
+
+
+def what_to_estimate(arguments: list[str] | None, model: str | None, preset: str | None) -> Config | None:
+    """The run whose memory is estimated: that of a model named by --model or model.name. None where none is named."""
+    from grue.config import load_config
+
+    name, settings = common.split(arguments, "a setting")
+    named = [text for text in settings if text.partition("=")[0].strip() == "model.name"]
+    if model is not None and named:
+        raise ConfigError(f"two models are given: --model {model} and {named[-1]}", hint="leave out one")
+    if model is None and not named:
+        if name is not None or settings or preset:
+            raise ConfigError("doctor takes settings for the estimate of --model", hint="grue doctor --model NAME")
+        return None
+    if name is not None:
+        raise ConfigError(f"{name!r} is not a setting", hint="a preset is named by --preset, settings are key=value")
+    return load_config(preset, [*([] if model is None else [f"model.name={model}"]), *settings])
 
 
 def check_model(config: Config) -> dict[str, str]:

@@ -213,11 +213,12 @@ def play(
 @app.command("doctor")
 def doctor(
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="settings for the estimate of --model")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="settings of the run that --model is estimated for")
     ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="estimate the memory that a run with this model needs")
     ] = None,
+    preset: PresetName = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="folder of runs whose disk is checked; default: runs")
     ] = None,
@@ -229,14 +230,10 @@ def doctor(
     """
 
     def work(say: Progress) -> object:
-        from grue.cli.doctor import check_model, examine, show
-        from grue.config import load_config
+        from grue.cli.doctor import check_model, examine, show, what_to_estimate
 
         with common.reading_arguments():
-            name, given = common.split(settings, "a setting")
-            if name is not None or (given and model is None):
-                raise ConfigError("doctor takes settings for the estimate of --model", hint="grue doctor --model NAME")
-            config = None if model is None else load_config(None, [f"model.name={model}", *given])
+            config = what_to_estimate(settings, model, preset)
         findings = examine(out or Path("runs"), None if config is None else check_model(config))
         if as_json:
             print_json(findings)

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from grue.config.base import LOCAL, Section
+from grue.errors import ConfigError
 
 
 class LearningConfig(Section):
@@ -199,7 +200,8 @@ class PPOConfig(LearningConfig):
         if self.game_baseline and not self.value_passes:
             raise ValueError("game_baseline is fitted separately, like the critic: set value_passes to 1 or more")
         if self.minibatches > self.episodes_per_iteration:
-            raise ValueError(
-                f"minibatches={self.minibatches} is more than episodes_per_iteration={self.episodes_per_iteration}"
+            raise ConfigError(
+                f"minibatches={self.minibatches} is more than episodes_per_iteration={self.episodes_per_iteration}",
+                hint=f"set ppo.minibatches={self.episodes_per_iteration}, or less",
             )
         return self

@@ -27,7 +27,9 @@ def as_config_error(error: ValidationError, given: list[str], where: str, strang
         return ConfigError(f"unknown setting {key}{place}", hint=_nearest(key, strange))
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":  # one of our own, whose text has the settings and values
-        return ConfigError(f"{key}{place}: {message}" if key else f"{message}{place}")
+        own = first["ctx"]["error"]
+        message, hint = (own.message, own.hint) if isinstance(own, ConfigError) else (message, "")
+        return ConfigError(f"{key}{place}: {message}" if key else f"{message}{place}", hint=hint)
     if inside := [known for known in known_keys() if known.startswith(f"{key}.")]:
         names = ", ".join(known.removeprefix(f"{key}.") for known in inside)
         return ConfigError(f"{key}{place} is a section, not a setting", hint=f"settings of {key}: {names}")
@@ -68,4 +70,4 @@ def _meaning(key: str) -> str:
     field = declaration(key)
     if field is None or not field.description:
         return ""
-    return f"{key}: {field.description} (default {field.get_default(call_default_factory=True)})"
+    return f"{key}: {field.description}"  # without a default: the preset may have another

@@ -34,13 +34,17 @@ _locks: dict[Path, int] = {}  # file -> its descriptor, held until this process 
 
 
 @contextmanager
-def explained(doing: str, kind: type[GrueError] = DataError) -> Iterator[None]:
-    """Turn an OSError into `kind`: what was being done, why it failed, what to try."""
+def explained(doing: str, kind: type[GrueError] = DataError, *, missing: str = "") -> Iterator[None]:
+    """Turn an OSError into `kind`: what was being done, why it failed, what to try.
+
+    `missing` is the hint where there is no such file or folder and none need have been there.
+    """
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise kind(f"cannot {doing}: {reason}", hint=_HINTS.get(error.errno or 0, "")) from error
+        hint = missing if missing and error.errno == errno.ENOENT else _HINTS.get(error.errno or 0, "")
+        raise kind(f"cannot {doing}: {reason}", hint=hint) from error
 
 
 def write_atomic(path: Path, data: bytes) -> None:

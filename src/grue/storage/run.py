@@ -74,7 +74,8 @@ class Run:
         self._over: tuple[str, ...] = STAGES[STAGES.index(again) :] if again and self.resumed else ()  # to be deleted
         if any("\ud800" <= letter <= "\udfff" for letter in str(out)):  # tensors are saved under names in UTF-8
             raise ConfigError(f"{str(out)!r} is not valid UTF-8", hint="choose another --out")
-        with explained(f"open the run directory {out}", ConfigError):
+        nowhere = "" if self.resumed else "choose a place that can be written to, with --out"
+        with explained(f"open the run directory {out}", ConfigError, missing=nowhere):
             if not leads:
                 self._stages = self._kept(self._with_unfinished(read_stages(out)))
                 return

@@ -24,6 +24,8 @@ from grue.games.teachers.planned import Advised, CanAdvise, CanPlan, Planned
 from grue.games.teachers.scripted import CanRehearse, Gold, GoldPruned, HasGold, Random
 
 TEACHERS = ("random", "gold", "gold-pruned", "explore", "optimal")
+# what else than the contract a teacher asks of a game
+_NEEDED = {"gold": "a method gold()", "gold-pruned": "methods gold() and rehearse()", "optimal": "a method plan()"}
 
 
 def teacher(name: str, game: Game, seed: int = 0) -> Player:
@@ -40,9 +42,9 @@ def teacher(name: str, game: Game, seed: int = 0) -> Player:
         return Optimal(game)
     if name == "optimal" and isinstance(game, CanPlan):
         return Planned(game)
-    if name in TEACHERS:
+    if name in _NEEDED:
         raise GameError(
-            f"teacher {name!r} cannot play this game, which does not show what that needs",
+            f"teacher {name!r} needs a game with {_NEEDED[name]}, which this one does not have",
             hint="choose another with demos.teacher=NAME; random plays every game that lists its valid actions",
         )
     near = get_close_matches(str(name), TEACHERS, n=1)
