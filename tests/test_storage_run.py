@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import tiny
+from grue import load_policy
 from grue.config import load_config
 from grue.errors import ConfigError, DataError
 from grue.storage import forms, jsonl
@@ -385,6 +386,25 @@ def test_folders_that_are_no_run_directories_are_left_alone(tmp_path: Path) -> N
         Run(tmp_path / "thesis.tex", load_config("toy"))
     with pytest.raises(ConfigError, match="not a run directory"):
         read_run_config(tmp_path)
+
+
+def test_who_names_another_folder_is_told_the_run_that_was_meant(tmp_path: Path) -> None:
+    run, other = tmp_path / "runs" / "new", tmp_path / "runs" / "old"
+    for folder, written in ((other, 1), (run, 2)):
+        Run(folder, load_config("toy")).begin("demos")
+        (folder / "checkpoints" / "ppo").mkdir(parents=True)
+        for path in folder.iterdir():
+            os.utime(path, (written, written))
+    for named, said in (
+        (run / "checkpoints" / "ppo", f"name the run directory itself: {run}"),
+        (run / "checkpoints" / "nope", f"name the run directory itself: {run}"),
+        (tmp_path / "runs", f"last written to: {run}, {other}"),
+        (tmp_path / "runs" / "nope", f"last written to: {run}, {other}"),
+        (tmp_path / "nope", "grue run --out DIR makes a run; "),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load_policy(named)
+        assert caught.value.hint.startswith(said)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

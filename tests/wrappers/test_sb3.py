@@ -33,6 +33,17 @@ def test_indices_that_mean_another_action_at_each_step_are_refused() -> None:
         toy(action="index")
 
 
+def test_a_game_without_an_id_is_named_as_it_is() -> None:
+    env = sb3.environment("toy", columns=48, limit=3, fold="dev")
+    assert set(env.actions) < set(toy().actions)  # what three steps reach
+    _, info = env.reset(seed=0)
+    assert info["fold"] == "dev"
+    ends = [env.step(int(np.flatnonzero(env.action_masks())[0]))[3] for _ in range(3)]
+    assert ends == [False, False, True]
+    with pytest.raises(ConfigError, match="unknown game 'tooy'"):
+        sb3.environment("tooy")
+
+
 def test_the_mask_is_what_the_game_lists() -> None:
     env = toy()
     _, info = env.reset(seed=4)

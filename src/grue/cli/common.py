@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +15,6 @@ from grue.errors import ConfigError, GrueError
 
 if TYPE_CHECKING:
     from grue.config import Config
-
-LISTED = 3  # runs that a hint names
 
 PresetAndSettings = Annotated[
     list[str] | None,
@@ -215,30 +213,19 @@ def prices(text: str) -> tuple[float, float]:
 
 def existing_run(folder: Path | None) -> Path:
     """`folder`, or the run in runs/ that was last written to. ConfigError if there is none."""
+    from grue.storage.contents import LISTED, newest_runs
+
     if folder is not None:
         if folder.is_file():
             raise ConfigError(f"{folder} is a file, not a run directory", hint="name the folder that grue run wrote")
         if not folder.is_dir():
-            others = ", ".join(map(str, _runs()[:LISTED]))
+            others = ", ".join(map(str, newest_runs()[:LISTED]))
             raise ConfigError(
                 f"there is no run directory {folder}",
                 hint=f"last written to: {others}" if others else "grue run --out DIR makes one",
             )
         return folder
-    found = _runs()
+    found = newest_runs()
     if not found:
         raise ConfigError("there is no run in runs/", hint="name a run directory, or make one with grue run")
     return found[0]
-
-
-def _runs() -> list[Path]:
-    """The runs in runs/, the one that was last written to first."""
-    return sorted((path.parent for path in Path("runs").glob("*/config.yaml")), key=_last_written, reverse=True)
-
-
-def _last_written(run: Path) -> float:
-    times = [0.0]
-    for file in run.iterdir():
-        with suppress(OSError):  # a file that a run is replacing right now, a dangling link
-            times.append(file.stat().st_mtime)
-    return max(times)

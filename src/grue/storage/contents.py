@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from grue.errors import ConfigError, DataError
 from grue.storage import forms, jsonl
 from grue.storage.files import explained
 
+LISTED = 3  # runs that a hint names
 UNMEASURED = -1.0  # best_merit of a stage that played no dev games; below every merit
 
 
@@ -41,15 +43,37 @@ def read_run_config(out: Path) -> Config:
     """The configuration of an existing run."""
     file = out / "config.yaml"
     if not out.exists():
-        raise ConfigError(
-            f"there is no folder {out}",
-            hint="grue run --out DIR makes a run; huggingface_hub.snapshot_download fetches one from a hub",
-        )
+        fetch = "grue run --out DIR makes a run; huggingface_hub.snapshot_download fetches one from a hub"
+        raise ConfigError(f"there is no folder {out}", hint=_meant(out) or fetch)
     if not file.exists():
-        raise ConfigError(f"{out} is not a run directory: it has no config.yaml", hint="grue run --out DIR makes one")
+        raise ConfigError(
+            f"{out} is not a run directory: it has no config.yaml", hint=_meant(out) or "grue run --out DIR makes one"
+        )
     config = read_config(file)
     # a run may be somebody else's: only the command, or JAVA_HOME, decides which program is started
     return config.model_copy(update={"game": config.game.model_copy(update={"java": None})})
+
+
+def _meant(folder: Path) -> str:
+    """Which run may have been meant: the one that `folder` lies in, else those in it or, where it is not, beside it."""
+    above = next((parent for parent in folder.parents if (parent / "stages.json").exists()), None)
+    if above is not None:
+        return f"name the run directory itself: {above}"
+    found = newest_runs(folder if folder.is_dir() else folder.parent)
+    return f"last written to: {', '.join(map(str, found[:LISTED]))}" if found else ""
+
+
+def newest_runs(folder: Path = Path("runs")) -> list[Path]:
+    """The runs in `folder`, the one that was last written to first."""
+    return sorted((path.parent for path in folder.glob("*/config.yaml")), key=_last_written, reverse=True)
+
+
+def _last_written(run: Path) -> float:
+    times = [0.0]
+    for file in run.iterdir():
+        with suppress(OSError):  # a file that a run is replacing right now, a dangling link
+            times.append(file.stat().st_mtime)
+    return max(times)
 
 
 def check_distinct(runs: Sequence[Path]) -> None:

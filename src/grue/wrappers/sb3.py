@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import gymnasium
@@ -23,9 +23,10 @@ from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
-import grue.wrappers.gym  # noqa: F401  # registers the ids
 from grue.errors import ConfigError, GameError, needs
+from grue.games import is_known
 from grue.models.load import embedded_folder
+from grue.wrappers.gym import GrueEnv  # whose module registers the ids
 
 Ids = NDArray[np.int64]
 
@@ -137,15 +138,20 @@ def known_actions(env: gymnasium.Env[str, str], episodes: int = 200, seed: int =
 def environment(
     name: str = "grue/Coin-v0", *, actions: Sequence[str] | None = None, columns: int = 128, **settings: Any
 ) -> ActionList:
-    """A game as Stable-Baselines3 expects it. `settings` go to `gymnasium.make`; `actions` is gathered if not given."""
+    """A game as Stable-Baselines3 expects it. `actions` is gathered if not given.
+
+    `settings` go to `gymnasium.make` for an id of Gymnasium, to `GrueEnv` for the name of a game, such as one's own.
+    """
     if settings.get("action", "text") != "text":
         raise ConfigError(
             f"action={settings['action']!r} does not work with Stable-Baselines3: its policies choose from one list",
             hint="leave it out, or use gymnasium.make directly",
         )
-    env: gymnasium.Env[str, str] = gymnasium.make(name, **settings)
+    is_id = name in gymnasium.registry or (not is_known(name) and any(mark in name for mark in "/:"))
+    make = partial(gymnasium.make, name) if is_id else partial(GrueEnv, name)
+    env: gymnasium.Env[str, str] = make(**settings)
     if actions is None:
-        rehearsal = gymnasium.make(name, **{**settings, "fold": "train"})
+        rehearsal = make(**{**settings, "fold": "train"})
         actions = known_actions(rehearsal)
         rehearsal.close()
     return ActionList(TokenIds(env, columns), actions)
