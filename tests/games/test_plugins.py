@@ -8,6 +8,7 @@ import inspect
 import pickle
 import re
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -297,8 +298,9 @@ def test_two_packages_with_one_name_are_refused(packages: Path) -> None:
 
 
 def test_an_undeclared_game_is_unknown() -> None:
-    with pytest.raises(ConfigError, match="unknown game 'guess'"):
+    with pytest.raises(ConfigError, match="unknown game 'guess'") as caught:
         games.make("guess")
+    assert "entry point grue.games" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -376,12 +378,21 @@ def test_the_game_in_the_documents_is_the_one_in_the_examples() -> None:
     text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
     shown = (EXAMPLES.parent / "docs" / "games.md").read_text(encoding="utf-8")
     assert text[text.index("class Guess") :].rstrip() in shown
+    package = (EXAMPLES / "pyproject.toml").read_text(encoding="utf-8")
+    assert f"```toml\n{package}```" in shown
+
+
+def test_the_package_of_the_examples_declares_its_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tomllib.loads((EXAMPLES / "pyproject.toml").read_text(encoding="utf-8"))
+    assert package["tool"]["setuptools"]["py-modules"] == ["guess"]
+    monkeypatch.syspath_prepend(EXAMPLES)
+    assert load_class(package["project"]["entry-points"]["grue.games"]["guess"]).__name__ == "Guess"
 
 
 def test_a_configuration_cannot_name_a_class() -> None:
     with pytest.raises(ConfigError, match="unknown game") as caught:
         games.make("grue.games.toy:ToyGame")
-    assert "entry point" in str(caught.value.hint)
+    assert "only grue check-game takes MODULE:CLASS" in caught.value.hint
 
 
 def test_seeds_of_a_declared_game_are_checked(packages: Path) -> None:

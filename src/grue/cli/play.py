@@ -29,7 +29,7 @@ def what_to_play(name: str | None, settings: list[str], seed: int) -> tuple[Task
         if not is_known(name):
             known = list(dict.fromkeys([*PRESETS, *known_games()]))  # some names are both
             near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}; install one of your own"
             raise ConfigError(f"{name!r} is neither a preset nor a game", hint=hint)
         settings, name = [f"game.name={name}", *settings], None
     game = load_config(name, settings).game

@@ -88,8 +88,9 @@ def check_family(game: str) -> str:
         if game in known_games():
             raise ConfigError(f"{game!r} is not a TextWorldExpress game", hint="use games.make(task.game)")
         hint = _nearest(str(game), known_games())
-        if ":" in str(game):
-            hint += "; a class of your own gets a name from the entry point grue.games in its package"
+        own = "only grue check-game takes MODULE:CLASS; else a game" if ":" in str(game) else "a game"
+        hint += f"; {own} of your own has the name that its package gives it by the entry point grue.games"
+        hint += " (docs/games.md, 'Your own game')"
         raise ConfigError(f"unknown game {game!r}", hint=hint)
     return game
 
