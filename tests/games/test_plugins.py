@@ -392,7 +392,7 @@ def test_the_package_of_the_examples_declares_its_game(monkeypatch: pytest.Monke
 def test_a_configuration_cannot_name_a_class() -> None:
     with pytest.raises(ConfigError, match="unknown game") as caught:
         games.make("grue.games.toy:ToyGame")
-    assert "only grue check-game takes MODULE:CLASS" in caught.value.hint
+    assert "check-game alone takes MODULE:CLASS" in caught.value.hint
 
 
 def test_seeds_of_a_declared_game_are_checked(packages: Path) -> None:

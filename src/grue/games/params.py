@@ -88,9 +88,8 @@ def check_family(game: str) -> str:
         if game in known_games():
             raise ConfigError(f"{game!r} is not a TextWorldExpress game", hint="use games.make(task.game)")
         hint = _nearest(str(game), known_games())
-        own = "only grue check-game takes MODULE:CLASS; else a game" if ":" in str(game) else "a game"
-        hint += f"; {own} of your own has the name that its package gives it by the entry point grue.games"
-        hint += " (docs/games.md, 'Your own game')"
+        only = "check-game alone takes MODULE:CLASS, and " if ":" in str(game) else ""
+        hint += f"; {only}a game of your own gets its name from its package's entry point grue.games (docs/games.md)"
         raise ConfigError(f"unknown game {game!r}", hint=hint)
     return game
 
