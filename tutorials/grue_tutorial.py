@@ -486,7 +486,7 @@ for action in sorted(q, key=lambda action: -max(p[action], q[action]))[:4]:
 # ([measured](../docs/experiments.md#2026-11-27--what-a-sure-policy-no-longer-tries)).
 #
 # For the base the two ways hardly differ: it has read games whose steps came in many orders, and seldom names what is not at hand.
-# After training they do: the library's main job with `choose` ends some 20 points lower
+# After training they do: the library's main job with `choose` ends some 17 points lower
 # ([measured](../docs/results.md#what-the-parts-of-cooking16-are-worth)). With an earlier base, which knew scripts in one order only,
 # weighing whole actions removed most of the wrong cuts and cooks
 # ([measured](../docs/experiments.md#2026-11-21--where-ppo-loses-games-reading-tries-rewards)).
@@ -1263,7 +1263,7 @@ for what in ("gap", "kl", "critic explains", "baseline explains"):
 # `gap` (nats per turn) should be near 0: training reads what was played, up to the number format in which the actor
 # plays. The last two lines are explained shares of the variance of returns: 1 for a perfect baseline, below 0 for one that is worse than a
 # constant. Their difference is what knowing the game and its true state adds to the transcript. In the run on file the critic
-# explains EXPL_C of the variance and the baseline EXPL_B: what decides a return, how far away the food is, mostly does not show in
+# explains 8 % of the variance and the baseline 44 %: what decides a return, how far away the food is, mostly does not show in
 # the text. So do not expect much of single values of the critic, such as those of section 11: some exceed what the game can still pay.
 
 # %% [markdown]
