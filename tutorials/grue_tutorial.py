@@ -1010,7 +1010,7 @@ gae = my_gae if check_4(my_gae) else library_gae
 # %%
 rewards = np.array([turn.reward for turn in told_play.turns])
 rewards[-1] += PRESET.ppo.win_bonus * told_play.won
-values, gamma, lam = np.linspace(1.0, 1.4, len(rewards)), PRESET.ppo.gamma, PRESET.ppo.lam  # a critic that gains hope
+values, gamma, lam = np.linspace(0.8, 1.1, len(rewards)), PRESET.ppo.gamma, PRESET.ppo.lam  # a critic that gains hope
 
 
 def backwards(bootstrap: bool = True, running: float = 0.0) -> np.ndarray:
