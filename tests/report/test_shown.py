@@ -53,7 +53,7 @@ def test_a_thought_is_shown_apart_from_the_probability_of_the_action() -> None:
         episode, policy="ppo", decoding="greedy", title="", considered=[[("b", 0.6), ("a", 0.4)], [("b", 1.0)]]
     )
     assert (found.turns[0].thought, found.turns[0].log_prob) == ("hm", pytest.approx(math.log(0.4)))
-    assert [turn.is_a_path for turn in found.turns] == [True, False]
+    assert [turn.has_likelier for turn in found.turns] == [True, False]
     assert parse_shown(json.loads(json.dumps(asdict(found)))) == found
 
 

@@ -10,6 +10,7 @@ from grue.errors import ConfigError, GameError
 from grue.games.base import check_seed
 from grue.games.guard import clean_action, refusal
 from grue.games.params import canonical
+from grue.games.play import rehearse_in
 from grue.types import Observation, Outcome, Task
 
 
@@ -85,19 +86,7 @@ class EngineGame(ABC):
     def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
         """For each action (the game listed it, the game was won), without touching the live game or its step limit."""
         task, _ = self._running(over=True)
-        other = type(self)(self.game, self.params)
-        played: list[tuple[bool, bool]] = []
-        try:
-            observation = other.reset(Task(task.game, task.params, task.fold, task.seed, len(actions) + 1))
-            for action in actions:
-                listed = action in (observation.actions or ())
-                observation, _, outcome = other.step(action)
-                played.append((listed, outcome is Outcome.WON))
-                if outcome is not None:
-                    break
-        finally:
-            other.close()
-        return played
+        return rehearse_in(type(self)(self.game, self.params), task, actions)
 
     def _running(self, *, over: bool = False) -> tuple[Task, State]:
         """The task and what was seen last; with `over` also after the end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -90,6 +90,25 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
     except GameError as error:
         return recorder.end(Outcome.FAILED, str(error))
     return recorder.end(outcome)
+
+
+def rehearse_in(other: Game, task: Task, actions: Sequence[str]) -> list[tuple[bool, bool]]:
+    """(the game listed the action, the game was won) for each, played from the start of `task` without its step limit.
+
+    `other` is a game beside the live one, and is closed at the end.
+    """
+    played: list[tuple[bool, bool]] = []
+    try:
+        observation = other.reset(replace(task, limit=len(actions) + 1))
+        for action in actions:
+            listed = action in (observation.actions or ())
+            observation, _, outcome = other.step(action)
+            played.append((listed, outcome is Outcome.WON))
+            if outcome is not None:
+                break
+    finally:
+        other.close()
+    return played
 
 
 def _check_player(player: object) -> None:

@@ -13,6 +13,7 @@ from grue.errors import ConfigError, GameError
 from grue.games.base import check_seed
 from grue.games.guard import clean_action
 from grue.games.params import Params, canonical, values
+from grue.games.play import rehearse_in
 from grue.types import Observation, Outcome, Task
 
 GOAL = "Find the key, unlock the chest and take the gem. Do not drink the potion."
@@ -114,16 +115,7 @@ class ToyGame:
         """(the game listed the action, the game was won) for each, beside the live episode."""
         if self._task is None:
             raise GameError("rehearse() needs a task", hint="call reset(task) first")
-        other = ToyGame(self.params)
-        observation = other.reset(Task("toy", self._task.params, self._task.fold, self._task.seed, len(actions) + 1))
-        played: list[tuple[bool, bool]] = []
-        for action in actions:
-            listed = action in (observation.actions or ())
-            observation, _, outcome = other.step(action)
-            played.append((listed, outcome is Outcome.WON))
-            if outcome is not None:
-                break
-        return played
+        return rehearse_in(ToyGame(self.params), self._task, actions)
 
     def close(self) -> None:
         """There is nothing to release, but a closed game stays closed."""

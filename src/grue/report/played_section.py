@@ -92,7 +92,7 @@ def _turn(turn: ShownTurn, *, greedy: bool) -> Html:
         numbers.append(tag("span", "reward ", tag("b", signed(turn.reward, 2)), class_=kind))
     if turn.log_prob is not None:
         numbers.append(tag("span", "probability ", tag("b", percent(_own(turn)))))
-    if greedy and turn.is_a_path:
+    if greedy and turn.has_likelier:
         numbers.append(tag("span", "chosen token by token"))
     left = tag(
         "div",

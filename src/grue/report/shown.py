@@ -8,8 +8,8 @@
 
 `considered` is sorted by probability, the most probable first; a turn of `think` has a `thought` too, after which the
 action was chosen. `value`, `log_prob`, `considered` and `tokens` may be null, empty or absent (scripted players have
-none). Reading is tolerant: a line that is torn or wrong is left
-out and reported; unknown keys are ignored; lines of the ordinary episode files are understood as well.
+none). Reading is tolerant: a line that is torn or wrong is left out and reported; unknown keys are ignored; lines of
+the ordinary episode files are understood as well.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ShownTurn:
     thought: str = ""  # what was written before the action (`think`)
 
     @property
-    def is_a_path(self) -> bool:
+    def has_likelier(self) -> bool:
         """Was clearly another action likelier? A greedy choice token by token need not end at the likeliest one."""
         own = dict(self.considered).get(self.action, 0.0)
         return bool(self.considered) and self.considered[0][1] > own + 0.01

@@ -77,7 +77,7 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
         say(turn.observation, wrap=True)
         weighed = "  ".join(f"{action} {probability:.0%}" for action, probability in turn.considered[:3])
         value = "" if turn.value is None else f"  (critic {turn.value:.2f})"
-        value += "  (chosen token by token)" if shown.decoding == "greedy" and turn.is_a_path else ""
+        value += "  (chosen token by token)" if shown.decoding == "greedy" and turn.has_likelier else ""
         gained = f"  +{turn.reward:.2f}" if turn.reward > 0 else ""
         if turn.thought:
             say(f"     Thought: {turn.thought}", style="italic", wrap=True)

@@ -248,7 +248,7 @@ class Learner:
             found |= {id(item): piece for item, piece in zip(group, pieces, strict=True)}
         return [found[id(item)] for item in items]
 
-    def of_turns(
+    def turns_in_order(
         self, items: Sequence[Sample], read: Sequence[tuple[torch.Tensor, ...]], *, learnt: bool
     ) -> list[tuple[torch.Tensor, ...]]:
         """What the passes of all processes found for each turn of `items`, in the order in which one process reads.

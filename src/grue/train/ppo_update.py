@@ -243,7 +243,7 @@ class Updater:
         metrics["learning_rate"] = rate * cfg.learning_rate if policy else 0.0
         if seen is not None and self.critic is not None:
             # in an order that does not depend on the processes: the critic draws its minibatches by place
-            for states_TH, targets_T in self.learner.of_turns(items, here, learnt=learns):
+            for states_TH, targets_T in self.learner.turns_in_order(items, here, learnt=learns):
                 if self.learner.scale is not None:  # drop what overflowed in float16: its step was skipped
                     whole_T = states_TH.isfinite().all(-1)
                     states_TH, targets_T = states_TH[whole_T], targets_T[whole_T]
