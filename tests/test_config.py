@@ -47,15 +47,6 @@ def test_a_preset_is_named_after_its_function_and_survives_its_file(name: str, t
     assert flat(read_config(file), local=False) == flat(config, local=False)
 
 
-def test_a_file_from_before_a_setting_was_taken_out_is_read_if_it_did_without(tmp_path: Path) -> None:
-    file, config = tmp_path / "config.yaml", preset_config("smoke")
-    file.write_text(dump_config(config).replace("ppo:", "ppo:\n  imitation_coef: 0.0", 1))
-    assert read_config(file) == config
-    file.write_text(file.read_text().replace("imitation_coef: 0.0", "imitation_coef: 0.2"))
-    with pytest.raises(ConfigError, match="imitation_coef"):
-        read_config(file)
-
-
 def test_a_file_that_was_cut_off_is_not_filled_up_with_defaults(tmp_path: Path) -> None:
     file, whole = tmp_path / "config.yaml", dump_config(preset_config("toy"))
     for cut in ("", whole[: whole.index("game:")], whole[: whole.index("\nppo:")], whole[: whole.index("eval:") + 6]):

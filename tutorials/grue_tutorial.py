@@ -776,7 +776,8 @@ display_batch("PPO", most_decided(samples(looked_at, made_up, made_up)))
 
 # %%
 from grue.rollout.pack import minibatches
-from grue.train.learner import Learner, learning_rate_factor
+from grue.train.learner import Learner
+from grue.train.schedule import learning_rate_factor
 
 SMOOTHING, BATCH = PRESET.sft.smoothing, PRESET.sft.episodes_per_batch
 
@@ -1131,9 +1132,9 @@ from grue.rollout.collect import collect
 from grue.rollout.pack import Sample
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
-from grue.train.learner import policy_rate_factor
 from grue.train.ppo import draw_tasks
 from grue.train.ppo_update import explained_variance
+from grue.train.schedule import policy_rate_factor
 
 CFG = PRESET.ppo.model_copy(
     update={"episodes_per_iteration": size(96, 8), "minibatches": size(PRESET.ppo.minibatches, 2)}

@@ -172,6 +172,7 @@ CONFIG: dict[str, Any] = {
     "model": {"name": "embedded", "quantize": None, "lora": {"rank": 16, "alpha": 32, "targets": ["q_proj", "v_proj"]}},
     "demos": {"teacher": "gold-pruned", "games": 1000},
     "sft": {"passes": 3, "batch": 32, "learning_rate": 0.0003, "smoothing": 0.1},
+    "dagger": {"rounds": 0},
     "ppo": {"iterations": 40, "episodes_per_iteration": 128, "gamma": 0.95, "lam": 0.95, "clip": 0.2, "entropy": 0.005,
             "learning_rate": 0.0001, "critic_only": 3},
     "eval": {"games": 1000, "decoding": ["greedy", "sampled"]},

@@ -11,13 +11,15 @@ import torch
 
 import tiny
 from grue.errors import CheckpointError, ConfigError, TrainingError
+from grue.models.learned import load_weights
 from grue.models.policy_model import PolicyModel, Reading
 from grue.models.value import ValueHead
 from grue.rollout.pack import Batch, Sample, samples
 from grue.storage import checkpoint
 from grue.train.critic import Critic
-from grue.train.learner import Learner, learning_rate_factor, load_weights, policy_rate_factor
+from grue.train.learner import Learner
 from grue.train.reference import Reference
+from grue.train.schedule import learning_rate_factor, policy_rate_factor
 from grue.train.seeds import hash_seed
 
 

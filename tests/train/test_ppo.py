@@ -55,7 +55,6 @@ def test_one_win_more_is_better_whatever_the_score() -> None:
     # one game won and 99 that grew too long are no better than 60 of 100
     assert merit(1.0, 1.0, games=1, failed=99) < merit(0.6, 0.7, games=100)
     assert merit(0.0, -1.0, games=1, failed=99) <= merit(0.0, -1.0, games=100) < merit(0.0, -0.9, games=90, failed=10)
-    assert merit_of({"success_greedy": 0.5, "score_greedy": 0.5, "games": 20}) == merit(0.5, 0.5)  # an older row
 
 
 def test_only_games_that_can_are_renamed_or_tell_of_a_plan() -> None:

@@ -209,7 +209,7 @@ def test_the_best_weights_are_those_that_the_counters_name(share: float, tiny_fo
     assert newest is not None
     stored = checkpoint.load(newest)
     assert stored.step == 2
-    row = {"success_greedy": share, "score_greedy": share}
+    row = {"success_greedy": share, "score_greedy": share, "games": 4, "failed": 0}
     weights = {name: tensor + 1 for name, tensor in stored.tensors["model"].items()}
     checkpoint.save(folder, 3, {"model": weights}, row, best=True, prompt=stored.prompt)
 

@@ -65,10 +65,6 @@ def read_config(file: Path) -> Config:
         raise ConfigError(
             f"{file} has no {lost[0]}: was it cut off?", hint="put it back as it was: it holds every setting of the run"
         )
-    ppo = data.get("ppo")
-    # a setting that no longer exists, in the file of an older run that did not use it
-    if isinstance(ppo, dict) and ppo.get("imitation_coef") == 0:
-        del ppo["imitation_coef"]
     newer = f"was it written by a newer grue? this is {__version__}"
     return _build(data, (), None, where=f" in {file}", strange=newer)
 

@@ -116,67 +116,102 @@ def plan_pass(
 
     A token of a text sees all before it, one of a tree sees the text and its ancestors. A row has at least one token.
     """
-    texts, starts, cache_rows = (np.array(numbers) for numbers in ([len(new) for new in ids], before, rows))
-    sizes = texts
-    if trees is not None:
-        sizes = texts + np.array([len(tree.tokens) for tree in trees])
-        ids = [[*new, *tree.tokens] for new, tree in zip(ids, trees, strict=True)]
-    first = np.cumsum(sizes) - sizes
-    step_N = np.arange(sizes.sum()) - np.repeat(first, sizes)
-    columns_N = np.repeat(starts, sizes) + step_N
-    places_N = columns_N
-    if trees is not None:
-        places_N = columns_N.copy()
-        inside_N = step_N >= np.repeat(texts, sizes)
-        depths = np.concatenate([np.array(tree.depths, dtype=np.int64) for tree in trees])
-        places_N[inside_N] = np.repeat(starts + texts, sizes - texts) + depths
+    new = _placed(rows, ids, before, trees)
+    widths = grouping.widths
+    kinds_B = new.sizes_B if widths is None else np.searchsorted(widths, new.sizes_B)
     groups: list[Group] = []
-    counted_N, placed = np.empty_like(step_N), 0
-    kinds = sizes if grouping.widths is None else np.searchsorted(grouping.widths, sizes)
-    for kind in np.unique(kinds):
-        part_B = np.flatnonzero(kinds == kind)
-        # what each row of the group holds; -1 only fills up: the first token of the pass, with any keys
-        given_B, rows_B = part_B, cache_rows[part_B]
-        every = grouping.filled_up(len(part_B), int(sizes[part_B].max()))
-        if every is not None:
-            given_B = np.full(every, -1)
-            given_B[rows_B] = part_B
-        else:
-            more = grouping.rows(len(part_B)) - len(part_B)
-            given_B, rows_B = np.append(part_B, np.full(more, -1)), np.append(rows_B, np.repeat(rows_B[:1], more))
-        sizes_B = np.where(given_B < 0, 0, sizes[given_B])
-        starts_B = np.where(given_B < 0, 1, starts[given_B])
-        widest = grouping.width(int(sizes_B.max()))
-        step_Bn = np.minimum(np.arange(widest), np.maximum(sizes_B - 1, 0)[:, None])
-        tokens_Bn = np.where(given_B < 0, 0, first[given_B])[:, None] + step_Bn
-        real_Bn = np.arange(widest) < sizes_B[:, None]
-        counted_N[tokens_Bn[real_Bn]] = placed + np.flatnonzero(real_Bn)
-        placed += real_Bn.size
-        length = grouping.keys(int((starts[part_B] + sizes[part_B]).max()))
-        if trees is None:
-            seen_BnL, key_places = _seen(starts_B[:, None] + step_Bn, length, device)
-        else:
-            ends_B = np.where(given_B < 0, 1, (starts + texts)[given_B])  # of texts, where trees begin
-            some = [None if i < 0 else trees[i] for i in given_B.tolist()]
-            seen_BnL, key_places = _seen_of_trees(starts_B, ends_B, step_Bn, length, some, device)
-        places_Bn1 = torch.from_numpy(places_N[tokens_Bn][..., None]).to(device)
-        groups.append(
-            Group(
-                None if every is not None else torch.from_numpy(rows_B).to(device),
-                torch.from_numpy(tokens_Bn).to(device),
-                torch.from_numpy(np.flatnonzero(real_Bn)),
-                layer_masks(window, seen_BnL, places_Bn1, key_places, dtype),
-                length,
-            )
-        )
-    given_N = np.array([token for new in ids for token in new])
-    of_tokens = np.stack([given_N, np.repeat(cache_rows, sizes), columns_N, places_N, counted_N])
-    count = len(given_N)
+    indices_N, held = np.empty_like(new.places_N), 0  # among the tokens of all groups
+    for kind in np.unique(kinds_B):
+        tokens_Bn, real_Bn, group = _group(np.flatnonzero(kinds_B == kind), new, window, dtype, device, grouping)
+        groups.append(group)
+        indices_N[tokens_Bn[real_Bn]] = held + np.flatnonzero(real_Bn)
+        held += real_Bn.size
+    of_tokens = np.stack([new.ids_N, np.repeat(new.rows_B, new.sizes_B), new.columns_N, new.places_N, indices_N])
+    count = len(new.ids_N)
     # tokens that fill up write the first token's key again: the same numbers to the same place
-    filled = np.append(np.arange(count), np.zeros(grouping.tokens(count, int(sizes.max())) - count, np.int64))
+    more = grouping.tokens(count, int(new.sizes_B.max())) - count
+    filled = np.append(np.arange(count), np.zeros(more, np.int64))
     tokens_5N = torch.from_numpy(of_tokens[:, filled]).to(device)  # one copy to a GPU, not five
     ids_N, rows_N, columns_N, places_N, order_N = tokens_5N.unbind()
     return Pass(tokens_5N, ids_N, rows_N, columns_N, places_N, order_N, tuple(groups), count, grouping.coarse)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """B rows and their N new tokens."""
+
+    rows_B: Tokens  # of the cache
+    starts_B: Tokens  # columns of the first new tokens
+    ends_B: Tokens  # columns after their texts, where trees begin
+    sizes_B: Tokens  # numbers of new tokens, trees included
+    first_B: Tokens  # where a row's tokens begin among the N
+    ids_N: Tokens
+    columns_N: Tokens
+    places_N: Tokens
+    trees: Sequence[TokenTree] | None
+
+
+def _placed(
+    rows: Sequence[int], ids: Sequence[Sequence[int]], before: Sequence[int], trees: Sequence[TokenTree] | None
+) -> _Placed:
+    """Where each new token goes: in a tree, siblings have the same place in the text, and different columns."""
+    rows_B, starts_B, texts_B = (np.array(numbers) for numbers in (rows, before, [len(new) for new in ids]))
+    sizes_B = texts_B
+    if trees is not None:
+        sizes_B = texts_B + np.array([len(tree.tokens) for tree in trees])
+        ids = [[*new, *tree.tokens] for new, tree in zip(ids, trees, strict=True)]
+    first_B = np.cumsum(sizes_B) - sizes_B
+    step_N = np.arange(sizes_B.sum()) - np.repeat(first_B, sizes_B)
+    columns_N = np.repeat(starts_B, sizes_B) + step_N
+    places_N, ends_B = columns_N, starts_B + texts_B
+    if trees is not None:
+        places_N = columns_N.copy()
+        inside_N = step_N >= np.repeat(texts_B, sizes_B)
+        depths = np.concatenate([np.array(tree.depths, dtype=np.int64) for tree in trees])
+        places_N[inside_N] = np.repeat(ends_B, sizes_B - texts_B) + depths
+    ids_N = np.array([token for new in ids for token in new])
+    return _Placed(rows_B, starts_B, ends_B, sizes_B, first_B, ids_N, columns_N, places_N, trees)
+
+
+def _group(
+    part_B: Tokens, new: _Placed, window: Window, dtype: torch.dtype, device: torch.device, grouping: Grouping
+) -> tuple[Tokens, NDArray[np.bool_], Group]:
+    """(tokens (B, n) that a group of the rows `part_B` holds, which of them are no padding, the group).
+
+    B is more than the rows of `part_B` where the group is filled up.
+    """
+    # what each row of the group holds; -1 only fills up: the first token of the pass, with any keys
+    given_B, rows_B = part_B, new.rows_B[part_B]
+    every = grouping.filled_up(len(part_B), int(new.sizes_B[part_B].max()))
+    if every is not None:
+        given_B = np.full(every, -1)
+        given_B[rows_B] = part_B
+    else:
+        more = grouping.rows(len(part_B)) - len(part_B)
+        given_B, rows_B = np.append(part_B, np.full(more, -1)), np.append(rows_B, np.repeat(rows_B[:1], more))
+    fills_B = given_B < 0
+    sizes_B = np.where(fills_B, 0, new.sizes_B[given_B])
+    starts_B = np.where(fills_B, 1, new.starts_B[given_B])
+    widest = grouping.width(int(sizes_B.max()))
+    step_Bn = np.minimum(np.arange(widest), np.maximum(sizes_B - 1, 0)[:, None])
+    tokens_Bn = np.where(fills_B, 0, new.first_B[given_B])[:, None] + step_Bn
+    real_Bn = np.arange(widest) < sizes_B[:, None]
+    length = grouping.keys(int((new.starts_B + new.sizes_B)[part_B].max()))
+    if new.trees is None:
+        seen_BnL, key_places = _seen(starts_B[:, None] + step_Bn, length, device)
+    else:
+        ends_B = np.where(fills_B, 1, new.ends_B[given_B])
+        some = [None if i < 0 else new.trees[i] for i in given_B.tolist()]
+        seen_BnL, key_places = _seen_of_trees(starts_B, ends_B, step_Bn, length, some, device)
+    places_Bn1 = torch.from_numpy(new.places_N[tokens_Bn][..., None]).to(device)
+    group = Group(
+        None if every is not None else torch.from_numpy(rows_B).to(device),
+        torch.from_numpy(tokens_Bn).to(device),
+        torch.from_numpy(np.flatnonzero(real_Bn)),
+        layer_masks(window, seen_BnL, places_Bn1, key_places, dtype),
+        length,
+    )
+    return tokens_Bn, real_Bn, group
 
 
 def _seen(last_Bn: Tokens, length: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

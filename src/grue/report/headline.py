@@ -189,7 +189,7 @@ def trains_nothing(run: RunFiles) -> bool:
 
 def _skipped(run: RunFiles) -> set[str]:
     """The policies whose training the settings skip."""
-    asked = {"dagger": {"rounds": 0}} | (run.config or {})  # runs of earlier versions have no settings of DAgger
+    asked = run.config or {}
     return {
         name
         for name, length in LENGTHS.items()

@@ -22,7 +22,7 @@ from grue.progress import Progress
 from grue.report import html
 from grue.stages.api_play import play_all
 from grue.stages.final import final_results
-from grue.stages.session import open_session
+from grue.stages.session import Session, open_session
 from grue.storage import episodes, forms, jsonl
 from grue.storage.contents import keep_evaluation, read_results
 from grue.storage.run import Run
@@ -55,24 +55,7 @@ def evaluate_api(
     _check_same(spent, endpoint, out)
     client = ChatClient(endpoint, spent)
     with open_session(run, config, say) as session:
-        tasks = session.tasks(cfg.fold, cfg.games)
-        known = {episode.task for episode in episodes.read(file)}
-        left = [task for task in tasks if task not in known]
-        with say.bar(name, len(tasks), done=len(tasks) - len(left), unit="games") as bar:
-
-            def keep(episode: Episode) -> None:
-                episodes.append(file, [episode])
-                bar.advance()
-                _settle(file, spent)
-
-            try:
-                if left:
-                    games = session.games(min(concurrency, len(left)))
-                    play_all(client, name, games, left, keep, session.interrupt)
-            finally:
-                _settle(file, spent)
-        wanted = set(tasks)
-        played = [episode for episode in episodes.read(file) if episode.task in wanted]
+        played = _play_rest(session, client, name, file, spent, concurrency)
         result: dict[str, Any] = {**summarise(played, fold=cfg.fold, bootstrap=cfg.bootstrap, seed=config.seed)}
         result |= {"model": endpoint.model, "temperature": endpoint.temperature, "usage": _total(spent)}
         key = {"policy": name, "fold": cfg.fold, "decoding": decoding}
@@ -95,6 +78,31 @@ def evaluate_api(
             f"invalid action; {usage['cut']} were cut off at --api-max-tokens {endpoint.max_tokens}"
         )
     return result
+
+
+def _play_rest(
+    session: Session, client: ChatClient, name: str, file: Path, spent: Path, concurrency: int
+) -> list[Episode]:
+    """Play the games that `file` lacks, and return all."""
+    cfg = session.config.eval
+    tasks = session.tasks(cfg.fold, cfg.games)
+    known = {episode.task for episode in episodes.read(file)}
+    left = [task for task in tasks if task not in known]
+    with session.say.bar(name, len(tasks), done=len(tasks) - len(left), unit="games") as bar:
+
+        def keep(episode: Episode) -> None:
+            episodes.append(file, [episode])
+            bar.advance()
+            _settle(file, spent)
+
+        try:
+            if left:
+                games = session.games(min(concurrency, len(left)))
+                play_all(client, name, games, left, keep, session.interrupt)
+        finally:
+            _settle(file, spent)
+    wanted = set(tasks)
+    return [episode for episode in episodes.read(file) if episode.task in wanted]
 
 
 def _tell(name: str, result: dict[str, Any], say: Progress) -> None:

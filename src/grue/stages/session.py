@@ -20,6 +20,7 @@ from grue.games.spread import spread
 from grue.hardware import usual_threads
 from grue.interrupt import Interrupt
 from grue.launch import processes_here
+from grue.models.learned import copy_of_learned, load_weights
 from grue.models.load import EMBEDDED, compute_dtype, default_device, load_model
 from grue.models.memory import estimate
 from grue.models.out_of_memory import hints
@@ -36,7 +37,7 @@ from grue.stages.trained import check_weights, read_probe
 from grue.storage.run import Run
 from grue.tracking.beside import Trackers
 from grue.train.context import StageContext
-from grue.train.learner import Learner, load_weights
+from grue.train.learner import Learner
 from grue.types import Task
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Session:
 
     @cached_property
     def _base_weights(self) -> dict[str, torch.Tensor]:
-        return {name: p.detach().clone() for name, p in self.model.named_parameters() if p.requires_grad}
+        return copy_of_learned(self.model)
 
     def learner(self, cfg: LearningConfig, **changes: Any) -> Learner:
         """What trains the model by a stage's settings; `changes` are keyword arguments of the constructor."""

@@ -13,6 +13,7 @@ from grue.config import Config, read_config
 from grue.errors import CheckpointError, ConfigError, DataError
 from grue.evaluate.probe import Gap, check_probe, tolerance
 from grue.models.export import load_artefact
+from grue.models.learned import load_weights
 from grue.models.load import load_model
 from grue.models.policy_model import PolicyModel
 from grue.names import FURTHEST_FIRST, LENGTHS, TRAINING
@@ -24,7 +25,6 @@ from grue.rollout.player import PolicyPlayer
 from grue.storage import checkpoint, episodes
 from grue.storage.contents import UNMEASURED, checkpoints, is_done, read_run_config, read_stages
 from grue.storage.contents import episodes as episodes_file
-from grue.train.learner import load_weights
 from grue.types import Episode
 
 ABOUT, SETTINGS, PROBE = "grue.json", "grue.yaml", "probe.jsonl"  # of an exported folder

@@ -102,18 +102,13 @@ def load(path: Path, *, prompt: str | None = None) -> Checkpoint:
 
 def check_prompt(path: Path, stored: str | None, wanted: str | None) -> None:
     """CheckpointError if both hashes of the prompt format are known and differ."""
-    if stored is not None and wanted is not None and not same_prompt(str(stored), wanted):
+    if stored is not None and wanted is not None and stored != wanted:
         raise CheckpointError(
             f"{path} was trained with another prompt format (hash {str(stored)[:12]}) than that of this "
             f"tokenizer and these settings (hash {wanted[:12]})",
             hint="give policy.template and model.revision as they were when it was trained, or train again (an older "
             "grue may have made other prompts for this model)",
         )
-
-
-def same_prompt(stored: str, wanted: str) -> bool:
-    """Are two fingerprints of prompts equal? Until 2026-11-26 there was no second part, after a hyphen."""
-    return stored == wanted or ("-" not in stored and stored == wanted.partition("-")[0])
 
 
 def check_newest(folder: Path, wanted: str) -> None:

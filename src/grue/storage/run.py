@@ -219,7 +219,7 @@ class Run:
             for stage in STAGES:  # weights trained with another format are refused before this one is written down
                 checkpoint.check_newest(self.checkpoints(stage), fingerprint)
             self._write_prompt(fingerprint)
-        elif not checkpoint.same_prompt(str(stored.get("sha256")), fingerprint):
+        elif stored.get("sha256") != fingerprint:
             raise ConfigError(
                 f"the prompt format is not the one that {self.out} began with: chat template or tokenizer has changed",
                 hint="set model.revision to the commit that the run began with, or train again (an older grue may "

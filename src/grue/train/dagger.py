@@ -26,9 +26,10 @@ from grue.storage import episodes, jsonl
 from grue.storage.files import sync_file
 from grue.storage.run import Run
 from grue.train.context import StageContext
-from grue.train.learner import Learner, learning_rate_factor
+from grue.train.learner import Learner
 from grue.train.measures import mean, play_metrics
 from grue.train.ppo import draw_tasks
+from grue.train.schedule import learning_rate_factor
 from grue.train.selection import Selection
 from grue.train.sft import TRIM_EVERY, imitation_step, smoothing_of
 from grue.types import Episode, Outcome

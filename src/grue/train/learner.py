@@ -12,45 +12,19 @@ import torch
 
 from grue.algos.losses import branch_log_probs
 from grue.config import LearningConfig, ModelConfig
-from grue.errors import CheckpointError, ConfigError, TrainingError
+from grue.errors import TrainingError
 from grue.models.checkpointing import decoder_layers, training
 from grue.models.compiled import compile_layers
+from grue.models.learned import learned, load_weights
 from grue.models.load import compute_dtype
 from grue.models.policy_model import PolicyModel, Reading
-from grue.models.sharding import assign, clip_gradients, gathered, is_shard, is_sharded, part_like
+from grue.models.sharding import clip_gradients, gathered, is_shard, is_sharded, part_like
 from grue.parallel import ALONE, Processes, peers_explained
 from grue.rollout.pack import Batch, Sample, collate, micro_batches, piles
 from grue.train.optimizers import flatten_state, make_optimizer, page_moments, unflatten_state
 from grue.train.precision import LossScale
 
 LossFunction = Callable[[Reading, Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
-
-
-def learning_rate_factor(schedule: str, step: int, total: int, warmup: int) -> float:
-    """Factor in 0..1 of the peak learning rate at optimiser step `step` (from 0) of `total`.
-
-    The warm-up takes `warmup` steps, but at most half of all: otherwise a short training would end before its peak.
-    """
-    if schedule not in ("constant", "linear", "hold", "cosine"):
-        raise ConfigError(f"unknown schedule {schedule!r}", hint="constant, linear, hold or cosine")
-    warmup = min(warmup, total // 2)
-    if step < warmup:
-        return (step + 1) / warmup
-    progress = (step - warmup) / max(1, total - warmup)
-    if schedule == "linear":
-        return max(0.0, 1.0 - progress)
-    if schedule == "hold":
-        return max(0.0, min(1.0, 3 * (1.0 - progress)))
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, progress))) if schedule == "cosine" else 1.0
-
-
-def policy_rate_factor(schedule: str, iteration: int, iterations: int, warmup: int) -> float:
-    """The same for an iteration of PPO (from 0): the critic's warm-up does not use up the policy's schedule.
-
-    That warm-up, too, takes at most half of all iterations.
-    """
-    warmup = min(warmup, iterations // 2)
-    return learning_rate_factor(schedule, max(0, iteration - warmup), iterations - warmup, 0)
 
 
 class Learner:
@@ -272,8 +246,6 @@ class Learner:
 
         For a sharded model all processes must call this, and only the leader gets the tensors.
         """
-        model = self.policy_model
-        learned: dict[str, torch.Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
         moments, numbers = flatten_state(self.optimizer.state_dict()["state"])
         state: dict[str, Any] = {"step_count": self.step_count}
         if numbers:
@@ -281,7 +253,8 @@ class Learner:
         if self.scale is not None:
             state["loss_scale"] = self.scale.state()
         keep = self.processes.leads or not self.sharded
-        return {"model": gathered(learned, keep=keep), "optimizer": gathered(moments, keep=keep)}, state
+        weights = gathered(learned(self.policy_model), keep=keep)
+        return {"model": weights, "optimizer": gathered(moments, keep=keep)}, state
 
     def load_state(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> None:
         """Inverse of `state`. CheckpointError where the weights are of another model."""
@@ -308,22 +281,3 @@ def _add(sums: dict[str, torch.Tensor], metrics: Mapping[str, torch.Tensor]) -> 
 
 def _numbers(sums: Mapping[str, torch.Tensor]) -> dict[str, float]:
     return dict(zip(sums, torch.stack([*sums.values()]).tolist(), strict=True)) if sums else {}
-
-
-@torch.no_grad()
-def load_weights(model: PolicyModel, weights: Mapping[str, torch.Tensor]) -> None:
-    """Copy stored weights into the parameters that learn. CheckpointError where names or shapes differ."""
-    learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if set(learned) != set(weights):
-        odd = sorted(set(learned) ^ set(weights))[0]
-        raise CheckpointError(
-            f"the checkpoint is of another model: only one of the two has {odd}", hint="check model.* settings"
-        )
-    for name, parameter in learned.items():
-        there, here = tuple(weights[name].shape), tuple(parameter.shape)
-        if there != here:
-            raise CheckpointError(
-                f"the checkpoint is of another model: {name} has shape {there}, not {here}",
-                hint="check model.* settings",
-            )
-        assign(parameter, weights[name])

@@ -77,7 +77,7 @@ def merit_of(row: Mapping[str, Any]) -> float:
     The score only breaks ties: early on no game may be won. Games that failed count as lost here: the policy itself may
     have made them too long, and otherwise weights with which most fail could be chosen for the few that do not.
     """
-    games, failed = row.get("games", 0), row.get("failed", 0)  # older rows do not have these counts
+    games, failed = row["games"], row["failed"]
     finished = games / (games + failed) if failed else 1.0
     score = finished * float(row["score_greedy"] or 0.0) - (1 - finished)  # a lost game may score as low as -1
     return finished * float(row["success_greedy"]) + 1e-7 * score

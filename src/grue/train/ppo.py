@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from grue import heap
@@ -14,6 +14,7 @@ from grue.evaluate.failures import failures_told
 from grue.evaluate.probe import limit_of, tolerance
 from grue.games.told import Starts
 from grue.games.training import training_games
+from grue.parallel import Processes
 from grue.policy.actor import Actor
 from grue.policy.decision import Decoding
 from grue.policy.policy import make_policy
@@ -23,11 +24,12 @@ from grue.storage.run import Run
 from grue.train.context import StageContext
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
-from grue.train.learner import Learner, policy_rate_factor
+from grue.train.learner import Learner
 from grue.train.ppo_update import Updater, rollout_metrics
 from grue.train.reference import Reference
+from grue.train.schedule import policy_rate_factor
 from grue.train.selection import Selection
-from grue.types import Task
+from grue.types import Episode, Task
 
 MOST_FIRST_CLIPPED = 0.02  # share of the turns with a choice
 
@@ -54,14 +56,7 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
     if cfg.dev_every and done == 0:
         selection.watch(0, policy)
     starts: Starts | None = {} if cfg.hidden_state else None
-    play = partial(
-        collect,
-        decoding=Decoding(temperature=cfg.temperature, top_p=config.policy.top_p),
-        context=config.model.context,
-        player=config.policy.kind,
-        processes=processes,
-        values_limit=cfg.bootstrap_at_limit,
-    )
+    play = _play(config, processes)
     saved = time.monotonic()
     bar_of = say.bar("PPO", cfg.iterations, done=done, unit="iterations")
     with heap.frozen(), failures_told("PPO", say) as failures, bar_of as bar:
@@ -78,10 +73,8 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
             rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup)
             metrics |= updater.update(episodes, iteration, rate, reference)
             failures.add(episodes)
-            if iteration == done and (decided := 1 - metrics["forced"]) > 0:  # a turn without a choice shows nothing
-                limit = limit_of(episodes, tolerance(config.model))
-                _warn_of_gap(metrics["engine_gap"] / decided, limit, cfg.temperature, say)
-                _warn_of_clip(metrics["first_clipped"] / decided, cfg, say)
+            if iteration == done:
+                _check_first(metrics, limit_of(episodes, tolerance(config.model)), cfg, say)
             del metrics["first_clipped"]
             update_s, steps = time.monotonic() - played, sum(episode.steps for episode in episodes)
             metrics |= {"update_s": update_s, "turns_per_s": metrics.pop("turns") / update_s}
@@ -102,6 +95,18 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
                     processes.check_interrupt(context.interrupt)
     selection.end()
     return progress
+
+
+def _play(config: Config, processes: Processes) -> Callable[..., list[Episode]]:
+    """`collect` with the settings of training."""
+    return partial(
+        collect,
+        decoding=Decoding(temperature=config.ppo.temperature, top_p=config.policy.top_p),
+        context=config.model.context,
+        player=config.policy.kind,
+        processes=processes,
+        values_limit=config.ppo.bootstrap_at_limit,
+    )
 
 
 def _note(metrics: Mapping[str, float]) -> str:
@@ -132,6 +137,13 @@ def draw_tasks(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list
     while len(chosen) < different:
         chosen += rng.sample(list(tasks), min(len(tasks), different - len(chosen)))
     return [task for task in chosen for _ in range(plays)]
+
+
+def _check_first(metrics: Mapping[str, float], limit: float, cfg: PPOConfig, say: Progress) -> None:
+    """Warn where training reads other log-probabilities than play, whose rounding is up to `limit` nats a turn."""
+    if (decided := 1 - metrics["forced"]) > 0:  # a turn without a choice shows nothing
+        _warn_of_gap(metrics["engine_gap"] / decided, limit, cfg.temperature, say)
+        _warn_of_clip(metrics["first_clipped"] / decided, cfg, say)
 
 
 def _warn_of_gap(gap: float, limit: float, temperature: float, say: Progress) -> None:

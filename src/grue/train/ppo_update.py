@@ -113,14 +113,7 @@ class Updater:
 
         TrainingError when more than half of the games failed.
         """
-        cfg = self.config.ppo
-        usable = [e for e in episodes if e.outcome is not Outcome.FAILED]
-        if len(usable) < len(episodes) / 2:
-            raise TrainingError(
-                f"{len(episodes) - len(usable)} of {len(episodes)} games failed in iteration {iteration}: "
-                f"{next(e.error for e in episodes if e.error)}",
-                hint=what_checks(self.config.game.name),
-            )
+        cfg, usable = self.config.ppo, self._usable(episodes, iteration)
         values = None if self.baseline is None else self.baseline.values(usable)
         before = self.divisor  # the units of what the critic and the baseline said of these episodes
         advantages, returns = credit(usable, cfg, self.scale, values)
@@ -156,12 +149,7 @@ class Updater:
         if self.baseline is not None:
             mean["baseline_explained_variance"] = explained_variance(usable, cfg, values, before)
             self.baseline.remember(usable, returns, before, unit)
-        apart: dict[str, Critic] = {}
-        if self.critic is not None:
-            apart["value_loss"] = self.critic
-        if self.baseline is not None:
-            apart["baseline_loss"] = self.baseline.critic
-        mean |= zip(apart, fit_each(list(apart.values()), self.learner.processes), strict=True)
+        mean |= self._fit()
         coef = self.entropy_coef  # of this iteration
         if policy:
             self._steer_entropy(mean["entropy"])
@@ -174,6 +162,26 @@ class Updater:
             "entropy_coef": coef,
             "kl_old": kl_old,
         }
+
+    def _usable(self, episodes: Sequence[Episode], iteration: int) -> list[Episode]:
+        """The episodes that did not fail."""
+        usable = [e for e in episodes if e.outcome is not Outcome.FAILED]
+        if len(usable) < len(episodes) / 2:
+            raise TrainingError(
+                f"{len(episodes) - len(usable)} of {len(episodes)} games failed in iteration {iteration}: "
+                f"{next(e.error for e in episodes if e.error)}",
+                hint=what_checks(self.config.game.name),
+            )
+        return usable
+
+    def _fit(self) -> dict[str, float]:
+        """Fit what is fitted apart from the policy; returns the losses."""
+        apart: dict[str, Critic] = {}
+        if self.critic is not None:
+            apart["value_loss"] = self.critic
+        if self.baseline is not None:
+            apart["baseline_loss"] = self.baseline.critic
+        return dict(zip(apart, fit_each(list(apart.values()), self.learner.processes), strict=True))
 
     def state(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         """(tensors by group, JSON) for a checkpoint; the learner stores itself."""
@@ -196,7 +204,7 @@ class Updater:
         if self.baseline is not None:
             self.baseline.load_state(tensors["baseline"], state["baseline"])
         self.entropy_coef, self.scale = state["entropy_coef"], RunningScale(*state["scale"])
-        self.policy_steps = state.get("policy_steps", 0)  # a run may have begun before it was stored
+        self.policy_steps = state["policy_steps"]
 
     def _passes(self, items: Sequence[Sample], rate: float, policy: bool, rng: random.Random) -> Passes:
         """Go through `items`, until a minibatch shows that the policy has moved by more than target_kl."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from grue.models.learned import copy_of_learned
 from grue.models.sharding import local
 
 
@@ -19,7 +20,7 @@ class Reference:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._kept = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+        self._kept = copy_of_learned(model)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from grue.models.learned import load_weights
 from grue.policy.policy import Policy
 from grue.storage import checkpoint
 from grue.storage.checkpoint import Checkpoint
 from grue.storage.contents import UNMEASURED
 from grue.train.context import StageContext
-from grue.train.learner import load_weights
 from grue.train.measures import dev_metrics, merit_of
 
 

@@ -19,7 +19,8 @@ from grue.progress import Progress
 from grue.rollout.pack import Batch, Sample, minibatches
 from grue.storage import checkpoint
 from grue.storage.run import Run
-from grue.train.learner import Learner, learning_rate_factor
+from grue.train.learner import Learner
+from grue.train.schedule import learning_rate_factor
 from grue.train.seeds import hash_seed
 
 TRIM_EVERY = 8  # steps

@@ -18,6 +18,7 @@ from grue.experiments.eval_gap.settings import Settings
 from grue.games.renamed import renamed_episode
 from grue.games.training import training_games
 from grue.models.adapter import with_adapter
+from grue.models.learned import load_weights
 from grue.models.load import load_model
 from grue.models.policy_model import PolicyModel
 from grue.policy.actor import Actor
@@ -27,10 +28,11 @@ from grue.rollout.collect import collect
 from grue.rollout.pack import minibatches, samples, tokenise
 from grue.train.credit import Array, RunningScale, credit, critic_values, scaled, turn_rewards
 from grue.train.critic import Critic
-from grue.train.learner import Learner, learning_rate_factor, load_weights, policy_rate_factor
+from grue.train.learner import Learner
 from grue.train.ppo import draw_tasks
 from grue.train.ppo_update import ppo_loss, with_reference
 from grue.train.reference import Reference
+from grue.train.schedule import learning_rate_factor, policy_rate_factor
 from grue.train.seeds import hash_seed
 from grue.train.sft import sft_loss
 from grue.types import Episode, Outcome, Task

@@ -20,6 +20,7 @@ from grue.experiments.eval_gap.settings import Settings
 from grue.experiments.eval_gap.suspects import Pair, Suspect
 from grue.experiments.eval_gap.table import markdown, ranked
 from grue.hardware import hardware, versions
+from grue.models.learned import copy_of_learned
 from grue.progress import Progress
 from grue.stages.session import open_session
 from grue.storage.contents import read_run_config
@@ -114,7 +115,7 @@ def _measure(
     cells: dict[str, tuple[Cell, Cell]] = {}
     with open_session(Run(folder, config, leads=False), config, say) as session:  # the run itself is only read
         session.load(size.policy)
-        weights = {name: p.detach().clone() for name, p in session.model.named_parameters() if p.requires_grad}
+        weights = copy_of_learned(session.model)
         measure, made = Measure(session, size, Cells(out / "cells"), weights), _made(config, size, weights)
         if made["weights"] in known:
             raise DataError(f"{folder} has the same weights as another of the runs", hint="each training counts once")
@@ -179,11 +180,7 @@ def _same(made: dict[str, Any], earlier: dict[str, Any]) -> bool:
     """Do two contrasts belong in one table? Other settings may differ: a contrast's file records them."""
     settings = earlier["settings"] or {}
     same = all(settings.get(key) == made["settings"][key] for key in ("policy", "fold"))
-    kind = earlier["policy_kind"] or "choose"  # the only one that older files are about
-    # older files do not say; nearly all were measured at 1
-    temperature = 1.0 if earlier["temperature"] is None else earlier["temperature"]
-    now = (made["weights"], made["policy_kind"], made["temperature"])
-    return same and (earlier["weights"], kind, temperature) == now
+    return same and all(earlier[key] == made[key] for key in ("weights", "policy_kind", "temperature"))
 
 
 def _write(file: Path, data: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from grue.experiments.eval_gap.prompts import Style
 from grue.experiments.eval_gap.settings import Settings
 from grue.games.play import play
 from grue.games.teachers import teacher
+from grue.models.learned import copy_of_learned
 from grue.policy.decision import Decoding
 from grue.policy.policy import Policy
 from grue.storage import episodes as stored_episodes
@@ -221,7 +222,7 @@ class Measure:
 
     def _current(self) -> Weights:
         """A copy of the weights that the session's model has now."""
-        return {name: p.detach().clone() for name, p in self.session.model.named_parameters() if p.requires_grad}
+        return copy_of_learned(self.session.model)
 
     def _stage_digest(self, policy: str) -> str:
         self.session.load(policy)
