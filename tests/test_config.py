@@ -86,6 +86,11 @@ GROUPS = ("ppo.group_weight=1", "ppo.plays_per_game=2")
         (["policy.min_p=0.1"], ["policy.min_p=0.1 has no effect with policy.kind=choose"]),
         (["policy.min_p=0.1", "policy.kind=aligned"], []),
         (["model.lora_rank=8"], ["model.lora_rank=8 has no effect with model.adapter=none"]),
+        (["model.revision=abc"], ["model.revision=abc has no effect with model.name=embedded"]),
+        (
+            ["eval.temperature=2", "eval.decodings=greedy"],
+            ["eval.temperature=2.0 has no effect with eval.decodings=greedy"],
+        ),
         (["model.lora_rank=8", "model.quantize=nf4"], []),
         (["ppo.value_memory=9", "ppo.value_passes=0"], ["ppo.value_memory=9 has no effect with ppo.value_passes=0"]),
         (["dagger.steps=3"], ["dagger.steps=3 has no effect with dagger.rounds=0"]),
@@ -388,6 +393,18 @@ def test_a_file_may_say_a_list_as_the_command_line_does(tmp_path: Path) -> None:
     file.write_text("track: tensorbord\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="track"):
         load_config(file=file)
+
+
+def test_a_runs_own_settings_in_a_new_run_are_those_of_its_game_too(tmp_path: Path) -> None:
+    """A file's parameters replace the preset's, as on the command line: otherwise another game would be played."""
+    config = load_config("cooking16", ["game.params=numLocations=1"])
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_config(config), encoding="utf-8")
+    assert load_config(file=file, seed=config.seed) == config
+    file.write_text("game: {params: {}}\n", encoding="utf-8")
+    assert load_config("cooking16", file=file).game.params == {}
+    file.write_text("game: {limit: 9}\n", encoding="utf-8")
+    assert load_config("cooking16", file=file).game.params == load_config("cooking16").game.params
 
 
 def test_no_model_is_not_the_folder_that_one_is_in() -> None:

@@ -19,6 +19,7 @@ from grue.progress import Progress
 
 
 def evaluate(
+    context: typer.Context,
     arguments: RunAndSettings = None,
     preset: PresetName = None,
     config: ConfigFile = None,
@@ -51,8 +52,8 @@ def evaluate(
 
     def work(say: Progress) -> object:
         with common.reading_arguments():
-            if api is None and (api_model or api_prices):
-                raise ConfigError("--api-model and --api-prices have no effect without --api", hint="add --api URL")
+            if api is None and (idle := _given_for_api(context)):
+                raise ConfigError(f"without --api there is no effect of {', '.join(idle)}", hint="add --api URL")
             wanted, folder = common.named_run(arguments, preset, config, seed, out)
             if preset is None and config is None:
                 common.existing_run(folder)
@@ -79,6 +80,13 @@ def evaluate(
         return stages.run_stage("eval", wanted, folder, say=say, again=again)
 
     perform(work, processes=processes, as_json=as_json, quiet=quiet)
+
+
+def _given_for_api(context: typer.Context) -> list[str]:
+    """The options of the command line that are about a chat model."""
+    names = [name for name in context.params if name.startswith("api_")]
+    given = [name for name in names if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"]
+    return [f"--{name.replace('_', '-')}" for name in given]
 
 
 def compare(

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 
 from grue import __version__
+from grue.config.base import is_section
 from grue.config.keys import declaration
 from grue.config.mistakes import as_config_error
 from grue.config.presets import PRESETS, preset_for
@@ -115,10 +116,11 @@ def _placed(name: Any) -> Any:
 
 
 def _merge(data: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    """Lay `layer` over `data`, in place, key by key."""
+    """Lay `layer` over `data`, in place, setting by setting: the parameters of a game are one setting."""
     for key, value in layer.items():
-        if isinstance(value, Mapping) and isinstance(data.get(key), dict):
-            _merge(data[key], value)
+        field = declaration(str(key))
+        if field is not None and is_section(field) and isinstance(value, Mapping) and isinstance(data.get(key), dict):
+            data[key] |= value
         else:
             data[key] = value
 

@@ -39,15 +39,17 @@ def warn_unfinished(run: Run, say: Progress) -> None:
 
 
 def check_ready(stage: str, out: Path, config: Config) -> None:
-    """Raise an error if the weights that a stage begins with are missing."""
+    """Raise an error if the weights that a stage begins with are missing, or may still change."""
     if stage == "ppo" and config.dagger.rounds:
-        if not is_done(out, "dagger"):  # what is there may still change
+        if not is_done(out, "dagger"):
             raise DataError(
                 f"DAgger is not done in {out}, but dagger.rounds is {config.dagger.rounds}",
                 hint=f"finish it with grue dagger {out}, or leave it out: grue sft {out} dagger.rounds=0 --again",
             )
     elif stage in ("dagger", "ppo"):
         check_weights(out, "sft")
+        if not is_done(out, "sft"):
+            raise DataError(f"SFT is not done in {out}", hint=f"finish it with grue sft {out}")
 
 
 def is_plain(config: Config) -> bool:

@@ -11,7 +11,7 @@ import orjson
 
 from grue.config import PRESETS, Config, flat
 from grue.errors import ConfigError
-from grue.names import STAGES
+from grue.names import LENGTHS, STAGES
 from grue.storage.contents import read_json
 
 SETTINGS = "settings.json"  # what `used_settings` gave when a stage last began
@@ -46,7 +46,7 @@ def check_settled(out: Path, stored: Config, asked: Config, begun: Collection[st
     """
     in_file, now = used_settings(stored), used_settings(asked)
     used = in_file | (read_json(out / SETTINGS) or {})
-    changed = _changed(used, now)
+    changed = _changes(used, now)
     paid = {key for key in changed if key.partition(".")[0] in ("game", "seed")}
     if paid and any((out / "api").glob("*.jsonl")):
         raise ConfigError(
@@ -86,15 +86,21 @@ def _to_repeat(changed: Changes) -> str:
 def check_unedited(out: Path, config: Config, begun: Collection[str]) -> None:
     """ConfigError if `config`, of config.yaml, says other things than what the stages so far, `begun`, have used."""
     now = used_settings(config)
-    if edited := _settled(_changed(now | (read_json(out / SETTINGS) or {}), now), begun):
+    if edited := _settled(_changes(now | (read_json(out / SETTINGS) or {}), now), begun):
         raise ConfigError(
             f"{out / 'config.yaml'} was edited after the run had used it: {_listing(edited)}",
             hint="put the old values back; a run's results are those of the settings that made them",
         )
 
 
-def _changed(used: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
-    return {key: (used[key], value) for key, value in now.items() if used[key] != value}
+def _changes(used: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
+    """The settings that differ; those of a training that is skipped, then and now, have no effect."""
+    skipped = {stage for stage, length in LENGTHS.items() if used[f"{stage}.{length}"] == now[f"{stage}.{length}"] == 0}
+    return {
+        key: (used[key], value)
+        for key, value in now.items()
+        if used[key] != value and key.partition(".")[0] not in skipped
+    }
 
 
 def _settled(changed: Changes, begun: Collection[str]) -> Changes:
