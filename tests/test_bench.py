@@ -361,3 +361,8 @@ def test_a_turn_of_the_baseline_is_its_prompt_and_its_answer() -> None:
         expected = sum(float(full_LV[place - 1, item.ids_L[place]]) for place in places)
         assert float(log_prob) == pytest.approx(expected, abs=1e-3)
         assert value.ndim == 0 and float(entropy) > 0
+
+
+def test_more_actions_than_there_are_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="actions=50 is not a number from 1 to 49"):
+        score.state_actions(50)

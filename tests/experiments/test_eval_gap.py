@@ -572,6 +572,15 @@ def test_a_table_is_of_one_temperature_and_of_whole_histories(trained: Path, tmp
         found("sampled")
 
 
+def test_a_stage_that_is_skipped_has_no_policy_to_examine(trained: Path, tmp_path: Path) -> None:
+    """SFT without passes leaves a checkpoint all the same, of the base."""
+    run = tmp_path / "run"
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns("experiments"))
+    tiny.edit_config(run, "sft.epochs=0")
+    with pytest.raises(ConfigError, match=r"has no sft weights: .*\n.*policy=base or policy=ppo"):
+        prepare("eval-gap", [run], [*SMALL, "policy=sft"], only=["sampled"])(Progress(quiet=True))
+
+
 def test_several_trainings_are_averaged(trained: Path, trained_again: Path, tmp_path: Path) -> None:
     names = ["sampled", "train-to-dev", "few-games"]
     alone = [prepare("eval-gap", [run], SMALL, only=names)(Progress(quiet=True)) for run in (trained, trained_again)]

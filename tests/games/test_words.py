@@ -41,6 +41,25 @@ def test_a_renamed_game_is_won_by_the_renamed_gold_path(family: str) -> None:
     assert changed
 
 
+def test_a_renamed_game_does_not_know_its_old_names() -> None:
+    """Whoever remembers a solution by its words gets nowhere with it."""
+    game, unlisted = TwxGame("simonsays", {}), 0
+    try:
+        for task in tasks("simonsays", {}, "train", 50, 3):
+            game.reset(task, gold=True)
+            gold, renamed = game.gold(), Renamed(game, "salt", share=1.0)
+            observation, outcome = renamed.reset(task), None
+            for action in gold:
+                unlisted += action not in (observation.actions or ())
+                observation, _, outcome = renamed.step(action)
+                if outcome is not None:
+                    break
+            assert outcome is not Outcome.WON
+    finally:
+        game.close()
+    assert unlisted
+
+
 def test_made_up_words_begin_and_end_with_any_letter() -> None:
     """Things whose like was never made up are copied wrongly: so it was with "olive" and "onion"."""
     first = Observation("", "", "", ("clap hands",), 0.0)

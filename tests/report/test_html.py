@@ -436,6 +436,33 @@ def test_lines_beside_the_curve_say_of_which_games_they_are(tmp_path: Path) -> N
     assert "Dotted lines: other players on the same games." in text and "SFT  " in text
 
 
+@pytest.mark.parametrize(
+    ("dev", "train", "drawn"),
+    [
+        ((0.0, 0.0, 0.0), (0.1, 0.5, 0.9), "Score on dev games"),  # and not the success that training games show
+        ((0.5, 0.5, 0.5), (0.1, 0.5, 0.9), "Success on dev games"),
+        ((0.0,), (0.1, 0.5, 0.9), "Success on training games"),
+        ((), (0.0, 0.0, 0.0), "Score on training games"),
+    ],
+)
+def test_the_main_curve_is_that_of_dev_games_even_if_nothing_happens_there(
+    dev: tuple[float, ...], train: tuple[float, ...], drawn: str, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "run", parts="config")
+    lines: list[dict[str, Any]] = [
+        {"stage": "dev", "step": step, "time_s": 1.0, "success_greedy": won, "score_greedy": 0.1 * step, "games": 9}
+        for step, won in enumerate(dev)
+    ]
+    lines += [
+        {"stage": "ppo", "step": step, "time_s": 1.0, "success": won, "score": 0.1 * step}
+        for step, won in enumerate(train)
+    ]
+    write_metrics(run, lines)
+    page = parsed(run)
+    assert f"{drawn} over the iterations" in page.text
+    assert sum(attributes.get("class") == "main" for _, attributes in page.tags) == 1
+
+
 def test_where_nobody_wins_the_score_tells(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", parts="config")
     found = results(20)

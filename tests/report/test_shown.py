@@ -166,3 +166,11 @@ def test_the_example_in_the_docstring_is_valid() -> None:
     assert found.turns[0].considered == (("open fridge", 0.98), ("look around", 0.01))
     assert found.tokens[1] == (" open", "branch")
     assert shown("ppo", "greedy", "t", 1.0).decoding == "greedy"
+
+
+def test_an_episode_that_is_too_long_to_show_keeps_its_length() -> None:
+    data = asdict(shown("ppo", "greedy", "t", 0.0))
+    data |= {"turns": [{"observation": "x", "action": "look"}] * 1234, "tokens": [["x", "read"]] * 20_005}
+    found = parse_shown(data)
+    assert (found.steps, len(found.turns), found.more_turns, found.more_tokens) == (1234, 500, 734, 5)
+    assert parse_shown(json.loads(json.dumps(asdict(shown("ppo", "greedy", "t", 0.0, steps=9))))).steps == 9

@@ -46,7 +46,7 @@ def test_escaped_text_has_no_sign_that_html_obeys(text: str) -> None:
 
 
 def test_ordinary_text_stays() -> None:
-    for text in ("two\nlines\tand a tab", "Ünïcode – “quotes” 你好", "שלום"):
+    for text in ("two\nlines\tand a tab", "Ünïcode – “quotes” 你好", "שלום", "می\u200cخواهید", "👩\u200d🍳"):
         assert visible(text) == text
 
 
@@ -58,6 +58,8 @@ def test_ordinary_text_stays() -> None:
         ("a\r\nb\rc", "a\nb␍c"),
         ("\u202egpj.exe", "⟨U+202E⟩gpj.exe"),
         ("zero\u200bwidth", "zero⟨U+200B⟩width"),
+        ("ta\u200cke", "ta⟨U+200C⟩ke"),
+        ("\u200d", "⟨U+200D⟩"),
         ("\x7f\x9b", "␡⟨U+009B⟩"),
         ("\ud800", "\ufffd"),
     ],

@@ -25,6 +25,7 @@ from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.rollout.pack import Sample, collate, micro_batches, samples, tokenise
 from grue.rollout.player import PolicyPlayer
+from grue.stages.show import token_roles
 from grue.storage.episodes import from_dict, to_dict
 from grue.train.critic import Critic
 from grue.train.learner import Learner
@@ -299,3 +300,19 @@ def test_evaluate_takes_a_loaded_policy_and_says_how_other_players_are_evaluated
     with pytest.raises(ConfigError, match=r"evaluate plays a policy, .* not Gold") as caught:
         evaluate(teacher("gold", seats[0]), seats, tasks, decoding, context=512)  # type: ignore[arg-type]
     assert "[play(game, task, player) for task in tasks]" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", ["choose", "aligned", "score", "write"])
+def test_the_report_marks_the_tokens_that_were_decided(kind: str) -> None:
+    """Where whole actions are weighed, all tokens of the chosen one."""
+    player = tiny.player(kind=kind, min_p=0.0)
+    (episode,) = collect(player, [games.make("toy")], tiny.tasks(1), Decoding(), player=kind)
+    roles = [role for _, role in token_roles(episode, player)]
+    decided: set[int] = set()
+    for turn in episode.turns:
+        for branch in turn.branches:
+            length = len(turn.candidates[branch.chosen].ids) if turn.candidates else 1
+            decided |= {*range(branch.position + 1, branch.position + 1 + length)}
+    assert {place for place, role in enumerate(roles) if role == "branch"} == decided
+    assert len(decided) >= episode.steps
+    assert all(roles[turn.state_position] == "read" for turn in episode.turns)

@@ -188,6 +188,17 @@ def test_no_game_and_no_parameters_are_refused_by_name(game: Any, params: Any, s
         grue.wrappers.gym.GrueEnv(game, params)
 
 
+@pytest.mark.parametrize(("name", "made"), [("grue/Coin-v0", "Coin"), ("cooking16", "CookingWorld")])
+def test_an_id_or_a_preset_in_place_of_a_game_is_an_error_that_says_how_to_make_it(name: str, made: str) -> None:
+    with pytest.raises(ConfigError, match=rf'gymnasium\.make\("grue/{made}-v0"\)'):
+        grue.wrappers.gym.GrueEnv(name)
+
+
+def test_a_fold_that_does_not_exist_is_refused_with_those_that_may_be_played() -> None:
+    with pytest.raises(ConfigError, match=r"folds are train, dev and test$"):
+        grue.wrappers.gym.GrueEnv("toy", fold="valid")
+
+
 def test_a_space_without_actions_is_refused() -> None:
     with pytest.raises(ConfigError, match="max_actions=0 leaves no action"):
         grue.wrappers.gym.GrueEnv(action="index", max_actions=0)

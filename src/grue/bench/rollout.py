@@ -100,7 +100,7 @@ def run(
         {
             **common,
             "games_at_once": 1,
-            "games": baseline_games * repetitions,
+            "games": min(baseline_games, games) * repetitions,
             "tokens_read_per_step": round(sides.player.tokens / steps[1], 1),
             "passes_per_step": round(sides.player.passes / steps[1], 2),
         },

@@ -10,6 +10,7 @@ import torch
 from grue.bench import Say
 from grue.bench.common import alternate, facts, load, result, threads
 from grue.config import Config
+from grue.errors import ConfigError
 from grue.models.policy_model import PolicyModel
 from grue.policy.actor import Actor
 from grue.policy.decision import Decision, Query
@@ -32,10 +33,12 @@ SAME = (
 
 
 def state_actions(count: int = ACTIONS) -> tuple[str, ...]:
-    """`count` different actions like those of a kitchen."""
+    """`count` different actions like those of a kitchen, of which there are 49."""
     verbs = ("take", "cook", "slice", "chop", "dice", "eat", "put")
     things = ("red apple", "yellow bell pepper", "cheese", "knife", "cookbook", "water", "black pepper")
     every = [f"{verb} {thing}" for thing in things for verb in verbs]
+    if not 1 <= count <= len(every):
+        raise ConfigError(f"actions={count} is not a number from 1 to {len(every)}", hint=f"such as actions={ACTIONS}")
     return tuple(sorted(every[:count]))
 
 

@@ -192,7 +192,7 @@ def run(
                 played += episodes if name == "ours" else []
                 say(f"{number + 1}/{repetitions} {name}: turn {late} costs {span.ratio(found)[0]:.2f} of turn {early}")
     common = {**facts(config, model, thread_count), "repetitions": repetitions}
-    baseline = {**common, "games_at_once": 1, "games": baseline_games * repetitions}
+    baseline = {**common, "games_at_once": 1, "games": min(baseline_games, games) * repetitions}
     whole = span.ratio(clocks["whole history"])
     return {
         "bench": "turn-cost",

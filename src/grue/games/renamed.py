@@ -19,6 +19,7 @@ from grue.games.twx import TwxGame
 from grue.types import Episode, Observation, Outcome, Task
 
 GAMES = ("cookingworld", *words.FAMILIES)
+NO_SUCH_THING = "grue"  # the engines have none
 _VERB = {adjective: verb for verb, adjective in (COOKING | CUTTING).items()}
 
 
@@ -47,6 +48,8 @@ class Renamed:
         if chosen and not cooking:
             self._there = _words(task.game, observation, problem, rng)
         self._back = {new: old for old, new in self._there.items()}
+        # the game itself still knows the old names, which a player may remember and must not get anywhere with
+        self._back |= dict.fromkeys(self._there.keys() - self._back.keys(), NO_SUCH_THING)
         return self._shown(observation)
 
     def begin_step(self, action: str) -> None:

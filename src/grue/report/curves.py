@@ -51,12 +51,7 @@ class Constant:
 
 def panels(stage: StageMetrics) -> tuple[dict[Group, list[Panel]], list[Constant]]:
     """The panels of a stage by group, in the order of the metrics table, and the numbers that need no figure."""
-    by_metric: dict[str, dict[str, dict[str, Points]]] = {}
-    for name, points in stage.series.items():
-        metric, decoding, bound = split_name(name)
-        if bound and name.removesuffix(f"_{bound}") not in stage.series:
-            metric, decoding, bound = name, "", ""  # not the bound of another metric, but one of its own
-        by_metric.setdefault(metric, {}).setdefault(decoding, {})[bound] = points
+    by_metric = _by_metric(stage)
     grouped: dict[Group, list[Panel]] = {group: [] for group in GROUP_TITLES}
     constants: list[Constant] = []
     for name in sorted(by_metric, key=_rank):
@@ -66,6 +61,23 @@ def panels(stage: StageMetrics) -> tuple[dict[Group, list[Panel]], list[Constant
             continue
         grouped[metric_info.group].append(_panel(metric_info, lines))
     return {group: found for group, found in grouped.items() if found}, constants
+
+
+def panel(stage: StageMetrics, name: str) -> Panel | None:
+    """The panel of one metric, even if it never changed."""
+    lines = _by_metric(stage).get(name)
+    return None if lines is None else _panel(lookup(name), lines)
+
+
+def _by_metric(stage: StageMetrics) -> dict[str, dict[str, dict[str, Points]]]:
+    """Metric -> decoding -> "" or the bound of an interval -> points."""
+    found: dict[str, dict[str, dict[str, Points]]] = {}
+    for name, points in stage.series.items():
+        metric, decoding, bound = split_name(name)
+        if bound and name.removesuffix(f"_{bound}") not in stage.series:
+            metric, decoding, bound = name, "", ""  # not the bound of another metric, but one of its own
+        found.setdefault(metric, {}).setdefault(decoding, {})[bound] = points
+    return found
 
 
 def _rank(name: str) -> tuple[int, str]:

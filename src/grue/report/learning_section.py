@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grue.names import FURTHEST_FIRST, TRAINING
-from grue.report.curves import SMOOTHED, Constant, Panel, panels
+from grue.report.curves import SMOOTHED, Constant, Panel, panel, panels
 from grue.report.markup import Html, join, tag, wide
 from grue.report.metrics import GROUP_TITLES, policy_title
 from grue.report.plots import LARGE, Reference, panel_svg
@@ -42,25 +42,28 @@ def learning_section(
 
 
 def _main_figure(stages: Mapping[str, StageMetrics], results: Mapping[str, Any] | None) -> Html | None:
-    """Success over the iterations: on dev games if it was measured there, otherwise on the training games."""
+    """Success over the iterations, or the score if no game was won: on dev games if they were played twice or more."""
     for stage, games in _CURVES:
-        if stage not in stages:
+        found = _success_or_score(stages[stage]) if stage in stages else None
+        if found is None or max(len(series.x) for series in found.series) < 2:
             continue
-        drawn = [panel for group in panels(stages[stage])[0].values() for panel in group]
-        found = [panel for panel in drawn if panel.metric.name == "success"]
-        if not found:
-            continue
-        panel = found[0]
-        caption = f"Success on {games} games over the {_AXES[stage]}."
-        if panel.band:
-            caption += f" Bands: {panel.band}."
+        caption = f"{found.metric.title} on {games} games over the {_AXES[stage]}."
+        if found.band:
+            caption += f" Bands: {found.band}."
         references: list[Reference] = []
-        if games == "dev":
+        if games == "dev" and found.metric.name == "success":
             references, words = _references(results, "ppo" if stage == "dev" else "dagger", stages[stage])
             caption += words
-        figure = panel_svg(panel, "main", LARGE, references)
-        return tag("figure", wide(figure, "Success"), tag("figcaption", caption), class_="main")
+        figure = panel_svg(found, "main", LARGE, references)
+        return tag("figure", wide(figure, found.metric.title), tag("figcaption", caption), class_="main")
     return None
+
+
+def _success_or_score(stage: StageMetrics) -> Panel | None:
+    """The panel of success, be it constant; that of the score if success is always 0."""
+    success = panel(stage, "success")
+    won = success is not None and any(value for series in success.series for value in (series.raw_y or series.y))
+    return success if won else panel(stage, "score") or success
 
 
 def _references(results: Mapping[str, Any] | None, drawn: str, stage: StageMetrics) -> tuple[list[Reference], str]:

@@ -13,8 +13,8 @@ from grue.report.text import number, percent, redact, signed
 _OUTCOME_WORDS = {"won": "won", "lost": "lost", "limit": "ran out of steps", "failed": "game crashed"}
 _ROLES = {
     "read": "the task and the observations: read, never trained on as actions",
-    "forced": "written without a choice: valid actions allowed no other token here",
-    "branch": "chosen: valid actions branched here, and this is where the policy learns",
+    "forced": "written without a choice: no other token, or action, was possible or likely enough to be weighed",
+    "branch": "chosen among several, as a token or as part of a whole action: this is where the policy learns",
 }
 
 
@@ -41,7 +41,7 @@ def _episode(episode: ShownEpisode, *, opened: bool) -> Html:
     task = episode.task
     outcome = episode.outcome if episode.outcome in _OUTCOME_WORDS else "unknown"
     words = _OUTCOME_WORDS.get(outcome, "outcome unknown")
-    if outcome == "limit" and len(episode.turns) < task.limit:  # a replay of a demonstration, cut short
+    if outcome == "limit" and episode.steps < task.limit:  # a replay of a demonstration, cut short
         words = "stopped early"
     summary = tag(
         "summary",
@@ -49,11 +49,11 @@ def _episode(episode: ShownEpisode, *, opened: bool) -> Html:
         tag("span", episode.decoding, class_="how"),
         tag("span", episode.title, class_="what") if episode.title else None,
         tag("span", words, class_=f"outcome {outcome}"),
-        tag("span", f"score {episode.score:.2f}, {len(episode.turns)} steps", class_="how"),
+        tag("span", f"score {episode.score:.2f}, {episode.steps:,} steps", class_="how"),
     )
     facts = [redact(task.game), f"{task.fold} seed {task.seed}" if task.fold else ""]
     facts += [
-        f"at most {task.limit} steps" if len(episode.turns) <= task.limit > 0 else "",
+        f"at most {task.limit} steps" if episode.steps <= task.limit > 0 else "",
         task.params.replace(",", ", "),
     ]
     return tag(
@@ -63,6 +63,7 @@ def _episode(episode: ShownEpisode, *, opened: bool) -> Html:
         tag("p", episode.task_text, class_="game task") if episode.task_text else None,
         _trace(episode),
         tag("ol", *(_turn(turn, greedy=episode.decoding == "greedy") for turn in episode.turns), class_="turns"),
+        tag("p", f"{episode.more_turns:,} more steps are not shown.", class_="caption") if episode.more_turns else None,
         tag("p", redact(episode.final), class_="game final") if episode.final else None,
         _tokens(episode),
         open=opened,
@@ -153,7 +154,10 @@ def _tokens(episode: ShownEpisode) -> Html | None:
     legend = [tag("li", tag("span", role, class_=role), f" {meaning}") for role, meaning in _ROLES.items()]
     return tag(
         "details",
-        tag("summary", f"The {len(pieces):,} tokens that the model read and wrote"),
+        tag(
+            "summary",
+            f"The {'first ' if episode.more_tokens else ''}{len(pieces):,} tokens that the model read and wrote",
+        ),
         tag("ul", *legend, class_="roles"),
         tag("p", *pieces, class_="game tokens"),
     )

@@ -68,6 +68,13 @@ class ShownEpisode:
     turns: tuple[ShownTurn, ...]
     final: str
     tokens: tuple[tuple[str, str], ...] = ()  # (piece, role); roles: read, forced, branch
+    more_turns: int = 0  # that were left out because there were too many to show
+    more_tokens: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Turns of the episode, shown or not."""
+        return len(self.turns) + self.more_turns
 
 
 def from_episode(
@@ -177,6 +184,8 @@ def parse_shown(data: object) -> ShownEpisode:
         turns=turns,
         final=_observation(final) or _text(data.get("error")),
         tokens=_pairs_of_text(data.get("tokens")),
+        more_turns=len(data["turns"]) - len(turns),
+        more_tokens=max(0, len(_list(data.get("tokens"))) - _MAX_TOKENS),
     )
 
 

@@ -43,7 +43,7 @@ def play_and_show(
         task_text=tidy(render_task(goal, task.limit)),
         observations=[tidy(turn.observation.text) for turn in episode.turns],
         valued=policy == "ppo",  # no critic has learnt anything before
-        tokens=_token_roles(episode, player),
+        tokens=token_roles(episode, player),
         considered=[
             player.weigh(turn, episode.segments[turn.segment].ids, decoding.temperature) for turn in episode.turns
         ],
@@ -51,7 +51,7 @@ def play_and_show(
     return shown, episode
 
 
-def _token_roles(episode: Episode, player: Policy) -> list[tuple[str, str]]:
+def token_roles(episode: Episode, player: Policy) -> list[tuple[str, str]]:
     """Each piece of the last segment with its role: read, forced, or decided at a branch (these are trained)."""
     if not episode.segments:
         return []
@@ -62,7 +62,9 @@ def _token_roles(episode: Episode, player: Policy) -> list[tuple[str, str]]:
         end = start + turn.thought_ids + (len(player.encoder.action(turn.action)) if player.needs_actions else 0)
         roles[start:end] = ["forced"] * (end - start)
         for branch in turn.branches:
-            roles[branch.position + 1] = "branch"
+            decided = len(turn.candidates[branch.chosen].ids) if turn.candidates else 1
+            first = branch.position + 1
+            roles[first : first + decided] = ["branch"] * decided
     return [(str(player.encoder.tokenizer.decode([token])), role) for token, role in zip(ids, roles, strict=True)]
 
 

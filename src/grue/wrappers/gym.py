@@ -24,6 +24,7 @@ from grue.games import canonical_params, make, tasks
 from grue.games.base import fold_range
 from grue.games.guard import MAX_ACTION, as_played
 from grue.games.params import Params
+from grue.names import RUN_FOLDS
 from grue.prompts.transcript import render_task
 from grue.types import Observation, Outcome, Task
 
@@ -98,6 +99,7 @@ class GrueEnv(gymnasium.Env[str, Any]):
             raise ConfigError(f"max_actions={max_actions} leaves no action", hint="use 1 or more, 64 by default")
         if render_mode not in (None, "ansi"):
             raise ConfigError(f"render_mode={render_mode!r} is unknown", hint="use None or 'ansi'")
+        _check_is_game(game)
         self.render_mode = render_mode
         self.observation_space = AnyText(MAX_TEXT)
         self.action_space = AnyText(MAX_ACTION) if action == "text" else spaces.Discrete(max_actions)
@@ -203,11 +205,21 @@ class GrueEnv(gymnasium.Env[str, Any]):
         return mask
 
 
+def _check_is_game(game: str) -> None:
+    """ConfigError for the id of an environment, or the name of a preset that is not also a game."""
+    names = {f"grue/{name}-v0": name for name in IDS} | {
+        preset: name for name, preset in IDS.items() if preset != PRESETS[preset]().game.name
+    }
+    if game in names:
+        raise ConfigError(f"{game!r} is not a game", hint=f'use gymnasium.make("grue/{names[game]}-v0")')
+
+
 @lru_cache(maxsize=32)
 def _tasks(game: str, params: str, fold: str, limit: int, java: str | None) -> tuple[Task, ...]:
     """The games of a fold. Cached: finding which kitchens may be used takes a second or more."""
-    if fold == "pretrain":
-        raise ConfigError("fold='pretrain' is for training the embedded base", hint="folds are train, dev and test")
+    if fold not in RUN_FOLDS:
+        why = "is for training the embedded base" if fold == "pretrain" else "is unknown"
+        raise ConfigError(f"fold={fold!r} {why}", hint="folds are train, dev and test")
     return tuple(tasks(game, params, fold, limit, java=java))
 
 

@@ -21,6 +21,7 @@ from grue.experiments.eval_gap.suspects import Pair, Suspect
 from grue.experiments.eval_gap.table import markdown, ranked
 from grue.hardware import hardware, versions
 from grue.models.learned import copy_of_learned
+from grue.names import LENGTHS
 from grue.progress import Progress
 from grue.stages.session import open_session
 from grue.storage.contents import read_run_config
@@ -37,7 +38,7 @@ def run(
     several runs each also has its own there. Cells on file are not played again, so the same command continues where
     it stopped.
     """
-    configs = {folder: _examined(folder) for folder in folders}
+    configs = {folder: _examined(folder, size.policy) for folder in folders}
     if len(folders) == 1:
         return _measure(folders[0], configs[folders[0]], size, suspects, out or _place(folders[0]), say)[0]
     _check_kind(configs, size.policy)
@@ -70,9 +71,15 @@ def _place(folder: Path) -> Path:
     return folder / "experiments" / "eval-gap"
 
 
-def _examined(folder: Path) -> Config:
-    """The configuration of a run. ConfigError for a kind of policy that is not examined here."""
+def _examined(folder: Path, trained: str) -> Config:
+    """The configuration of a run. ConfigError if it does not train `trained`, or a kind of policy not examined here."""
     config = read_run_config(folder)
+    left = ["base", *(stage for stage, length in LENGTHS.items() if getattr(getattr(config, stage), length))]
+    if trained not in left:
+        raise ConfigError(
+            f"{folder} has no {trained} weights: its settings skip that stage",
+            hint=f"policy={' or policy='.join(left)}",
+        )
     policy = config.policy
     fits = policy.kind in ("aligned", "choose")
     if not fits or (policy.template, policy.list_actions, policy.history) != ("plain", False, 0):
