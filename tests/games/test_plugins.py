@@ -280,6 +280,27 @@ def test_ppo_says_how_many_of_its_games_failed(packages: Path, tmp_path: Path, c
     assert first.endswith(" 3 failed") and "failed" not in second
 
 
+def test_dagger_says_how_many_of_its_games_failed(packages: Path, tmp_path: Path, capsys: Any) -> None:
+    module, out = install_shaky(packages, "shaky_advised"), tmp_path / "run"
+    module.Guess.plan = lambda game: [str(game.number)]
+    changes = ["game.name=shaky_advised", "game.limit=10", "demos.teacher=random", "demos.games=4", "sft.epochs=0"]
+    changes += ["dagger.rounds=2", "dagger.games_per_round=6", "dagger.steps=2", "dagger.dev_every=0"]
+    config = load_config("toy", [*changes, "dagger.teacher=optimal"])
+    for stage in ("demos", "sft"):
+        run_stage(stage, config, out, say=Progress(quiet=True))
+    started = []
+
+    def breaks(task: Task) -> bool:
+        started.append(task)
+        return len(started) in (2, 4)
+
+    module.breaks = breaks
+    capsys.readouterr()
+    run_stage("dagger", config, out, say=Progress(every_s=0))
+    said = capsys.readouterr().out
+    assert said.count("warning: 2 of 12 games failed in DAgger, the first with: the game failed: AssertionError") == 1
+
+
 @pytest.mark.usefixtures("packages")
 def test_parameters_without_a_check_of_the_game_are_sorted() -> None:
     assert games.canonical_params("guess", {"b": 2, "a": 1}) == "a=1,b=2"

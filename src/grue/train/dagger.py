@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from grue import heap
 from grue.config import Config, DaggerConfig
 from grue.errors import DataError, TrainingError
+from grue.evaluate.failures import failures_told
 from grue.policy.actor import Actor
 from grue.policy.decision import Decoding
 from grue.policy.policy import Policy, make_policy
@@ -56,11 +57,13 @@ def train_dagger(context: StageContext, items_of: Callable[[int], Lessons]) -> d
     policy = make_policy(actor.model, context.encoder)
     if cfg.dev_every and not learner.step_count:
         selection.watch(0, policy)
-    with context.say.bar("DAgger", cfg.rounds, done=learner.step_count // cfg.steps, unit="rounds") as bar:
+    bar_of = context.say.bar("DAgger", cfg.rounds, done=learner.step_count // cfg.steps, unit="rounds")
+    with failures_told("DAgger", context.say) as failures, bar_of as bar:
         for number in range(learner.step_count // cfg.steps, cfg.rounds):
             start = time.monotonic()
             actor.sync()
             played, seconds = _corrected_games(context, policy, number)
+            failures.add(played)
             if not learner.step_count % cfg.steps:  # else an earlier command has counted this round
                 progress["env_steps"] += sum(episode.steps for episode in played)
                 progress["play_s"] = seconds
