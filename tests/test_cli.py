@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from grue import __version__
-from grue.cli import common, names
+from grue.cli import common, epilogs
 from grue.cli.doctor import what_to_estimate
 from grue.cli.perform import perform
 from grue.config import PRESETS, load_config
@@ -95,14 +95,14 @@ def _listed(text: str, pattern: str = r"[\w-]+") -> set[str]:
 
 
 def test_help_lists_the_presets_teachers_and_contrasts_that_exist() -> None:
-    assert set(PRESETS) <= _listed(names.PRESETS)
-    assert _listed(names.PRESETS, r"tales-[\w-]+") <= set(PRESETS)
-    assert _listed(names.TEACHERS, r"^  ([\w-]+)") == set(TEACHERS)
-    assert _listed(names.CONTRASTS) == {*EVALUATION, *TRAINING}
+    assert set(PRESETS) <= _listed(epilogs.PRESETS)
+    assert _listed(epilogs.PRESETS, r"tales-[\w-]+") <= set(PRESETS)
+    assert _listed(epilogs.TEACHERS, r"^  ([\w-]+)") == set(TEACHERS)
+    assert _listed(epilogs.CONTRASTS) == {*EVALUATION, *TRAINING}
 
 
 @pytest.mark.parametrize(
-    ("verb", "text"), [("run", names.PRESETS), ("demos", names.TEACHERS), ("experiment", names.CONTRASTS)]
+    ("verb", "text"), [("run", epilogs.PRESETS), ("demos", epilogs.TEACHERS), ("experiment", epilogs.CONTRASTS)]
 )
 def test_lists_of_the_help_keep_their_lines_in_a_terminal_of_80_columns(verb: str, text: str) -> None:
     shown = grue(verb, "--help", COLUMNS="80").stdout.splitlines()

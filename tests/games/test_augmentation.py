@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from grue.games import tasks
-from grue.games.names import Pair, game_foods, held_out_pairs, is_held_out, recipe_pairs
+from grue.games.food_names import game_foods
 from grue.games.omission import replay_with_omissions
 from grue.games.play import play
+from grue.games.recipes import Preparation, held_out, is_held_out, recipe_in
 from grue.games.renamed import Renamed, renamed_episode
 from grue.games.teachers import teacher
 from grue.games.twx import TwxGame
@@ -52,8 +53,8 @@ def test_renaming_is_the_same_for_the_same_salt_and_differs_for_another(game: Tw
 
 
 def test_no_recipe_of_dev_or_test_comes_from_renaming(game: TwxGame) -> None:
-    held_out = [task for fold in ("dev", "test") for task in tasks("cookingworld", KITCHEN, fold, 16, 300)]
-    known = {recipe_of(game, task) for task in held_out}
+    others = [task for fold in ("dev", "test") for task in tasks("cookingworld", KITCHEN, fold, 16, 300)]
+    known = {recipe_of(game, task) for task in others}
     assert all(is_held_out(recipe) for recipe in known)
     lines = set()
     for task in tasks("cookingworld", KITCHEN, "train", 16, 60):
@@ -63,13 +64,13 @@ def test_no_recipe_of_dev_or_test_comes_from_renaming(game: TwxGame) -> None:
         assert not is_held_out(recipe)
         lines |= recipe
     # any food may come with any preparation: what is apart is whole recipes
-    assert lines & held_out_pairs()
+    assert lines & held_out()
 
 
-def recipe_of(game: Renamed | TwxGame, task: Task) -> frozenset[Pair]:
+def recipe_of(game: Renamed | TwxGame, task: Task) -> frozenset[Preparation]:
     observation = game.reset(task)
     assert "read cookbook" in (observation.actions or ())
-    return recipe_pairs(game.step("read cookbook")[0].text)
+    return recipe_in(game.step("read cookbook")[0].text)
 
 
 def test_share_zero_leaves_every_name_alone(game: TwxGame) -> None:
@@ -99,7 +100,7 @@ def test_replays_leave_steps_out_and_are_not_selected_by_success(game: TwxGame) 
 
 
 def _back(renamed: Renamed, action: str) -> str:
-    from grue.games.names import rename
+    from grue.games.food_names import rename
 
     return rename(action, renamed._back)
 
@@ -112,6 +113,6 @@ def test_renamed_episode_is_consistent_and_keeps_what_happened(game: TwxGame) ->
     assert [turn.action for turn in other.turns] != [turn.action for turn in gold.turns]
     for turn, before in zip(other.turns, gold.turns, strict=True):
         assert (turn.action in (turn.observation.actions or ())) == before.valid
-    pairs = {pair for turn in other.turns for pair in recipe_pairs(turn.observation.text)}
+    pairs = {pair for turn in other.turns for pair in recipe_in(turn.observation.text)}
     assert pairs
     assert not is_held_out(frozenset(pairs))

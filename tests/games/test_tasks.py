@@ -12,7 +12,7 @@ import pytest
 from grue import games
 from grue.errors import ConfigError, GameError
 from grue.games import FOLDS, make, tasks, twx
-from grue.games.recipes import can_occur, is_shared, read_recipe
+from grue.games.recipes import can_occur, is_shared, preparations, read_recipe
 from grue.games.spread import PROBLEMS, problem, spread
 from grue.games.twx import TwxGame
 from grue.types import Observation, Outcome, Task
@@ -138,9 +138,9 @@ def test_impossible_requests_are_refused(arguments: tuple[object, ...], message:
 def test_recipes_are_read_and_placed() -> None:
     recipe = read_recipe(COOKBOOK)
     assert recipe == {"white onion": ("roasted", "diced"), "salt": ("raw", "uncut")}
-    assert can_occur(recipe, "train")
-    assert not is_shared(recipe, "train")
-    spices = {"salt": ("raw", "uncut"), "flour": ("raw", "uncut")}
+    assert can_occur(preparations(recipe), "train")
+    assert not is_shared(preparations(recipe), "train")
+    spices = frozenset({("salt", "raw", "uncut"), ("flour", "raw", "uncut")})
     assert [fold for fold in games.FOLDS if is_shared(spices, fold)] == ["train", "dev", "pretrain"]
 
 

@@ -22,8 +22,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 import tiny
 from grue.errors import CheckpointError, DataError, TrainingError
 from grue.games import FOLDS, tasks
-from grue.games.names import game_foods, recipe_pairs
+from grue.games.food_names import game_foods
 from grue.games.params import FAMILIES as ALL_FAMILIES
+from grue.games.recipes import recipe_in
 from grue.games.twx import TwxGame
 from grue.interrupt import Interrupt, Interrupted
 from grue.pretrain.corpus import Recording, Transcript, augment, read_corpus, record
@@ -93,7 +94,7 @@ def test_transcripts_are_real_games_of_the_pretrain_fold(game: TwxGame, recorded
     assert recorded["gold"].won
     assert recorded["noisy"].won
     assert len(recorded["random"].actions) <= 16
-    assert any(recipe_pairs(text) for text in recorded["gold"].observations)
+    assert any(recipe_in(text) for text in recorded["gold"].observations)
 
 
 def test_noise_only_ever_adds_steps_to_gold(game: TwxGame, recorded: dict[str, Transcript]) -> None:

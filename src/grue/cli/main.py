@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grue import __version__
-from grue.cli import common, model_verbs, names, research_verbs
+from grue.cli import common, epilogs, model_verbs, research_verbs
 from grue.cli.common import (
     Again,
     ConfigFile,
@@ -69,7 +69,7 @@ def _root(
     pass
 
 
-@app.command("run", epilog=names.PRESETS)
+@app.command("run", epilog=epilogs.PRESETS)
 def run(
     arguments: PresetAndSettings = None,
     preset: PresetName = None,
@@ -123,7 +123,7 @@ def _perform_stage(
     perform(work, processes=processes, as_json=as_json, quiet=quiet)
 
 
-@app.command("demos", epilog=names.TEACHERS)
+@app.command("demos", epilog=epilogs.TEACHERS)
 def demos(
     arguments: RunAndSettings = None,
     teacher: Annotated[
@@ -273,5 +273,5 @@ def check_game(
 
 
 app.command("pretrain")(research_verbs.pretrain)
-app.command("experiment", epilog=names.CONTRASTS)(research_verbs.experiment)
+app.command("experiment", epilog=epilogs.CONTRASTS)(research_verbs.experiment)
 app.command("bench")(research_verbs.bench)

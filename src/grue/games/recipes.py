@@ -6,7 +6,9 @@ preparation are on more than one list, so a recipe can exist in two folds only i
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import orjson
 
@@ -22,7 +24,7 @@ CUTTING = {"chop": "chopped", "slice": "sliced", "dice": "diced"}
 def read_recipe(cookbook: str) -> dict[str, tuple[str, str]]:
     """Food -> (cooking, cutting) from the cookbook's text, in the order of its list of ingredients."""
     lines = [line.strip() for line in cookbook.splitlines()]
-    if "Ingredients:" not in lines or "Directions:" not in lines:
+    if not _is_recipe(lines):
         raise GameError(f"this is not a recipe: {cookbook[:80]!r}", hint="read the cookbook where it lies")
     split = lines.index("Directions:")
     foods = [line for line in lines[lines.index("Ingredients:") + 1 : split] if line]
@@ -36,24 +38,55 @@ def read_recipe(cookbook: str) -> dict[str, tuple[str, str]]:
     return recipe
 
 
-def can_occur(recipe: dict[str, tuple[str, str]], fold: str) -> bool:
+def _is_recipe(lines: Sequence[str]) -> bool:
+    return "Ingredients:" in lines and "Directions:" in lines
+
+
+def preparations(recipe: Mapping[str, tuple[str, str]]) -> frozenset[Preparation]:
+    """The same recipe as a set: its order does not matter."""
+    return frozenset((food, cooking, cutting) for food, (cooking, cutting) in recipe.items())
+
+
+def recipe_in(text: str) -> frozenset[Preparation]:
+    """The preparations that a text asks for; empty if it is no recipe."""
+    return preparations(read_recipe(text)) if _is_recipe([line.strip() for line in text.splitlines()]) else frozenset()
+
+
+def can_occur(recipe: frozenset[Preparation], fold: str) -> bool:
     """True when every preparation of `recipe` is also on the list of `fold`."""
-    known = _preparations()[fold]
-    return all((food, cooking, cutting) in known for food, (cooking, cutting) in recipe.items())
+    return recipe <= _preparations()[fold]
 
 
-def is_shared(recipe: dict[str, tuple[str, str]], fold: str) -> bool:
+def is_shared(recipe: frozenset[Preparation], fold: str) -> bool:
     """True when a task of `fold` with this recipe must be skipped, to keep the folds apart."""
     return any(can_occur(recipe, other) for other in PROTECTED[fold])
 
 
+def is_held_out(recipe: frozenset[Preparation]) -> bool:
+    """Could dev or test draw this very recipe?"""
+    return can_occur(recipe, "dev") or can_occur(recipe, "test")
+
+
 @cache
-def _preparations() -> dict[str, frozenset[Preparation]]:
+def held_out() -> frozenset[Preparation]:
+    """Every preparation that dev or test may ask for; not that of food as it is, which says nothing of a recipe."""
+    lists = _preparations()
+    return frozenset(way for way in lists["dev"] | lists["test"] if way[1:] != ("raw", "uncut"))
+
+
+@cache
+def kitchen_lists() -> dict[str, Any]:
+    """What the engine draws kitchens from, as its file has it."""
     from grue.games.jvm import engine_folder
 
-    raw = orjson.loads((engine_folder() / "cooking_world.json").read_bytes())["FOOD_PREPARATIONS_SPLITS"]
+    lists: dict[str, Any] = orjson.loads((engine_folder() / "cooking_world.json").read_bytes())
+    return lists
+
+
+@cache
+def _preparations() -> dict[str, frozenset[Preparation]]:
     lists = {
         fold: frozenset((food, cooking, cutting) for food, pairs in foods.items() for cooking, cutting in pairs)
-        for fold, foods in raw.items()
+        for fold, foods in kitchen_lists()["FOOD_PREPARATIONS_SPLITS"].items()
     }
     return {"train": lists["train"], "pretrain": lists["train"], "dev": lists["valid"], "test": lists["test"]}

@@ -12,15 +12,14 @@ import random
 from dataclasses import replace
 
 from grue.games import sums, words
-from grue.games.names import Rename, draw_renaming, recipe_pairs, rename
-from grue.games.recipes import COOKING, CUTTING
+from grue.games.food_names import Rename, draw_renaming, rename
+from grue.games.recipes import preparations, recipe_in
 from grue.games.told import Told
 from grue.games.twx import TwxGame
 from grue.types import Episode, Observation, Outcome, Task
 
 GAMES = ("cookingworld", *words.FAMILIES)
 NO_SUCH_THING = "grue"  # the engines have none
-_VERB = {adjective: verb for verb, adjective in (COOKING | CUTTING).items()}
 
 
 class Renamed:
@@ -63,9 +62,7 @@ class Renamed:
         self._game.close()
 
     def _foods(self, task: Task, rng: random.Random) -> dict[str, str]:
-        recipe = self._game.recipe(task).items()
-        pairs = frozenset((food, _VERB.get(cutting, ""), _VERB.get(cooking, "")) for food, (cooking, cutting) in recipe)
-        return draw_renaming(pairs, 0.0, rng, lines_apart=False)
+        return draw_renaming(preparations(self._game.recipe(task)), 0.0, rng, lines_apart=False)
 
     def _shown(self, observation: Observation) -> Observation:
         return renamed_observation(observation, self._there, self._rename) if self._there else observation
@@ -107,8 +104,8 @@ def renamed_episode(episode: Episode, rng: random.Random) -> Episode:
         names = _words(episode.task.game, turns[0].observation, _problem(episode), rng) if turns else {}
         change = words.reword
     else:
-        pairs = next((found for turn in turns if (found := recipe_pairs(turn.observation.text))), None)
-        names = {} if pairs is None else draw_renaming(pairs, 0.0, rng, lines_apart=False)
+        recipe = next((found for turn in turns if (found := recipe_in(turn.observation.text))), None)
+        names = {} if recipe is None else draw_renaming(recipe, 0.0, rng, lines_apart=False)
     if not names:
         return episode
     renamed = tuple(

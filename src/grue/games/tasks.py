@@ -13,7 +13,7 @@ from grue.games.jvm import JvmSettings
 from grue.games.native import native_seeds
 from grue.games.params import FAMILIES, Params, canonical, is_native
 from grue.games.plugins import is_plugin, plugin_params
-from grue.games.recipes import is_shared
+from grue.games.recipes import is_shared, preparations
 from grue.games.unwinnable import is_unwinnable
 from grue.types import Task
 
@@ -93,4 +93,4 @@ def _not_shared(every: Iterator[Task], fold: str, settings: JvmSettings) -> Iter
     from grue.games.twx import TwxGame
 
     with closing(TwxGame("cookingworld", settings=settings)) as reader:
-        yield from (task for task in every if not is_shared(reader.recipe(task), fold))
+        yield from (task for task in every if not is_shared(preparations(reader.recipe(task)), fold))

@@ -11,7 +11,8 @@ from typing import Any
 
 from grue.errors import DataError
 from grue.games import words
-from grue.games.names import Rename, draw_renaming, recipe_pairs, rename
+from grue.games.food_names import Rename, draw_renaming, rename
+from grue.games.recipes import recipe_in
 from grue.games.twx import TwxGame
 from grue.interrupt import Interrupt
 from grue.progress import Progress
@@ -161,7 +162,7 @@ def augment(transcript: Transcript, rng: random.Random, *, original: float = 0.2
     if transcript.game in words.FAMILIES:
         first = Observation(transcript.observations[0], "", transcript.goal, transcript.listed, 0.0)
         return _renamed(transcript, words.draw_words(transcript.game, first, rng), words.reword)
-    recipe = next((pairs for text in transcript.observations if (pairs := recipe_pairs(text))), frozenset())
+    recipe = next((found for text in transcript.observations if (found := recipe_in(text))), frozenset())
     if not recipe:
         return transcript
     return _renamed(transcript, draw_renaming(recipe, 0.7 if draw < original + invented else 0.0, rng), rename)

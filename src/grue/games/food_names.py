@@ -8,22 +8,15 @@ drawn again; for the base, so is one that would produce a single line of such a 
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Callable
 from functools import cache, lru_cache
-from importlib.resources import files
 from itertools import product
-from typing import Any
+
+from grue.games.recipes import Preparation, held_out, is_held_out, kitchen_lists
 
 Rename = Callable[[str, dict[str, str]], str]
-Pair = tuple[str, str, str]  # food, cut, cook ("" where the recipe asks for none)
-
-_CUT = {"chopped": "chop", "sliced": "slice", "diced": "dice", "uncut": ""}
-_COOK = {"fried": "fry", "roasted": "roast", "grilled": "grill", "raw": ""}
-_DIRECTION = re.compile(r"^\s*(chop|slice|dice|fry|roast|grill) the (.+?)\s*$", re.M)
-_INGREDIENTS = re.compile(r"Ingredients:\n(.*?)\n\s*Directions:", re.S)
 INVENTED = tuple(
     f"{colour} {thing}"
     for colour, thing in product(
@@ -36,46 +29,7 @@ INVENTED = tuple(
 @cache
 def game_foods() -> tuple[str, ...]:
     """Every food name of CookingWorld, all folds (names are shared by the folds; recipes are not)."""
-    splits = _world()["FOODS_SPLITS"]
-    return tuple(sorted({food for foods in splits.values() for food in foods}))
-
-
-@cache
-def _fold_pairs(fold: str) -> frozenset[Pair]:
-    """(food, cut, cook) of every recipe line that a fold of the engine (train, valid, test) may draw."""
-    ways = _world()["FOOD_PREPARATIONS_SPLITS"][fold]
-    return frozenset((food, _CUT[cut], _COOK[cook]) for food, found in ways.items() for cook, cut in found)
-
-
-@cache
-def held_out_pairs() -> frozenset[Pair]:
-    """(food, cut, cook) of every recipe line that dev or test may draw, less those without any preparation."""
-    pairs = _fold_pairs("valid") | _fold_pairs("test")
-    # an ingredient that needs no preparation says nothing about a recipe; all folds share these
-    return frozenset(pair for pair in pairs if pair[1] or pair[2])
-
-
-def is_held_out(recipe: frozenset[Pair]) -> bool:
-    """Could dev or test draw this very recipe?"""
-    return recipe <= _fold_pairs("valid") or recipe <= _fold_pairs("test")
-
-
-@cache
-def _world() -> dict[str, Any]:
-    world: dict[str, Any] = json.loads((files("textworld_express") / "cooking_world.json").read_text(encoding="utf-8"))
-    return world
-
-
-def recipe_pairs(cookbook: str) -> frozenset[Pair]:
-    """The (food, cut, cook) of a cookbook page; empty if the text is not a recipe."""
-    match = _INGREDIENTS.search(cookbook)
-    if match is None:
-        return frozenset()
-    ways = {line.strip(): ["", ""] for line in match.group(1).splitlines() if line.strip()}
-    for verb, food in _DIRECTION.findall(cookbook):
-        if food in ways:
-            ways[food][0 if verb in ("chop", "slice", "dice") else 1] = verb
-    return frozenset((food, cut, cook) for food, (cut, cook) in ways.items())
+    return tuple(sorted({food for foods in kitchen_lists()["FOODS_SPLITS"].values() for food in foods}))
 
 
 @cache
@@ -100,7 +54,7 @@ rename = replacing(_pattern)  # (text, names) -> the text with foods replaced
 
 
 def draw_renaming(
-    recipe: frozenset[Pair], invented: float, rng: random.Random, *, lines_apart: bool = True
+    recipe: frozenset[Preparation], invented: float, rng: random.Random, *, lines_apart: bool = True
 ) -> dict[str, str]:
     """A one-to-one renaming of the foods; `invented` is the share of names drawn from INVENTED (0..1).
 
@@ -113,7 +67,7 @@ def draw_renaming(
             pool = [name for name in pool if rng.random() >= invented] + list(INVENTED)
         rng.shuffle(pool)
         names = dict(zip(foods, pool, strict=False))
-        renamed = frozenset((names[food], cut, cook) for food, cut, cook in recipe)
-        if not (renamed & held_out_pairs() if lines_apart else is_held_out(renamed)):
+        renamed = frozenset((names[food], cooking, cutting) for food, cooking, cutting in recipe)
+        if not (renamed & held_out() if lines_apart else is_held_out(renamed)):
             return names
     return {}

@@ -8,17 +8,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grue.games.names import (
-    INVENTED,
-    Pair,
-    _world,
-    draw_renaming,
-    game_foods,
-    held_out_pairs,
-    recipe_pairs,
-    rename,
-)
-from grue.games.recipes import read_recipe
+from grue.games.food_names import INVENTED, draw_renaming, game_foods, rename
+from grue.games.recipes import COOKING, CUTTING, Preparation, held_out, kitchen_lists, recipe_in
 from grue.pretrain.corpus import Transcript, augment
 
 COOKBOOK = (
@@ -26,59 +17,57 @@ COOKBOOK = (
     "Ingredients:\n  red apple\n  block of cheese\n  salt\n\n"
     "Directions:\n  dice the red apple\n  fry the red apple\n  roast the block of cheese\n  prepare meal\n"
 )
-CUT = {"chopped": "chop", "sliced": "slice", "diced": "dice", "uncut": ""}
-COOK = {"fried": "fry", "roasted": "roast", "grilled": "grill", "raw": ""}
+VERB = {adjective: verb for verb, adjective in (COOKING | CUTTING).items()}
 
 
-def drawable(fold: str) -> list[Pair]:
+def drawable(fold: str) -> list[Preparation]:
     """Every recipe line of a fold, read from the game's own file."""
-    ways = _world()["FOOD_PREPARATIONS_SPLITS"][fold]
-    return [(food, CUT[cut], COOK[cook]) for food, pairs in ways.items() for cook, cut in pairs]
+    ways = kitchen_lists()["FOOD_PREPARATIONS_SPLITS"][fold]
+    return [(food, cooking, cutting) for food, pairs in ways.items() for cooking, cutting in pairs]
+
+
+def page_of(lines: list[Preparation]) -> str:
+    directions = [f"  {VERB[way]} the {food}" for food, *ways in lines for way in ways if way in VERB]
+    foods = [f"  {food}" for food, _, _ in lines]
+    return "\n".join(["Gather.", "", "Ingredients:", *foods, "", "Directions:", *directions, "  prepare meal", ""])
 
 
 TRAIN = st.lists(st.sampled_from(drawable("train")), min_size=1, max_size=5, unique_by=lambda pair: pair[0])
 
 
 def test_a_recipe_by_hand() -> None:
-    assert recipe_pairs(COOKBOOK) == {
-        ("red apple", "dice", "fry"),
-        ("block of cheese", "", "roast"),
-        ("salt", "", ""),
+    assert recipe_in(COOKBOOK) == {
+        ("red apple", "fried", "diced"),
+        ("block of cheese", "roasted", "uncut"),
+        ("salt", "raw", "uncut"),
     }
-    assert recipe_pairs("You are in the kitchen. There is a red apple.") == frozenset()
+    assert recipe_in("You are in the kitchen. There is a red apple.") == frozenset()
 
 
 @given(TRAIN)
-def test_recipes_are_read_as_the_games_adapter_reads_them(lines: list[Pair]) -> None:
-    directions = [f"  {verb} the {food}" for food, *verbs in lines for verb in verbs if verb]
-    foods = [f"  {food}" for food, _, _ in lines]
-    page = "\n".join(["Gather.", "", "Ingredients:", *foods, "", "Directions:", *directions, "  prepare meal", ""])
-    assert recipe_pairs(page) == set(lines)
-    theirs = {(food, CUT[cut], COOK[cook]) for food, (cook, cut) in read_recipe(page).items()}
-    assert recipe_pairs(page) == theirs
+def test_what_is_read_is_what_was_written(lines: list[Preparation]) -> None:
+    assert recipe_in(page_of(lines)) == set(lines)
 
 
 def test_what_is_held_out_is_everything_that_dev_and_test_may_ask_for() -> None:
-    asked = {pair for fold in ("valid", "test") for pair in drawable(fold) if pair[1] or pair[2]}
-    assert held_out_pairs() == asked
+    asked = {way for fold in ("valid", "test") for way in drawable(fold) if way[1] != "raw" or way[2] != "uncut"}
+    assert held_out() == asked
     assert len(asked) > 50
     assert not asked & set(drawable("train"))  # otherwise the games themselves would show them
 
 
 @given(TRAIN, st.sampled_from([0.0, 0.3, 0.7]), st.integers(0, 10**6))
-def test_no_renaming_shows_a_held_out_pair(lines: list[Pair], invented: float, seed: int) -> None:
+def test_no_renaming_shows_a_held_out_pair(lines: list[Preparation], invented: float, seed: int) -> None:
     recipe = frozenset(lines)
     names = draw_renaming(recipe, invented, random.Random(seed))
-    shown = {(names.get(food, food), cut, cook) for food, cut, cook in recipe}
-    assert not shown & held_out_pairs()
+    shown = {(names.get(food, food), *ways) for food, *ways in recipe}
+    assert not shown & held_out()
     # and with the text itself, as the model reads it
-    directions = [f"  {verb} the {food}" for food, *verbs in lines for verb in verbs if verb]
-    page = "\n".join(["Ingredients:", *(f"  {food}" for food, _, _ in lines), "", "Directions:", *directions, ""])
-    assert recipe_pairs(rename(page, names)) == shown
+    assert recipe_in(rename(page_of(lines), names)) == shown
 
 
 @given(TRAIN, st.sampled_from([0.0, 0.3, 0.7]), st.integers(0, 10**6))
-def test_a_renaming_is_one_to_one(lines: list[Pair], invented: float, seed: int) -> None:
+def test_a_renaming_is_one_to_one(lines: list[Preparation], invented: float, seed: int) -> None:
     names = draw_renaming(frozenset(lines), invented, random.Random(seed))
     targets = [names.get(food, food) for food in game_foods()]
     assert len(set(targets)) == len(targets)
@@ -87,7 +76,7 @@ def test_a_renaming_is_one_to_one(lines: list[Pair], invented: float, seed: int)
 
 
 def test_renaming_is_drawn_anew_and_uses_invented_names_when_asked() -> None:
-    recipe, rng = frozenset({("red apple", "dice", "fry")}), random.Random(0)
+    recipe, rng = frozenset({("red apple", "fried", "diced")}), random.Random(0)
     drawn = [draw_renaming(recipe, 0.7, rng) for _ in range(20)]
     assert len({names["red apple"] for names in drawn}) > 10
     assert any(names["red apple"] in INVENTED for names in drawn)
@@ -118,8 +107,8 @@ def test_a_transcript_is_renamed_throughout() -> None:
         assert found.actions == ("read cookbook", f"take {apple}")
         assert f"You see a {apple} and a " in found.observations[0]
         assert f"dice the {apple}\n" in found.observations[1]
-        assert apple in {food for food, _, _ in recipe_pairs(found.observations[1])}
-        assert not recipe_pairs(found.observations[1]) & held_out_pairs()
+        assert apple in {food for food, _, _ in recipe_in(found.observations[1])}
+        assert not recipe_in(found.observations[1]) & held_out()
 
 
 def test_the_share_of_transcripts_left_alone_is_kept() -> None:
