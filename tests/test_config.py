@@ -53,8 +53,6 @@ def test_a_file_that_was_cut_off_is_not_filled_up_with_defaults(tmp_path: Path) 
         file.write_text(cut)
         with pytest.raises(ConfigError, match="was it cut off"):
             read_config(file)
-    file.write_text(whole[: whole.index("dagger:")] + whole[whole.index("ppo:") :])  # from before there was DAgger
-    assert read_config(file).game.name == "toy"
     file.write_text(whole.replace("ppo:", "ppo:\n  new_trick: 3", 1))
     with pytest.raises(ConfigError, match=r"unknown setting ppo\.new_trick") as caught:
         read_config(file)
@@ -87,10 +85,6 @@ GROUPS = ("ppo.group_weight=1", "ppo.plays_per_game=2")
         (["policy.min_p=0.1", "policy.kind=aligned"], []),
         (["model.lora_rank=8"], ["model.lora_rank=8 has no effect with model.adapter=none"]),
         (["model.revision=abc"], ["model.revision=abc has no effect with model.name=embedded"]),
-        (
-            ["eval.temperature=2", "eval.decodings=greedy"],
-            ["eval.temperature=2.0 has no effect with eval.decodings=greedy"],
-        ),
         (["model.lora_rank=8", "model.quantize=nf4"], []),
         (["ppo.value_memory=9", "ppo.value_passes=0"], ["ppo.value_memory=9 has no effect with ppo.value_passes=0"]),
         (["dagger.steps=3"], ["dagger.steps=3 has no effect with dagger.rounds=0"]),

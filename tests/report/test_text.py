@@ -46,7 +46,14 @@ def test_escaped_text_has_no_sign_that_html_obeys(text: str) -> None:
 
 
 def test_ordinary_text_stays() -> None:
-    for text in ("two\nlines\tand a tab", "Ünïcode – “quotes” 你好", "שלום", "می\u200cخواهید", "👩\u200d🍳"):
+    for text in (
+        "two\nlines\tand a tab",
+        "Ünïcode – “quotes” 你好",
+        "שלום",
+        "می\u200cخواهید",
+        "👩\u200d🍳",
+        "അവന\u0d4d\u200d വ",
+    ):
         assert visible(text) == text
 
 
@@ -60,6 +67,7 @@ def test_ordinary_text_stays() -> None:
         ("zero\u200bwidth", "zero⟨U+200B⟩width"),
         ("ta\u200cke", "ta⟨U+200C⟩ke"),
         ("\u200d", "⟨U+200D⟩"),
+        ("a" + 3 * "\u200d" + "b", "a" + 3 * "⟨U+200D⟩" + "b"),
         ("\x7f\x9b", "␡⟨U+009B⟩"),
         ("\ud800", "\ufffd"),
     ],

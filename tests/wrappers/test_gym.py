@@ -179,6 +179,7 @@ def test_white_space_around_an_action_is_none_of_it() -> None:
     ("game", "params", "said"),
     [
         (None, "", "None is not the name of a game"),
+        ([], "", "is not the name of a game"),
         ("toy", None, "neither a text nor a dict"),
         ("coin", 3, "parameters 3"),
     ],

@@ -33,7 +33,6 @@ _RULES = (
     _Idle(("sft.smoothing", "dagger.smoothing"), *_kind("choose", "aligned", "score", "think")),
     _Idle(("ppo.ratio",), *_kind("choose", "write", "think")),  # the others decide once a turn
     _Idle(("model.revision",), lambda c: c.model.name == "embedded", lambda _: "model.name=embedded"),
-    _Idle(("eval.temperature",), lambda c: c.eval.decodings == ("greedy",), lambda _: "eval.decodings=greedy"),
     _Idle(("model.lora_*",), lambda c: c.model.adapter == "none", lambda _: "model.adapter=none"),
     _Idle(
         ("demos.record_limit",),

@@ -21,7 +21,7 @@ from grue.config.yaml_file import read_yaml
 from grue.errors import ConfigError
 
 DEFAULT_GAME = "cookingworld"
-_ALWAYS_STORED = ("preset", "game", "model", "policy", "demos", "sft", "ppo", "eval")  # the others were added later
+_ALWAYS_STORED = ("preset", "game", "model", "policy", "demos", "sft", "dagger", "ppo", "eval")
 # what a preset sets for its own game and another game may not support
 _OF_ONE_GAME = (("game", "params"), ("sft", "rename"), ("dagger", "rename"), ("ppo", "rename"), ("ppo", "hidden_state"))
 

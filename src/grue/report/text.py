@@ -8,9 +8,9 @@ from math import isfinite
 
 # Bidirectional overrides and zero-width characters can make a page show something other than what is in the
 # file; surrogates cannot be encoded at all. Ordinary right-to-left letters stay as they are, and so do the joiners
-# that Persian and Indic spelling and some emoji need, beside other than ASCII characters.
+# that Persian and Indic spelling and some emoji need, after a character other than ASCII.
 _HIDDEN = re.compile(
-    "(?<![^\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\x00-\x7f])|"
+    "(?<![^\x00-\x7f\u200c\u200d])[\u200c\u200d]|"
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff\U000e0000-\U000e007f]"
 )

@@ -20,7 +20,7 @@ from gymnasium import spaces
 
 from grue.config.presets import PRESETS
 from grue.errors import ConfigError
-from grue.games import canonical_params, make, tasks
+from grue.games import canonical_params, known_games, make, tasks
 from grue.games.base import fold_range
 from grue.games.guard import MAX_ACTION, as_played
 from grue.games.params import Params
@@ -210,7 +210,7 @@ def _check_is_game(game: str) -> None:
     names = {f"grue/{name}-v0": name for name in IDS} | {
         preset: name for name, preset in IDS.items() if preset != PRESETS[preset]().game.name
     }
-    if game in names:
+    if isinstance(game, str) and game in names and game not in known_games():
         raise ConfigError(f"{game!r} is not a game", hint=f'use gymnasium.make("grue/{names[game]}-v0")')
 
 
