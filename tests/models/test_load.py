@@ -702,13 +702,26 @@ def test_what_stands_where_a_model_should_be_is_named(folders: dict[str, Path], 
     assert "grue export RUN --what merged" in caught.value.hint
 
 
-def test_pickled_weights_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    folder = _with_config(folders["llama"], tmp_path / "m")
-    lm, _ = load_base(settings(folder))
-    torch.save(lm.state_dict(), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match="cannot load"):
-        load_model(settings(folder))
+@pytest.mark.parametrize(
+    ("file", "hint"),
+    [
+        ("pytorch_model.bin", "pickled weights are refused"),
+        ("m.gguf", "GGUF files are not read"),
+        ("m.txt", "download"),
+    ],
+)
+def test_weights_in_other_formats_are_refused_before_the_first_game(
+    file: str, hint: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folders["llama"], tmp_path / "m")
+    (folder / "model.safetensors").rename(folder / file)
+    for read in (
+        lambda: check_model(settings(folder), load_config("toy").policy),
+        lambda: load_model(settings(folder)),
+    ):
+        with pytest.raises(ModelError, match=r"has no weights: neither model\.safetensors nor") as caught:
+            read()
+        assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["/nowhere", ".", "a b"])

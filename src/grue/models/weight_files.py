@@ -20,7 +20,10 @@ def check_weight_files(config: ModelConfig) -> None:
     folder = Path(source_of(config))
     if not folder.is_dir():
         return
-    for file in _files(folder):
+    files = _files(folder)
+    if not files:
+        raise ModelError(f"{folder} has no weights: neither {SINGLE} nor {INDEX} is there", hint=_converted(folder))
+    for file in files:
         if not file.exists():
             raise ModelError(f"{folder} is incomplete: {file.name} is missing, which {INDEX} names", hint=HINT)
         try:
@@ -31,6 +34,15 @@ def check_weight_files(config: ModelConfig) -> None:
                 f"{file} is damaged or incomplete: {first_line(error)}",
                 hint=f"{HINT}; where git fetched it, git lfs pull does so",
             ) from error
+
+
+def _converted(folder: Path) -> str:
+    """How to come from the weights that lie there to those that are read."""
+    if any(folder.glob("*.gguf")):
+        return "GGUF files are not read: transformers unpacks them once (docs/models.md#weights-in-gguf)"
+    if any(folder.glob("*.bin")):
+        return "pickled weights are refused; if you trust them, load them with transformers and save_pretrained"
+    return HINT
 
 
 def _files(folder: Path) -> list[Path]:
