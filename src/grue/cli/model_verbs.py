@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,6 +16,9 @@ from grue.cli.perform import perform
 from grue.errors import ConfigError, needs
 from grue.names import PolicyName, RunFold, TrainingStage
 from grue.progress import Progress
+
+if TYPE_CHECKING:
+    from grue.policy.endpoint import Endpoint
 
 
 def evaluate(
@@ -57,20 +60,13 @@ def evaluate(
             wanted, folder = common.named_run(arguments, preset, config, seed, out)
             if preset is None and config is None:
                 common.existing_run(folder)
-            endpoint = None
-            if api is not None:
-                from grue.policy.endpoint import Endpoint
-
-                endpoint = Endpoint(
-                    url=api,
-                    model=common.required(api_model, "--api-model", "which of the endpoint's models is to play"),
-                    key=os.environ.get("GRUE_API_KEY") or os.environ.get("OPENAI_API_KEY") or "",
-                    timeout_s=api_timeout,
-                    retries=api_retries,
-                    temperature=api_temperature,
-                    max_tokens=api_max_tokens,
-                    prices=None if api_prices is None else common.prices(api_prices),
-                )
+            settings = {
+                "timeout_s": api_timeout,
+                "retries": api_retries,
+                "temperature": api_temperature,
+                "max_tokens": api_max_tokens,
+            }
+            endpoint = None if api is None else _endpoint(api, api_model, api_prices, **settings)
         if endpoint is not None:
             from grue.stages.api_eval import evaluate_api
 
@@ -80,6 +76,18 @@ def evaluate(
         return stages.run_stage("eval", wanted, folder, say=say, again=again)
 
     perform(work, processes=processes, as_json=as_json, quiet=quiet)
+
+
+def _endpoint(url: str, model: str | None, prices: str | None, **settings: Any) -> Endpoint:
+    from grue.policy.endpoint import Endpoint
+
+    return Endpoint(
+        url=url,
+        model=common.required(model, "--api-model", "which of the endpoint's models is to play"),
+        key=os.environ.get("GRUE_API_KEY") or os.environ.get("OPENAI_API_KEY") or "",
+        prices=None if prices is None else common.prices(prices),
+        **settings,
+    )
 
 
 def _given_for_api(context: typer.Context) -> list[str]:
