@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 # gradients are summed in another order: float32 rounding, after three steps and after a run
-EXACT, TOLERANCE = 1e-6, 2e-4
+EXACT, TOLERANCE = 5e-6, 2e-4  # after steps of 0.003 per weight; some processors round to 1.2e-6 apart
 TIMEOUT_S = 1500.0
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {"dtype": "float32"},
