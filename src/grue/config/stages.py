@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from grue.config.base import LOCAL, Section, parts
 from grue.config.learning import DaggerConfig, PPOConfig, SFTConfig
-from grue.names import RunFold
+from grue.names import LENGTHS, RunFold
 
 
 class GameConfig(Section):
@@ -196,6 +196,11 @@ class Config(Section):
     eval: EvalConfig = EvalConfig()
 
     _listed = field_validator("track", mode="before")(parts)
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """How long each stage trains; 0 for one that is skipped and leaves no policy."""
+        return {stage: getattr(getattr(self, stage), setting) for stage, setting in LENGTHS.items()}
 
     @property
     def sampling_temperature(self) -> float:

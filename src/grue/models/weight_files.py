@@ -22,7 +22,7 @@ def check_weight_files(config: ModelConfig) -> None:
         return
     files = _files(folder)
     if not files:
-        raise ModelError(f"{folder} has no weights: neither {SINGLE} nor {INDEX} is there", hint=_converted(folder))
+        raise ModelError(f"{folder} has no weights: neither {SINGLE} nor {INDEX} is there", hint=_way_out(folder))
     for file in files:
         if not file.exists():
             raise ModelError(f"{folder} is incomplete: {file.name} is missing, which {INDEX} names", hint=HINT)
@@ -36,7 +36,7 @@ def check_weight_files(config: ModelConfig) -> None:
             ) from error
 
 
-def _converted(folder: Path) -> str:
+def _way_out(folder: Path) -> str:
     """How to come from the weights that lie there to those that are read."""
     if any(folder.glob("*.gguf")):
         return "GGUF files are not read: transformers unpacks them once (docs/models.md#weights-in-gguf)"

@@ -94,7 +94,7 @@ def load_trained(folder: Path, policy: str | None = None) -> Trained:
 def furthest(run: Path) -> str:
     """The last stage of a run that has left weights. CheckpointError if none has."""
     name = last_trained(run)
-    if name is None and not any(_lengths(read_run_config(run)).values()):
+    if name is None and not any(read_run_config(run).lengths.values()):
         nothing = ", ".join(f"{stage}.{setting}=0" for stage, setting in LENGTHS.items())
         raise CheckpointError(
             f"{run} trains no policy: {nothing}", hint=f"for example: grue sft {run} sft.epochs=1 --again"
@@ -108,7 +108,7 @@ def furthest(run: Path) -> str:
 
 def last_trained(run: Path) -> str | None:
     """The same; None if none has been trained. CheckpointError if the weights of a finished stage are gone."""
-    lengths = _lengths(read_run_config(run))
+    lengths = read_run_config(run).lengths
     for name in FURTHEST_FIRST:
         if not lengths[name]:  # what PPO begins with if SFT was skipped is not a policy of its own
             continue
@@ -121,7 +121,7 @@ def last_trained(run: Path) -> str | None:
 
 def check_trained(run: Path, config: Config) -> None:
     """CheckpointError if a stage that belongs to the run has left no weights."""
-    for stage, length in _lengths(config).items():
+    for stage, length in config.lengths.items():
         if length:
             check_weights(run, stage)
 
@@ -132,7 +132,7 @@ def check_weights(run: Path, stage: str, *, instead: bool = False) -> Path:
     if path is not None:
         return path
     folder, before = checkpoints(run, stage), FURTHEST_FIRST[FURTHEST_FIRST.index(stage) + 1 :]
-    if not _lengths(read_run_config(run))[stage]:
+    if not read_run_config(run).lengths[stage]:
         raise CheckpointError(
             f"{run} has no {stage} weights: its settings skip that stage",
             hint=f"to train them: grue {stage} {run} {stage}.{LENGTHS[stage]}=N --again",
@@ -194,11 +194,6 @@ def _load_exported(folder: Path, policy: str | None) -> Trained:
     model = PolicyModel(lm, head, value_shares_trunk=config.ppo.value_shares_trunk)
     stored = getattr(torch, about.get("dtype", "float32"))
     return Trained(about["policy"], config, model.eval(), encoder, stored)
-
-
-def _lengths(config: Config) -> dict[str, int]:
-    """How long each stage trains; 0 for one that leaves no weights."""
-    return {stage: getattr(getattr(config, stage), setting) for stage, setting in LENGTHS.items()}
 
 
 def _newest(run: Path, stage: str) -> Path | None:

@@ -207,11 +207,9 @@ class GrueEnv(gymnasium.Env[str, Any]):
 
 def _check_is_game(game: str) -> None:
     """ConfigError for the id of an environment, or the name of a preset that is not also a game."""
-    names = {f"grue/{name}-v0": name for name in IDS} | {
-        preset: name for name, preset in IDS.items() if preset != PRESETS[preset]().game.name
-    }
-    if isinstance(game, str) and game in names and game not in known_games():
-        raise ConfigError(f"{game!r} is not a game", hint=f'use gymnasium.make("grue/{names[game]}-v0")')
+    meant = next((name for name, preset in IDS.items() if game in (preset, f"grue/{name}-v0")), None)
+    if meant is not None and game not in known_games():
+        raise ConfigError(f"{game!r} is not a game", hint=f'use gymnasium.make("grue/{meant}-v0")')
 
 
 @lru_cache(maxsize=32)

@@ -21,7 +21,6 @@ from grue.experiments.eval_gap.suspects import Pair, Suspect
 from grue.experiments.eval_gap.table import markdown, ranked
 from grue.hardware import hardware, versions
 from grue.models.learned import copy_of_learned
-from grue.names import LENGTHS
 from grue.progress import Progress
 from grue.stages.session import open_session
 from grue.storage.contents import read_run_config
@@ -74,7 +73,7 @@ def _place(folder: Path) -> Path:
 def _examined(folder: Path, trained: str) -> Config:
     """The configuration of a run. ConfigError if it does not train `trained`, or a kind of policy not examined here."""
     config = read_run_config(folder)
-    left = ["base", *(stage for stage, length in LENGTHS.items() if getattr(getattr(config, stage), length))]
+    left = ["base", *(stage for stage, length in config.lengths.items() if length)]
     if trained not in left:
         raise ConfigError(
             f"{folder} has no {trained} weights: its settings skip that stage",
