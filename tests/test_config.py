@@ -85,6 +85,8 @@ GROUPS = ("ppo.group_weight=1", "ppo.plays_per_game=2")
         (["policy.min_p=0.1", "policy.kind=aligned"], []),
         (["model.lora_rank=8"], ["model.lora_rank=8 has no effect with model.adapter=none"]),
         (["model.revision=abc"], ["model.revision=abc has no effect with model.name=embedded"]),
+        (["model.revision=abc", "model.name=/"], ["model.revision=abc has no effect with model.name=/"]),
+        (["model.revision=abc", "model.name=me/mine"], []),
         (["model.lora_rank=8", "model.quantize=nf4"], []),
         (["ppo.value_memory=9", "ppo.value_passes=0"], ["ppo.value_memory=9 has no effect with ppo.value_passes=0"]),
         (["dagger.steps=3"], ["dagger.steps=3 has no effect with dagger.rounds=0"]),
@@ -197,6 +199,21 @@ def test_quantised_weights_bring_adapters() -> None:
     assert load_config(overrides=["model.quantize=nf4"]).model.adapter == "lora"
     with pytest.raises(ConfigError, match="needs adapter=lora"):
         load_config(overrides=["model.quantize=nf4", "model.adapter=none"])
+
+
+def test_a_setting_of_the_command_line_is_not_blamed_on_the_file(write) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("toy", ["model.quantize=nf4"], file=write("model: {adapter: none}"))
+    assert caught.value.message.startswith("model: quantize=nf4 needs adapter=lora")
+    assert caught.value.hint == "add model.adapter=lora"
+
+
+def test_parameters_may_be_text_in_a_file_too(write) -> None:
+    params = load_config(file=write("game: {params: 'numLocations=3, includeDoors=1'}")).game.params
+    assert params == {"numLocations": 3, "includeDoors": 1}
+    assert load_config(file=write("game: {params: ''}")).game.params == {}
+    with pytest.raises(ConfigError, match="'numLocations:3' is not of the form name=value"):
+        load_config(file=write("game: {params: 'numLocations:3'}"))
 
 
 @pytest.mark.parametrize(

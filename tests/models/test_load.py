@@ -11,7 +11,7 @@ from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -633,6 +633,62 @@ def test_what_chooses_experts_may_have_an_adapter_if_it_is_named(folders: dict[s
     lm, _ = load_model(config)
     assert any(".gate." in name for name, p in lm.named_parameters() if p.requires_grad)
     assert learned_weights(skeleton(config), config) == sum(p.numel() for p in lm.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("targets", ["down_proj", "q_b_proj,gate_proj,up_proj,down_proj"])
+def test_a_layer_that_peft_takes_for_experts_is_refused_before_games(targets: str, folders: dict[str, Path]) -> None:
+    config = settings(folders["deepseek"], "model.adapter=lora", f"model.lora_targets={targets}")
+    with pytest.raises(ConfigError, match=r"peft takes (down|gate)_proj for a part of the experts") as caught:
+        check_model(config, PolicyConfig())
+    assert caught.value.hint.startswith("it may have kv_a_proj_with_mqa, kv_b_proj, o_proj, q_a_proj, q_b_proj, or")
+
+
+def test_all_linear_leaves_out_a_gate_that_is_named_as_experts_are(tmp_path: Path) -> None:
+    from transformers import AfmoeConfig, AutoModelForCausalLM
+
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "num_shared_experts": 1, "moe_intermediate_size": 64}
+    shape = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 16}
+    made = AfmoeConfig(**shape, **experts, num_attention_heads=4, num_key_value_heads=2, num_dense_layers=1)
+    AutoModelForCausalLM.from_config(made).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    config = settings(tmp_path, "model.adapter=lora")
+    check_model(config, PolicyConfig())
+    lm, _ = load_model(config)
+    learned = {n.split(".lora_")[0].rpartition(".")[2] for n, p in lm.named_parameters() if p.requires_grad}
+    assert learned == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    assert learned_weights(skeleton(config), config) == sum(p.numel() for p in lm.parameters() if p.requires_grad)
+
+
+def test_named_layers_of_a_vision_tower_get_no_adapter(folders: dict[str, Path]) -> None:
+    config = settings(folders["gemma3_pictures"], "model.adapter=lora", "model.lora_targets=q_proj")
+    lm, _ = load_model(config)
+    learned = [n for n, p in lm.named_parameters() if p.requires_grad]
+    assert learned and not any("vision" in name for name in learned)
+    assert learned_weights(skeleton(config), config) == sum(p.numel() for p in lm.parameters() if p.requires_grad)
+    config = settings(folders["gemma3_pictures"], "model.adapter=lora", "model.lora_targets=fc1")
+    with pytest.raises(ConfigError, match="has no module 'fc1'"):
+        check_model(config, PolicyConfig())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_key_value_heads": 2.0}, r"'num_key_value_heads' expected int, got float \(value: 2.0\)"),
+        ({"dtype": "fp8"}, "'torch' has no attribute 'fp8'"),
+        ({"hidden_act": "nope"}, "it does not know 'nope'"),
+        ({"pad_token_id": 99_999}, "Padding_idx"),
+        ({"num_attention_heads": 0, "head_dim": None}, "division or modulo by zero"),
+    ],
+)
+def test_a_config_that_transformers_refuses_is_one_line(
+    change: dict[str, Any], said: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folders["llama"], tmp_path / "m")
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change), encoding="utf-8")
+    with pytest.raises(ModelError, match=f"refuses its config.json: .*{said}") as caught:
+        check_model(settings(folder), PolicyConfig())
+    assert caught.value.hint.startswith("correct that value")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,11 +17,15 @@ import torch
 
 import tiny
 from grue.config import Config, dump_config
+from grue.games.toy import ToyGame
 from grue.interrupt import Interrupt, Interrupted
 from grue.launch import STARTED_HERE, this_command
 from grue.parallel import ALONE, Processes
+from grue.policy.decision import Decoding
+from grue.rollout.collect import collect
 from grue.storage import checkpoint, episodes
 from grue.storage.contents import read_metrics, read_results
+from grue.types import Episode, Observation, Task
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 # one process sums gradients in the order of the micro-batches, two in another: float32 rounding, grown over the steps
@@ -252,6 +257,20 @@ def test_one_process_alone_changes_nothing() -> None:
             ALONE.check_interrupt(interrupt)
 
 
+class Wordy(ToyGame):
+    """A toy game that shows more than a policy can read, for every second seed."""
+
+    def reset(self, task: Task, *, gold: bool = False) -> Observation:
+        shown = super().reset(task)
+        return replace(shown, text="word " * 1000) if task.seed % 2 else shown
+
+
+def _played(processes: Processes) -> list[Episode]:
+    """Four games, of which one of two processes can begin none."""
+    policy = tiny.policy(tiny.policy_model())
+    return collect(policy, [Wordy(), Wordy()], tiny.tasks(4, limit=2), Decoding(), context=512, processes=processes)
+
+
 def _process(rank: int, count: int, port: int, results: object) -> None:
     import os
 
@@ -281,6 +300,7 @@ def _process(rank: int, count: int, port: int, results: object) -> None:
             processes.check_interrupt(interrupt)
         number = interrupt.number
     found = {
+        "outcomes": [episode.outcome.value for episode in _played(processes)],
         "gradients": [first.grad.tolist(), second.grad.tolist() if second.grad is not None else None, unused.grad],
         "squares": processes.all_of(list(range(5)), lambda part, _: [x * x for x in part]),
         "tensors": [t.tolist() for (t,) in processes.gather_tensors([(torch.tensor([float(rank)]),)] * (2 - rank))],
@@ -309,6 +329,7 @@ def test_two_processes_agree_on_everything() -> None:
         assert child.exitcode == 0
     assert found[0] == found[1]
     assert found[0] == {
+        "outcomes": ["limit", "failed", "limit", "failed"],
         "gradients": [[3, 30], [[7, 7], [7, 7]], None],
         "squares": [0, 1, 4, 9, 16],
         "tensors": [[0], [1], [0]],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fnmatch import fnmatch
+from pathlib import Path
 from typing import NamedTuple
 
 from grue.config.keys import differences
@@ -32,7 +33,11 @@ _RULES = (
     _Idle(("policy.thought_tokens",), *_kind("think")),
     _Idle(("sft.smoothing", "dagger.smoothing"), *_kind("choose", "aligned", "score", "think")),
     _Idle(("ppo.ratio",), *_kind("choose", "write", "think")),  # the others decide once a turn
-    _Idle(("model.revision",), lambda c: c.model.name == "embedded", lambda _: "model.name=embedded"),
+    _Idle(
+        ("model.revision",),
+        lambda c: c.model.name == "embedded" or Path(c.model.name).is_dir(),
+        lambda c: f"model.name={c.model.name}",
+    ),
     _Idle(("model.lora_*",), lambda c: c.model.adapter == "none", lambda _: "model.adapter=none"),
     _Idle(
         ("demos.record_limit",),

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -159,11 +159,4 @@ def _parse(text: str) -> tuple[str, Any]:
 def _typed(annotation: Any, text: str) -> Any:
     if NoneType in get_args(annotation) and text in ("", "null"):
         return None
-    if get_origin(annotation) is dict:
-        values: dict[str, Any] = {}
-        for key, value in (_parse(part) for part in text.strip("{}").split(",") if part.strip()):
-            if key in values:
-                raise ConfigError(f"{key!r} is given twice in {text}", hint="leave out one")
-            values[key] = value
-        return values
-    return text  # pydantic reads numbers and switches from text, `stages` lists
+    return text  # pydantic reads numbers and switches from text, `stages` lists and parameters

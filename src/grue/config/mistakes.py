@@ -15,7 +15,7 @@ def as_config_error(error: ValidationError, given: list[str], where: str, strang
     """The first error, as what, where, value and hint."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"] if isinstance(part, str))  # without the index in a list
-    place = "" if key in given else where
+    place = "" if any(one == key or one.startswith(f"{key}.") for one in given) else where
     if first["type"] == "extra_forbidden":
         if "." in str(first["loc"][-1]):
             section, _, name = key.partition(".")

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from grue.config.base import LOCAL, Section, parts
 from grue.config.learning import DaggerConfig, PPOConfig, SFTConfig
+from grue.errors import ConfigError
 from grue.names import LENGTHS, RunFold
 
 
@@ -25,6 +26,22 @@ class GameConfig(Section):
     read_timeout_s: float = Field(
         20.0, gt=0, le=3600, description="seconds to wait for a game before it is restarted", json_schema_extra=LOCAL
     )
+
+    @field_validator("params", mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        """`a=1,b=2` as a dictionary."""
+        if not isinstance(value, str):
+            return value
+        values: dict[str, str] = {}
+        for part in filter(str.strip, value.strip("{} ").split(",")):
+            name, equals, number = (piece.strip() for piece in part.partition("="))
+            if not equals or not name:
+                raise ConfigError(f"{part.strip()!r} is not of the form name=value", hint="for example numLocations=3")
+            if name in values:
+                raise ConfigError(f"{name!r} is given twice in {value}", hint="leave out one")
+            values[name] = number
+        return values
 
 
 class ModelConfig(Section):
@@ -76,7 +93,10 @@ class ModelConfig(Section):
         if isinstance(data, dict) and data.get("quantize", "none") != "none":
             data = {"adapter": "lora", **data}
             if data["adapter"] != "lora":
-                raise ValueError(f"quantize={data['quantize']} needs adapter=lora: quantised weights cannot learn")
+                raise ConfigError(
+                    f"quantize={data['quantize']} needs adapter=lora: quantised weights cannot learn",
+                    hint="add model.adapter=lora",
+                )
         return data
 
     @model_validator(mode="after")

@@ -127,6 +127,7 @@ def _is_named(name: str, wanted: list[str]) -> bool:
 
 
 def _targets(model: nn.Module, text: str) -> str | list[str]:
+    """What peft is told to adapt: its own "all-linear", names that end a module's, or whole names."""
     if text == "all-linear":
         return _all_linear(model)
     wanted = [name.strip() for name in text.split(",") if name.strip()]
@@ -149,7 +150,8 @@ def _targets(model: nn.Module, text: str) -> str | list[str]:
             hint="say all-linear, which leaves such layers out",
         )
     # a quantised layer need not look like a linear one, so any module of that name will do
-    present = {part for name, _ in model.named_modules() for part in (name, name.rpartition(".")[2])}
+    reading = _names_of_decoder(model)
+    present = {part for name in reading for part in (name, name.rpartition(".")[2])}
     for name in wanted:
         if name not in present:
             near = difflib.get_close_matches(name, known, n=1)
@@ -157,7 +159,39 @@ def _targets(model: nn.Module, text: str) -> str | list[str]:
                 f"model.lora_targets={text}: the model has no module {name!r}",
                 hint=f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}, or say all-linear",
             )
-    return wanted
+        if _is_taken_for_experts(model, name):
+            others = [one for one in known if not _is_taken_for_experts(model, one)]
+            raise ConfigError(
+                f"model.lora_targets={text}: in this model peft takes {name} for a part of the experts",
+                hint=f"it may have {', '.join(others)}, or all-linear",
+            )
+    named = [name for name, _ in model.named_modules() if _is_named(name, wanted)]
+    chosen = [name for name in named if name in reading]
+    return wanted if len(chosen) == len(named) else chosen
+
+
+def _names_of_decoder(model: nn.Module) -> set[str]:
+    """The names of the modules that read text: not those of a vision tower."""
+    decoder: Any = getattr(model, "get_decoder", lambda: model)()
+    text = {id(module) for module in decoder.modules()}
+    return {name for name, module in model.named_modules() if id(module) in text}
+
+
+def _is_taken_for_experts(model: nn.Module, name: str) -> bool:
+    """Would peft adapt experts where a layer of this name is meant? They are one parameter, and once were such layers.
+
+    It decides by the last part of a name, whatever layer has it: a dense one, a shared expert, a gate in attention.
+    """
+    from peft import LoraConfig
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
+    last = name.rpartition(".")[2]
+    config = LoraConfig(target_modules=[last])
+    try:
+        convert_peft_config_for_transformers(config, model, conversions=None)
+    except ValueError:  # it is half of what was fused
+        return True
+    return bool(set(config.target_parameters or ()) - {f"{last}.weight"})  # a router's own weight is meant
 
 
 def _read_past(model: nn.Module, name: str) -> bool:
@@ -170,14 +204,15 @@ def _read_past(model: nn.Module, name: str) -> bool:
 def _all_linear(model: nn.Module) -> str | list[str]:
     """What peft calls all-linear, without the parts that read images and layers where an adapter would have no effect.
 
-    The experts of a layer are one parameter: peft adapts it by recomputing all of them in each pass, and mistakes the
-    names of dense layers for theirs. A router returns more than a product. Mamba reads the weights of some of its
+    The experts of a layer are one parameter: peft adapts it by recomputing all of them in each pass, and takes other
+    layers for it by their names. A router returns more than a product. Mamba reads the weights of some of its
     projections directly, bypassing any adapter.
     """
-    every = matrices(model)
+    every, reading = matrices(model), _names_of_decoder(model)
     decoder: Any = getattr(model, "get_decoder", lambda: model)()
-    text = {id(module) for module in decoder.modules()}
-    chosen = [name for name in every if id(model.get_submodule(name)) in text and not _read_past(model, name)]
+    chosen = [name for name in every if name in reading and not _read_past(model, name)]
+    taken = {last for last in _known(model) if _is_taken_for_experts(model, last)}
+    chosen = [name for name in chosen if name.rpartition(".")[2] not in taken]
     inside = {name.partition(".experts.")[0] for name, _ in decoder.named_parameters() if ".experts." in name}
     blocks = {name.rpartition(".")[2] for name in inside}
     if not any(block.isdigit() for block in blocks):  # else experts have no block of their own

@@ -30,7 +30,7 @@ from grue.models.quantization import (
     ordinary_layers,
 )
 from grue.models.skeleton import check_attention, plain_attention, skeleton
-from grue.models.sources import EMBEDDED, cannot_load, embedded_folder, safe_options, source_of
+from grue.models.sources import EMBEDDED, UNREADABLE, cannot_load, embedded_folder, safe_options, source_of
 from grue.models.stored import mend_unpacking, stored_options
 from grue.models.tokenizer import check_context, check_tokenizer, load_tokenizer
 from grue.models.weight_files import check_weight_files
@@ -110,7 +110,7 @@ def load_base(
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 source_of(config), **safe_options(config), **options, output_loading_info=True
             )
-    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError, SafetensorError) as error:
+    except UNREADABLE + (SafetensorError,) as error:  # noqa: RUF005
         if is_out_of_memory(error):
             raise
         raise cannot_load(config.name, error) from error

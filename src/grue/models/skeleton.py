@@ -14,7 +14,7 @@ from grue.models.adapter import adapted_matrices
 from grue.models.architecture import check_architecture, check_decoder, check_reads_trees, freeze_towers
 from grue.models.checkpointing import check_recomputing
 from grue.models.quantization import check_quantisable
-from grue.models.sources import cannot_load, read_config, safe_options, source_of
+from grue.models.sources import UNREADABLE, cannot_be_built, read_config, safe_options, source_of
 from grue.models.stored import check_stored, stored_bytes, stored_method
 from grue.models.tokenizer import check_context, check_prompt, check_tokenizer, load_tokenizer
 from grue.models.weight_files import check_weight_files
@@ -41,8 +41,8 @@ def skeleton(config: ModelConfig) -> PreTrainedModel:
         check_decoder(architecture)  # before transformers says that it knows no causal model of this kind
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(architecture, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise cannot_load(config.name, error) from error
+    except UNREADABLE as error:
+        raise cannot_be_built(config.name, error) from error
     check_architecture(model)
     stored = stored_method(raw)
     check_quantisable(config.name, model.config.model_type, stored if config.quantize == "none" else config.quantize)

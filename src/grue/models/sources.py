@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
 
 from grue.config import ModelConfig
 from grue.errors import ModelError, first_line
 
 EMBEDDED = "embedded"
 EMBEDDED_POSITIONS = 4096  # as in its config.json, for code that has not read that
+# what transformers may raise for a config.json with values that do not fit
+UNREADABLE: tuple[type[Exception], ...] = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError)
+UNREADABLE += (RuntimeError, AssertionError, ArithmeticError, StrictDataclassError)
 HINT = "model.name is 'embedded', a folder with config.json and *.safetensors, or a hub name"
 
 
@@ -80,6 +86,21 @@ def _check_no_adapter(config: ModelConfig) -> None:
 def cannot_load(name: str, error: Exception) -> ModelError:
     """`error` of transformers as one line with a hint."""
     return ModelError(f"cannot load the model {name!r}: {first_line(error)}", hint=_hint(name))
+
+
+def cannot_be_built(name: str, error: Exception) -> ModelError:
+    """`cannot_load`, where what config.json says may be the reason."""
+    if isinstance(error, (OSError, ImportError)):
+        return cannot_load(name, error)
+    said = first_line(error)
+    if isinstance(error, KeyError):
+        said = f"it does not know {said}"
+    elif isinstance(error, StrictDataclassError) and error.__cause__:  # which names the value too
+        said = first_line(error.__cause__)
+    return ModelError(
+        f"cannot load the model {name!r}: transformers {version('transformers')} refuses its config.json: {said}",
+        hint="correct that value, or get the model anew: was the file made for another version?",
+    )
 
 
 def _hint(name: str) -> str:

@@ -55,9 +55,27 @@ def collect(
         seats = [seat(row, game) for row, game in enumerate(games[: len(part)])]
         if part and not seats:
             raise ConfigError(f"there is no game to play {len(part)} tasks in", hint="make at least one")
-        return _collect_here(policy, seats, part, places, decoding, seed, context, on_episode) if part else []
+        unreadable: dict[int, tuple[Episode, ModelError]] = {}  # index -> of a game that could not be begun
+        tell = on_episode or (lambda _: None)
+        episodes = _collect_here(policy, seats, part, places, decoding, seed, context, tell, unreadable) if part else {}
+        _check_begun([error for _, error in unreadable.values()], len(tasks), processes)
+        for index, (episode, _) in unreadable.items():
+            episodes[index] = episode
+            tell(episode)
+        return [episodes[index] for index in range(len(part))]
 
     return processes.all_of(tasks, play)
+
+
+def _check_begun(errors: Sequence[ModelError], tasks: int, processes: Processes) -> None:
+    """Raise the first of the `errors` of all processes if there are as many as tasks.
+
+    Not one of these is recorded, so the same command finds the error again.
+    """
+    if processes.total({"unreadable": len(errors)})["unreadable"] == tasks:
+        with processes.together():
+            if errors:
+                raise errors[0]
 
 
 def _collect_here(
@@ -68,18 +86,20 @@ def _collect_here(
     decoding: Decoding,
     seed: str,
     context: int,
-    on_episode: Callable[[Episode], None] | None,
-) -> list[Episode]:
-    """`collect` in this process. `places` are the indices of `tasks` in the whole list."""
+    tell: Callable[[Episode], None],
+    unreadable: dict[int, tuple[Episode, ModelError]],
+) -> dict[int, Episode]:
+    """`collect` in this process: index -> episode. `places` are the indices of `tasks` in the whole list.
+
+    Games that cannot be begun go into `unreadable`, with the error.
+    """
     episodes: dict[int, Episode] = {}
     index_of: dict[int, int] = {}  # row -> index of the task played there
-    unreadable: dict[int, tuple[Episode, ModelError]] = {}  # index -> of a game that could not be begun
     queue = iter(enumerate(tasks))
 
     def finish(index: int, episode: Episode) -> None:
         episodes[index] = episode
-        if on_episode is not None:
-            on_episode(episode)
+        tell(episode)
 
     def refill(empty: Sequence[Seat]) -> None:
         """Start the next tasks in empty seats, as long as there are any."""
@@ -116,11 +136,7 @@ def _collect_here(
                 finish(index_of[seat.row], seat.close(value))
         refill([seat for seat in playing if seat.task is None])
         playing = [seat for seat in playing if seat.task is not None]
-    if len(unreadable) == len(tasks):  # not one of them is recorded, so the same command finds the error again
-        raise unreadable[0][1]
-    for index, (episode, _) in unreadable.items():
-        finish(index, episode)
-    return [episodes[index] for index in range(len(tasks))]
+    return episodes
 
 
 def _decide(policy: Policy, engine: Engine, seats: list[Seat], decoding: Decoding) -> None:

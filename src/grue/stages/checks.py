@@ -7,6 +7,7 @@ from pathlib import Path
 from grue.config import Config, idle_settings
 from grue.errors import DataError, needs
 from grue.games.training import check_training
+from grue.models.load import default_device
 from grue.models.out_of_memory import explained_memory
 from grue.models.sharding import check_sharding
 from grue.models.skeleton import check_attention
@@ -23,9 +24,12 @@ from grue.storage.contents import is_done
 from grue.storage.run import Run
 
 
-def warn_idle(config: Config, say: Progress) -> None:
+def warn_settings(config: Config, say: Progress) -> None:
+    """Say which settings do nothing, or cost much for nothing."""
     for words in idle_settings(config):
         say.warn(words)
+    if config.model.dtype == "float16" and default_device() == "cpu":
+        say.warn("model.dtype=float16 is for GPUs: on a CPU it is many times slower than auto")
 
 
 def warn_unfinished(run: Run, say: Progress) -> None:

@@ -25,7 +25,7 @@ from grue.stages.checks import (
     check_ready,
     check_trackers,
     is_plain,
-    warn_idle,
+    warn_settings,
     warn_unfinished,
 )
 from grue.stages.dagger import check_adviser, dagger
@@ -61,7 +61,7 @@ def run_all(config: Config, out: Path | str, *, say: Progress, again: bool = Fal
         if "eval" not in missing:  # what an earlier command measured was other weights
             missing.append("eval")
     if missing:
-        warn_idle(config, say)
+        warn_settings(config, say)
     say(plan(config, out) if missing else f"all is done in {out}; --again starts over and deletes what is there")
     if hint := hint_at_processes(config, processes) if missing else "":
         say(hint)
@@ -112,7 +112,7 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
         say(f"{name} is done in {out}; --again repeats it, and deletes what later stages left")
         return run.facts(name)
     if missing:
-        warn_idle(config, say)
+        warn_settings(config, say)
     with open_session(run, config, say, processes) as session:
         if name == "dagger":
             with run.changed_unless_refused():
