@@ -1,6 +1,6 @@
 """Stable-Baselines3 plays a game of TextWorldExpress: MaskablePPO on coin collector in five rooms.
 
-    pip install 'grue[sb3]'
+    pip install -c constraints.txt -e '.[sb3]'
     python examples/sb3_coin.py [STEPS]
 
 Trains on train games and prints the share of dev games won before and after, the actions drawn from the policy. Before

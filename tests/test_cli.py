@@ -127,6 +127,9 @@ def test_version() -> None:
         (("run", "runs/x", "toy"), "a preset and a folder are given: toy and runs/x"),
         (("run", "toy", "--preset", "smoke"), "toy is a preset, not a run directory"),
         (("demos", "cookingworld"), "cookingworld is a game, not a run directory"),
+        (("run", "babyai"), "game.name=babyai plays it"),
+        (("demos", "--preset", "babyai"), "babyai is a game, not a preset"),
+        (("check-game", "coin", "game.limit=6"), "game.limit=6 is no parameter of a game"),
         (("run", "toy", "ppo.iteration=3"), "did you mean ppo.iterations?"),
         (("run", "game.name=textworld-coin", "game.params.nosuch=1"), "unknown parameter 'nosuch'"),
         (("run", "cooking16", "game.params.nosuch=1"), "unknown parameter 'nosuch'"),
@@ -391,6 +394,13 @@ def test_a_run_may_have_an_equals_sign_in_its_name(tmp_path: Path, monkeypatch: 
     assert common.split_many(["lr=0.1", "sft.epochs=2"]) == (["lr=0.1"], ["sft.epochs=2"])
     there = f"runs{os.sep}lr=0.1"
     assert common.split_many([there, "model.name=runs/x"]) == ([there], ["model.name=runs/x"])
+
+
+@pytest.mark.parametrize("given", ["numLocations=99", "game.params=numLocations=99", "game.params.numLocations=99"])
+def test_parameters_of_a_checked_game_are_given_as_in_other_verbs(given: str, tmp_path: Path) -> None:
+    done = grue("check-game", "coin", given, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "coin: numLocations=99 is out of range" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -291,7 +291,7 @@ def test_what_cannot_be_compared_is_one_error(tmp_path: Path) -> None:
         compare_runs([good, tmp_path / "x" / ".." / "good"])
     with pytest.raises(DataError, match="has not been evaluated") as caught:
         compare_runs([good, run(tmp_path / "begun", 1, [True], state="begun")])
-    assert caught.value.hint.startswith("grue eval")
+    assert caught.value.hint.startswith("grue run")
     with pytest.raises(DataError, match=r"test games of the same policy \(.*good: ppo; .*other: sft\)"):
         compare_runs([good, run(tmp_path / "other", 1, [True, False], policy="sft")])
     with pytest.raises(DataError, match=r"dev games of ppo \(.*good: none\)"):

@@ -438,6 +438,7 @@ def test_two_seeds_are_one_too_many() -> None:
         ("sft.passes=1", "settings of sft: learning_rate, "),
         ("ppo.foo=3", "settings of ppo: "),
         ("foo.bar=3", "sections: "),
+        ("numRooms=3", "a parameter of the game is game.params.numRooms; sections: "),
         ("ppo.iteration=3", "ppo.iterations?"),
     ],
 )

@@ -123,8 +123,14 @@ def test_a_merged_model_says_what_the_policy_said(kind: str, runs: dict[str, Pat
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "nf4", "int8", "gpt2"])
-def test_an_adapter_says_what_the_policy_said(kind: str, runs: dict[str, Path], tmp_path: Path) -> None:
+def test_an_adapter_says_what_the_policy_said(
+    kind: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = export_run(runs[kind], what="adapter", to=tmp_path / "adapter", say=QUIET)
+    assert "others cannot load the adapter" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(ConfigError, match="names its base by a folder"):
+        push(tmp_path / "adapter", "me/policy")
+    assert len({path.stat().st_mode for path in (tmp_path / "adapter").iterdir()}) == 1
     assert found["mean"] < (0.3 if kind == "int8" else 2e-3)
     names = {path.name for path in (tmp_path / "adapter").iterdir()}
     assert {"adapter_model.safetensors", "adapter_config.json", "README.md", "grue.json", "tokenizer.json"} <= names
@@ -440,6 +446,8 @@ def test_pushing_needs_an_export_a_name_and_a_hub(
     with pytest.raises(DataError, match="was not made by grue export"):
         push(runs["full"], "me/policy")
     export_run(runs["full"], what="merged", to=tmp_path / "out", say=QUIET)
+    with pytest.raises(ConfigError, match="is an exported policy, not a run directory"):
+        read_run_config(tmp_path / "out")
     with pytest.raises(ConfigError, match="not a repository name"):
         push(tmp_path / "out", "policy")
 

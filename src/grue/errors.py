@@ -65,8 +65,13 @@ _EXTRA_OF = {
 }
 
 
+def install_line(extra: str) -> str:
+    """How to install an extra."""
+    return f"in grue's folder: pip install -c constraints.txt -e '.[{extra}]'"
+
+
 def needs(module: str, *, feature: str) -> None:
     """Raise ConfigError naming the extra to install when `module` is absent."""
     if find_spec(module) is None:
         extra = _EXTRA_OF.get(module, module)
-        raise ConfigError(f"{feature} needs {module}, which is not installed", hint=f"pip install 'grue[{extra}]'")
+        raise ConfigError(f"{feature} needs {module}, which is not installed", hint=install_line(extra))

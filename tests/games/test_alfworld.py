@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("alfworld", reason="pip install 'grue[alfworld]'")
+pytest.importorskip("alfworld", reason="pip install -e '.[alfworld]'")
 
 from grue import games
 from grue.errors import ConfigError, GameError
@@ -326,7 +326,7 @@ def test_a_process_that_dies_or_hangs_does_not_show(blow: int) -> None:
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grue.errors.find_spec", lambda module: None)
     for ask in (lambda: games.make(MICRO), lambda: games.make("alfworld"), lambda: games.tasks("alfworld")):
-        with pytest.raises(ConfigError, match=re.escape("pip install 'grue[alfworld]'")):
+        with pytest.raises(ConfigError, match=re.escape("-e '.[alfworld]'")):
             ask()
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-pytest.importorskip("minigrid", reason="pip install 'grue[babyai]'")
+pytest.importorskip("minigrid", reason="pip install -e '.[babyai]'")
 
 from grue import games
 from grue.errors import ConfigError

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("jericho", reason="pip install 'grue[jericho]'")
-pytest.importorskip("textworld", reason="its compiler builds the stories: pip install 'grue[textworld]'")
+pytest.importorskip("jericho", reason="pip install -e '.[jericho]'")
+pytest.importorskip("textworld", reason="its compiler builds the stories: pip install -e '.[textworld]'")
 
 import textworld
 

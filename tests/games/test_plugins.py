@@ -354,6 +354,7 @@ def test_an_undeclared_game_is_unknown() -> None:
             "check_params('x') changes its spelling",
         ),
         ('tuple("0123456789")', "__import__('sys').exit(0)", "playing it raised SystemExit"),
+        ("action < str(self.number)", "{}['lamp']", "KeyError: 'lamp' (own_game_"),
     ],
 )
 def test_check_game_names_a_mistake_of_a_first_game(

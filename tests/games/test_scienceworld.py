@@ -11,7 +11,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-pytest.importorskip("scienceworld", reason="pip install 'grue[scienceworld]'")
+pytest.importorskip("scienceworld", reason="pip install -e '.[scienceworld]'")
 
 from grue import games
 from grue.games.check import check_game

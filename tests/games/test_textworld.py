@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("textworld", reason="pip install 'grue[textworld]'")
+pytest.importorskip("textworld", reason="pip install -e '.[textworld]'")
 
 from grue import games
 from grue.errors import ConfigError, GameError
@@ -287,7 +287,7 @@ def test_parameters_that_no_game_fits_fail_the_game() -> None:
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grue.errors.find_spec", lambda module: None)
     for name, extra in [("textworld", "textworld"), ("jericho:x.z3", "jericho"), ("scienceworld", "scienceworld")]:
-        with pytest.raises(ConfigError, match=re.escape(f"pip install 'grue[{extra}]'")):
+        with pytest.raises(ConfigError, match=re.escape(f"-e '.[{extra}]'")):
             games.make(name)
-    with pytest.raises(ConfigError, match=re.escape("pip install 'grue[babyai]'")):
+    with pytest.raises(ConfigError, match=re.escape("-e '.[babyai]'")):
         games.make("babyai")

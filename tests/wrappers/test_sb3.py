@@ -65,6 +65,14 @@ def test_a_list_without_any_valid_action_is_an_error_that_says_so() -> None:
         env.action_masks()
 
 
+def test_valid_actions_that_are_not_on_the_list_are_warned_of_once() -> None:
+    env = toy(actions=["look"])
+    env.reset(seed=0)
+    with pytest.warns(UserWarning, match="cannot be chosen"):
+        env.action_masks()
+    env.action_masks()  # a second warning would be an error here
+
+
 def test_observations_are_the_newest_tokens_of_the_transcript() -> None:
     words: dict[str, int] = {}
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from grue.cli.common import reading_arguments
 from grue.errors import ConfigError, GameError
 from grue.games import Game, canonical_params, is_known, known_games, make
 from grue.games.base import FOLDS
@@ -21,14 +23,25 @@ from grue.types import Task
 def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str, Any]:
     """Check the game that "module:Class" or a name refers to, on the first `games` seeds of each fold.
 
-    `settings` are parameters of the game, key=value. Raises GameError with the first promise that is broken.
+    `settings` are parameters of the game: rooms=3, or as in other verbs. Raises GameError with the first promise that
+    is broken.
     """
-    factory, task = _what(name, ",".join(settings))
+    with reading_arguments():
+        params = ",".join(map(_plain, settings))
+    factory, task = _what(name, params)
     for fold in RUN_FOLDS:
         for seed in FOLDS[fold][:games]:
             check_game(factory, Task(task.game, task.params, fold, seed, task.limit))
         say(f"{name}: {games} {fold} games keep the contract")
     return {"game": name, "games": games, "folds": list(RUN_FOLDS), "ok": True}
+
+
+def _plain(setting: str) -> str:
+    """rooms=3, from that or from game.params.rooms=3 or game.params=rooms=3,doors=1. ConfigError for other settings."""
+    plain = re.sub(r"^game\.params[.=]", "", setting)
+    if "." in plain.partition("=")[0]:
+        raise ConfigError(f"{setting} is no parameter of a game", hint="those are given as game.params.rooms=3")
+    return plain
 
 
 def _what(name: str, params: str) -> tuple[Callable[[], Game], Task]:

@@ -144,13 +144,15 @@ def settle(
 
     An existing run directory is the basis unless a preset or file is named: its folder alone is enough to resume a run.
     """
-    from grue.config import load_config, override
-    from grue.games import canonical_params
+    from grue.config import PRESETS, load_config, override
+    from grue.games import canonical_params, is_known
     from grue.storage.contents import read_run_config
     from grue.storage.settled import default_out
 
     if out is not None and preset is None and file is None and (out / "config.yaml").exists():
         return override(read_run_config(out), settings, seed), out
+    if preset is not None and preset not in PRESETS and is_known(preset):
+        raise ConfigError(f"{preset} is a game, not a preset", hint=f"game.name={preset} plays it")
     config = load_config(preset, settings, file, seed)
     canonical_params(config.game.name, config.game.params)  # refuse wrong ones before making a folder
     return config, out or default_out(config)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grue import __version__
 from grue.cli import common
-from grue.errors import ConfigError, GrueError
+from grue.errors import ConfigError, GrueError, install_line
 from grue.names import RUN_FOLDS
 from grue.progress import Progress
 
@@ -75,7 +75,7 @@ def show(findings: dict[str, Any], say: Progress) -> None:
         say(f"{check['status']:4}  {check['name']:18}  {check['value']}", style=styles[check["status"]])
         if check["hint"]:
             say(f"      {'':18}  {check['hint']}", style="dim")
-    say("\nextras (pip install 'grue[NAME]'):", style="bold")
+    say(f"\nextras ({install_line('NAME')}):", style="bold")
     for extra in findings["extras"]:
         say(f"{'have' if extra['installed'] else '-':4}  {extra['name']:18}  {extra['adds']}")
     say()

@@ -50,7 +50,8 @@ def _nearest(key: str, strange: str) -> str:
         return f"did you mean {' or '.join(near[:3])}?"
     if beside and not strange:
         return f"settings of {section}: {', '.join(known.removeprefix(f'{section}.') for known in beside)}"
-    return strange or f"sections: {', '.join(name for name in Config.model_fields if name != 'preset')}"
+    sections = f"sections: {', '.join(name for name in Config.model_fields if name != 'preset')}"
+    return strange or (sections if section else f"a parameter of the game is game.params.{key}; {sections}")
 
 
 def _short_for(key: str, keys: list[str]) -> list[str]:

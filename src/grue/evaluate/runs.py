@@ -52,7 +52,7 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
         if not (out / "stages.json").exists() and (out / "episodes").exists():
             raise DataError(f"{out / 'stages.json'} is missing, which says how far the run has come", hint="restore it")
         if not is_done(out, "eval"):
-            raise DataError(f"{out} has not been evaluated to its end", hint=f"grue eval {out}")
+            raise DataError(f"{out} has not been evaluated to its end", hint=f"grue run {out} finishes it")
     fold = fold or configs[outs[0]].eval.fold
     asked = [policy] if policy else POLICIES[::-1]  # the furthest-trained first
     measured = {out: [p for p in asked if _decodings(out, p, fold)] for out in outs}

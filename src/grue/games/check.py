@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from grue.errors import GameError, GrueError
 from grue.games.base import FOLDS, Game
+from grue.games.faults import place_of
 from grue.games.teachers.scripted import CanRehearse, HasGold
 from grue.types import Observation, Outcome, Task
 
@@ -155,14 +156,17 @@ def _doing(what: str, trail: _Trail | None = None) -> Iterator[None]:
         yield
     except _BrokenError as broken:
         raise GameError(
-            f"the game breaks its contract: {broken}{trail.words()}", hint="see grue.games.base.Game"
+            f"the game breaks its contract: {broken}{trail.words()}",
+            hint="what it must do: docs/games.md, and grue.games.base.Game",
         ) from broken
     except GrueError:
         raise
     except (Exception, SystemExit) as error:
+        place = place_of(error)
+        where = f" ({place})" if place else ""
         raise GameError(
-            f"the game breaks its contract: {what} raised {type(error).__name__}: {error}{trail.words()}",
-            hint="GRUE_DEBUG=1 in front of the command shows where",
+            f"the game breaks its contract: {what} raised {type(error).__name__}: {error}{where}{trail.words()}",
+            hint="GRUE_DEBUG=1 in front of the command shows the traceback",
         ) from error
 
 

@@ -37,7 +37,7 @@ def engine_errors() -> Iterator[None]:
     except GrueError:
         raise
     except (Exception, SystemExit) as error:  # a game that calls sys.exit fails, and the run goes on
-        place = _place(error)
+        place = place_of(error)
         if os.environ.get("GRUE_DEBUG") and place not in _traced:
             _traced.add(place)
             print(clean("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)
@@ -45,7 +45,7 @@ def engine_errors() -> Iterator[None]:
         raise GameError(f"the game failed: {type(error).__name__}: {error}{where}") from error
 
 
-def _place(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """File and line of the innermost frame that is neither ours nor Python's own; "" if there is none."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     theirs = [(file, line) for file, line in frames if not _is_ours(file) and not _is_pythons(file)]

@@ -22,7 +22,6 @@ from grue.names import FURTHEST_FIRST, TRAINING
 from grue.progress import Progress
 from grue.stages.card import model_card
 from grue.stages.trained import (
-    ABOUT,
     PROBE,
     SCHEMA,
     SETTINGS,
@@ -33,8 +32,8 @@ from grue.stages.trained import (
     stage_weights,
 )
 from grue.storage import checkpoint, episodes
-from grue.storage.contents import is_done, read_results, read_run_config, read_stages
-from grue.storage.files import explained
+from grue.storage.contents import ABOUT, is_done, read_results, read_run_config, read_stages
+from grue.storage.files import explained, readable_alike
 from grue.storage.settled import check_unedited
 
 WHAT, DTYPES = ("adapter", "merged"), ("float32", "bfloat16", "float16")
@@ -86,11 +85,17 @@ def export_run(
             copy = load_trained(temporary)
             gap = copy.check(probe, f"the exported {what}")
             _about(temporary, run, config, name, what, dtype, gap, copy.encoder.fingerprint)
+            readable_alike(temporary, temporary / ABOUT)
             if target.exists():
                 target.rmdir()
             temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+    if what == "adapter" and Path(config.model.name).is_absolute():
+        say.warn(
+            f"the adapter in {target} names its base by a folder, {config.model.name}: others cannot load the adapter. "
+            "--what merged makes a model that stands alone"
+        )
     say(f"{target}: {what} of {name}, checked on {gap.turns} turns (mean difference {gap.mean:.2g} nats)")
     say(f'from grue import load_policy; policy = load_policy("{target}")', style="dim")
     return {"folder": str(target), "what": what, "policy": name, **gap._asdict()}

@@ -88,12 +88,15 @@ def measure(session: Session) -> None:
     known = _read(session)
     missing = [row for row in rows(session) if row.name not in known]
     loaded, tasks = "", {row.name: session.tasks(row.fold, row.games) for row in missing}
+    last = ""
     with session.say.bar("evaluation", sum(map(len, tasks.values())), unit="games") as bar:
         for row in missing:
             session.processes.check_interrupt(session.interrupt)
             if row.policy in POLICIES and row.policy != loaded:
                 session.load(row.policy)
                 loaded = row.policy
+            playing = f"{row.policy} {row.fold} {row.decoding}"
+            bar.advance(0, note=f"playing {playing}{last}")
             cfg = session.config.eval
             played = _play(session, row, tasks[row.name], bar)
             _tell_failures(played, row, session)
@@ -105,7 +108,9 @@ def measure(session: Session) -> None:
                 file.unlink(missing_ok=True)
                 episodes.append(file, [_outline(episode) for episode in played])
                 jsonl.append(session.run.evaluation_file, [{"row": row.name, "result": result}])
-            bar.advance(0, note=f"{row.policy} {row.fold} {row.decoding}: {result['success'] or 0:.1%}")
+            measured = f"{playing}: {result['success'] or 0:.1%}"
+            last = f"; {measured}"
+            bar.advance(0, note=measured)
 
 
 def _tell_failures(played: Sequence[Episode], row: Row, session: Session) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from grue.config import read_config
 from grue.errors import ConfigError, DataError, GrueError, first_line
-from grue.stages.trained import read_about
+from grue.stages.trained import SETTINGS, read_about
 
 # an adapter left beside merged weights would be applied to them once more
 _OF_AN_EXPORT = ["*.safetensors", "*.json", "*.jsonl", "*.jinja", "grue.yaml"]
@@ -26,6 +27,12 @@ def push(folder: Path, repository: str, *, public: bool = False) -> str:
     about = read_about(folder)
     if "probe" not in about:
         raise DataError(f"{folder} was never checked", hint="export the run again: grue export RUN")
+    base = read_config(folder / SETTINGS).model.name
+    if about["what"] == "adapter" and Path(base).is_absolute():
+        raise ConfigError(
+            f"the adapter in {folder} names its base by a folder, {base}, which others do not have",
+            hint="grue export RUN --what merged makes a model that stands alone",
+        )
     if repository.count("/") != 1 or not all(repository.split("/")):
         raise ConfigError(f"{repository!r} is not a repository name", hint="OWNER/NAME, for example me/cooking16-ppo")
     from huggingface_hub import HfApi

@@ -23,11 +23,11 @@ from grue.policy.policy import make_policy
 from grue.prompts.tokens import Encoder
 from grue.rollout.player import PolicyPlayer
 from grue.storage import checkpoint, episodes
-from grue.storage.contents import UNMEASURED, checkpoints, is_done, read_run_config, read_stages
+from grue.storage.contents import ABOUT, UNMEASURED, checkpoints, is_done, read_run_config, read_stages
 from grue.storage.contents import episodes as episodes_file
 from grue.types import Episode
 
-ABOUT, SETTINGS, PROBE = "grue.json", "grue.yaml", "probe.jsonl"  # of an exported folder
+SETTINGS, PROBE = "grue.yaml", "probe.jsonl"  # of an exported folder
 SCHEMA = 1
 
 

@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grue.errors import CheckpointError, first_line
-from grue.storage.files import explained, sync_file, sync_folder
+from grue.storage.files import explained, readable_alike, sync_file, sync_folder
 
 SCHEMA = 1
 STATE, MANIFEST = "state.json", "manifest.json"
@@ -196,6 +196,7 @@ def _write(
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"the state of step {step} cannot be written as JSON: {error}") from error
     (folder / STATE).write_text(text, encoding="utf-8")
+    readable_alike(folder, folder / STATE)
     files = {}
     for file in sorted(folder.iterdir()):
         sync_file(file)

@@ -17,6 +17,7 @@ from grue.storage.files import explained
 
 LISTED = 3  # runs that a hint names
 UNMEASURED = -1.0  # best_merit of a stage that played no dev games; below every merit
+ABOUT = "grue.json"  # what makes a folder an exported policy
 
 
 def checkpoints(out: Path, stage: str) -> Path:
@@ -45,6 +46,11 @@ def read_run_config(out: Path) -> Config:
     if not out.exists():
         fetch = "grue run --out DIR makes a run; huggingface_hub.snapshot_download fetches one from a hub"
         raise ConfigError(f"there is no folder {out}", hint=_meant(out) or fetch)
+    if not file.exists() and (out / ABOUT).exists():
+        raise ConfigError(
+            f"{out} is an exported policy, not a run directory",
+            hint=f'from Python, grue.load_policy("{out}") loads it; commands take the run that it was made from',
+        )
     if not file.exists():
         raise ConfigError(
             f"{out} is not a run directory: it has no config.yaml", hint=_meant(out) or "grue run --out DIR makes one"

@@ -47,6 +47,14 @@ def explained(doing: str, kind: type[GrueError] = DataError, *, missing: str = "
         raise kind(f"cannot {doing}: {reason}", hint=hint) from error
 
 
+def readable_alike(folder: Path, like: Path) -> None:
+    """Give all files of `folder` the permissions of `like`: safetensors lets only the owner read what it writes."""
+    with suppress(OSError):  # some drives have none
+        mode = like.stat().st_mode
+        for file in folder.iterdir():
+            file.chmod(mode)
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Write `data` beside `path`, sync it, and rename it over `path`: readers see the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,12 +5,14 @@
     model.learn(50_000)
 
 Stable-Baselines3 needs arrays of fixed shapes. So the actions are a fixed list, gathered from train games, and those
-that the game does not allow now are masked out. An action that never occurred there cannot be chosen.
+that the game does not allow now are masked out. An action that never occurred there cannot be chosen, which a warning
+says.
 """
 
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
@@ -89,6 +91,7 @@ class ActionList(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self.action_space = spaces.Discrete(len(self.actions))
         self._number = {action: i for i, action in enumerate(self.actions)}
         self._valid: tuple[str, ...] | None = None  # before the first reset
+        self._told = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Ids, dict[str, Any]]:
         ids, info = self.env.reset(seed=seed, options=options)
@@ -115,6 +118,13 @@ class ActionList(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             raise GameError(
                 f"none of the valid actions is on the list of {len(self.actions)}: {self._valid[:3]}",
                 hint="gather the list over more games: known_actions(env, episodes=...)",
+            )
+        if mask.sum() < len(self._valid) and not self._told:
+            self._told = True
+            warnings.warn(  # a fixed text, so that environments side by side say it once
+                "the game lists actions that did not come up when the list was gathered: they cannot be chosen, and "
+                "the game may be impossible to win. known_actions(env, episodes=...) gathers more",
+                stacklevel=2,
             )
         return mask
 
