@@ -2,31 +2,46 @@
 
 `python benchmarks/architectures.py [NAME ...]` prints a line for each and counts at the end. "driven" means that three
 texts of different lengths, fed in two parts, give the same logits as a plain pass over each of them (float32).
+
+`--train` goes on with a run of each: demonstrations, SFT and PPO of `toy` with LoRA, then the export of the adapter and
+of the merged model. "trained" means that both copies, loaded by peft and transformers, read the policy's recorded game
+as it was played.
 """
 
 from __future__ import annotations
 
+import argparse
 import signal
-import sys
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging
 
-from grue.errors import ModelError
+from grue import stages
+from grue.config import load_config
+from grue.errors import GrueError, ModelError
+from grue.models.architecture import is_recurrent
+from grue.models.load import embedded_folder
 from grue.models.policy_model import PolicyModel
+from grue.models.skeleton import check_model
 from grue.policy.drivable import check_drivable, gap_in_parts
+from grue.progress import Progress
+from grue.stages.export import WHAT, export_run
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-VOCABULARY, LARGEST, SECONDS = 600, 30_000_000, 25
+VOCABULARY = 1536  # of the tokenizer of the embedded base
+LARGEST, SECONDS = 30_000_000, 25
+SAME = 1e-4  # of logits, relative to their norm
 LENGTHS = {70: 30, 5: 2, 41: 40}  # of texts -> tokens of the first part
 SMALL: dict[int, tuple[str, ...]] = {  # by the names that configurations give to sizes
     1: ("bos_token_id", "n_group", "topk_group", "n_shared_experts", "first_k_dense_replace", "attn_layer_offset"),
@@ -46,6 +61,13 @@ SMALL: dict[int, tuple[str, ...]] = {  # by the names that configurations give t
 }
 SIZES = {name: size for size, names in SMALL.items() for name in names} | {"pad_token_id": 0}
 # tried in turn: some configurations contradict themselves when made small
+# of a run that trains little and takes seconds
+SHORT = (
+    *("model.adapter=lora", "model.lora_rank=4", "model.dtype=float32", "model.context=512", "threads=1"),
+    *("game.limit=8", "demos.games=8", "sft.epochs=2", "sft.episodes_per_batch=4", "sft.learning_rate=0.01"),
+    *("ppo.iterations=1", "ppo.episodes_per_iteration=8", "ppo.slots=8", "ppo.minibatches=2", "ppo.dev_games=2"),
+    *("sft.warmup_steps=0", "ppo.warmup_iterations=0", "ppo.learning_rate=0.01"),
+)
 CHANGES: tuple[dict[str, Any], ...] = (
     {},
     {"head_dim": 8},
@@ -104,6 +126,20 @@ def trial(lm: PreTrainedModel) -> float:
     return gap_in_parts(model, texts, list(LENGTHS.values()))
 
 
+def train(lm: PreTrainedModel, folder: Path) -> float:
+    """The largest distance of the log-probabilities of a recorded game between the policy and its exports."""
+    model, run = folder / "model", folder / "run"
+    lm.save_pretrained(model)
+    AutoTokenizer.from_pretrained(embedded_folder()).save_pretrained(model)
+    kind = "choose" if is_recurrent(lm.config.get_text_config()) else "aligned"
+    config = load_config("toy", [f"model.name={model}", f"policy.kind={kind}", *SHORT])
+    say = Progress(silent=True)
+    check_model(config.model, config.policy)
+    for stage in ("demos", "sft", "ppo"):
+        stages.run_stage(stage, config, run, say=say)
+    return max(float(export_run(run, what=what, say=say)["largest"]) for what in WHAT)
+
+
 @contextmanager
 def limited(seconds: int) -> Iterator[None]:
     """TimeoutError after `seconds`: some models cannot be made small by these names."""
@@ -119,8 +155,8 @@ def limited(seconds: int) -> Iterator[None]:
         signal.alarm(0)
 
 
-def examine(name: str) -> tuple[str, str]:
-    """(driven, differs, refused, crashed or not made; why)."""
+def examine(name: str, *, training: bool = False) -> tuple[str, str]:
+    """(driven, trained, differs, refused, crashed or not made; why)."""
     try:
         with limited(SECONDS):
             model = made(name)
@@ -128,19 +164,29 @@ def examine(name: str) -> tuple[str, str]:
         return "not made", f"{type(error).__name__}: {error}"
     try:
         gap = trial(model)
+        if training and gap < SAME:
+            with tempfile.TemporaryDirectory() as folder:
+                return "trained", f"{train(model, Path(folder)):.0e}"
     except ModelError as error:
         return "refused", error.message
+    except GrueError as error:
+        return "untrained", error.message
     except Exception as error:  # what this program looks for
         return "crashed", f"{type(error).__name__}: {error}"
-    return "driven" if gap < 1e-4 else "differs", f"{gap:.0e}, {model.config._attn_implementation}"
+    return "driven" if gap < SAME else "differs", f"{gap:.0e}, {model.config._attn_implementation}"
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a model_type of transformers; all by default")
+    parser.add_argument("--train", action="store_true", help="also train each of them, and export it")
+    arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     counts: Counter[str] = Counter()
-    for name in sys.argv[1:] or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        found, why = examine(name)
+    for name in arguments.names or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        found, why = examine(name, training=arguments.train)
         counts[found] += 1
         print(f"{found:9} {name:28} {' '.join(why.split())[:120]}", flush=True)
     print(", ".join(f"{count} {found}" for found, count in counts.most_common()))
