@@ -27,7 +27,7 @@ from transformers.utils import logging
 
 from grue import stages
 from grue.config import load_config
-from grue.errors import GrueError, ModelError
+from grue.errors import ModelError
 from grue.models.architecture import is_recurrent
 from grue.models.load import embedded_folder
 from grue.models.policy_model import PolicyModel
@@ -61,13 +61,6 @@ SMALL: dict[int, tuple[str, ...]] = {  # by the names that configurations give t
 }
 SIZES = {name: size for size, names in SMALL.items() for name in names} | {"pad_token_id": 0}
 # tried in turn: some configurations contradict themselves when made small
-# of a run that trains little and takes seconds
-SHORT = (
-    *("model.adapter=lora", "model.lora_rank=4", "model.dtype=float32", "model.context=512", "threads=1"),
-    *("game.limit=8", "demos.games=8", "sft.epochs=2", "sft.episodes_per_batch=4", "sft.learning_rate=0.01"),
-    *("ppo.iterations=1", "ppo.episodes_per_iteration=8", "ppo.slots=8", "ppo.minibatches=2", "ppo.dev_games=2"),
-    *("sft.warmup_steps=0", "ppo.warmup_iterations=0", "ppo.learning_rate=0.01"),
-)
 CHANGES: tuple[dict[str, Any], ...] = (
     {},
     {"head_dim": 8},
@@ -80,6 +73,12 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"layer_types": ["conv", "full_attention"] * 2},
     {"layer_types": None, "num_experts_per_tok": 1},
     {"num_heads": 16, "head_dim": 8},
+)
+SHORT = (  # settings of a run that trains little and takes seconds
+    *("model.adapter=lora", "model.lora_rank=4", "model.dtype=float32", "model.context=384", "threads=1"),
+    *("game.limit=8", "demos.games=8", "sft.epochs=2", "sft.episodes_per_batch=4", "sft.learning_rate=0.01"),
+    *("ppo.iterations=1", "ppo.episodes_per_iteration=8", "ppo.slots=8", "ppo.minibatches=2", "ppo.dev_games=2"),
+    *("sft.warmup_steps=0", "ppo.warmup_iterations=0", "ppo.learning_rate=0.01"),
 )
 
 
@@ -156,7 +155,7 @@ def limited(seconds: int) -> Iterator[None]:
 
 
 def examine(name: str, *, training: bool = False) -> tuple[str, str]:
-    """(driven, trained, differs, refused, crashed or not made; why)."""
+    """(driven, trained, untrained, differs, refused, crashed or not made; why)."""
     try:
         with limited(SECONDS):
             model = made(name)
@@ -164,16 +163,17 @@ def examine(name: str, *, training: bool = False) -> tuple[str, str]:
         return "not made", f"{type(error).__name__}: {error}"
     try:
         gap = trial(model)
-        if training and gap < SAME:
-            with tempfile.TemporaryDirectory() as folder:
-                return "trained", f"{train(model, Path(folder)):.0e}"
     except ModelError as error:
         return "refused", error.message
-    except GrueError as error:
-        return "untrained", error.message
     except Exception as error:  # what this program looks for
         return "crashed", f"{type(error).__name__}: {error}"
-    return "driven" if gap < SAME else "differs", f"{gap:.0e}, {model.config._attn_implementation}"
+    if gap >= SAME or not training:
+        return "driven" if gap < SAME else "differs", f"{gap:.0e}, {model.config._attn_implementation}"
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return "trained", f"{train(model, Path(folder)):.0e}"
+    except Exception as error:  # of grue, or of what it calls
+        return "untrained", f"{type(error).__name__}: {error}"
 
 
 def main() -> None:

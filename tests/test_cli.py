@@ -128,6 +128,7 @@ def test_version() -> None:
         (("run", "toy", "--preset", "smoke"), "toy is a preset, not a run directory"),
         (("demos", "cookingworld"), "cookingworld is a game, not a run directory"),
         (("run", "babyai"), "game.name=babyai plays it"),
+        (("run", "jericho:games/zork1.z3"), "game.name=jericho:games/zork1.z3 plays it"),
         (("demos", "--preset", "babyai"), "babyai is a game, not a preset"),
         (("check-game", "coin", "game.limit=6"), "game.limit=6 is no parameter of a game"),
         (("run", "toy", "ppo.iteration=3"), "did you mean ppo.iterations?"),
@@ -396,7 +397,7 @@ def test_a_run_may_have_an_equals_sign_in_its_name(tmp_path: Path, monkeypatch: 
     assert common.split_many([there, "model.name=runs/x"]) == ([there], ["model.name=runs/x"])
 
 
-@pytest.mark.parametrize("given", ["numLocations=99", "game.params=numLocations=99", "game.params.numLocations=99"])
+@pytest.mark.parametrize("given", ["numLocations=99", "game.params={numLocations=99}", "game.params.numLocations=99"])
 def test_parameters_of_a_checked_game_are_given_as_in_other_verbs(given: str, tmp_path: Path) -> None:
     done = grue("check-game", "coin", given, cwd=tmp_path)
     assert done.returncode == 1

@@ -206,12 +206,21 @@ def test_a_setting_of_the_command_line_is_not_blamed_on_the_file(write) -> None:
         load_config("toy", ["model.quantize=nf4"], file=write("model: {adapter: none}"))
     assert caught.value.message.startswith("model: quantize=nf4 needs adapter=lora")
     assert caught.value.hint == "add model.adapter=lora"
+    wrong = write("model: {adapter: none, quantize: nf4}")
+    with pytest.raises(ConfigError, match=f"^model in {wrong}: quantize=nf4 needs"):
+        load_config("toy", ["model.context=512"], file=wrong)
+    with pytest.raises(ConfigError, match=r"^ppo\.valid_coef above 0 needs policy\.kind=aligned"):
+        load_config("toy", ["policy.kind=choose"], file=write("ppo: {valid_coef: 0.1}\npolicy: {kind: aligned}"))
 
 
 def test_parameters_may_be_text_in_a_file_too(write) -> None:
     params = load_config(file=write("game: {params: 'numLocations=3, includeDoors=1'}")).game.params
     assert params == {"numLocations": 3, "includeDoors": 1}
     assert load_config(file=write("game: {params: ''}")).game.params == {}
+    more = ["game.params.numLocations=2"]
+    params = load_config(overrides=more, file=write("game: {params: 'includeDoors=1'}")).game.params
+    assert params == {"numLocations": 2, "includeDoors": 1}
+    assert load_config(overrides=["game.params=includeDoors=1", *more]).game.params == params
     with pytest.raises(ConfigError, match="'numLocations:3' is not of the form name=value"):
         load_config(file=write("game: {params: 'numLocations:3'}"))
 
@@ -438,7 +447,7 @@ def test_two_seeds_are_one_too_many() -> None:
         ("sft.passes=1", "settings of sft: learning_rate, "),
         ("ppo.foo=3", "settings of ppo: "),
         ("foo.bar=3", "sections: "),
-        ("numRooms=3", "a parameter of the game is game.params.numRooms; sections: "),
+        ("numRooms=3", "; a parameter of the game is game.params.numRooms"),
         ("ppo.iteration=3", "ppo.iterations?"),
     ],
 )

@@ -39,6 +39,11 @@ def test_what_is_saved_is_loaded_bit_for_bit(tmp_path: Path) -> None:
         assert torch.equal(loaded.tensors["model"][name], tensor), name
 
 
+def test_whoever_may_read_the_manifest_may_read_the_weights(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path, 1, {"model": {"w": torch.ones(2)}}, {})
+    assert len({file.stat().st_mode for file in path.iterdir()}) == 1
+
+
 def test_the_newest_are_kept_and_the_best_one_apart(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4):
         _save(tmp_path, step, keep=2)

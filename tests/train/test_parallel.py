@@ -20,7 +20,7 @@ from grue.config import Config, dump_config
 from grue.games.toy import ToyGame
 from grue.interrupt import Interrupt, Interrupted
 from grue.launch import STARTED_HERE, this_command
-from grue.parallel import ALONE, Processes
+from grue.parallel import ALONE, Processes, SharedError
 from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.storage import checkpoint, episodes
@@ -265,10 +265,9 @@ class Wordy(ToyGame):
         return replace(shown, text="word " * 1000) if task.seed % 2 else shown
 
 
-def _played(processes: Processes) -> list[Episode]:
-    """Four games, of which one of two processes can begin none."""
+def _played(processes: Processes, tasks: list[Task]) -> list[Episode]:
     policy = tiny.policy(tiny.policy_model())
-    return collect(policy, [Wordy(), Wordy()], tiny.tasks(4, limit=2), Decoding(), context=512, processes=processes)
+    return collect(policy, [Wordy(), Wordy()], tasks, Decoding(), context=512, processes=processes)
 
 
 def _process(rank: int, count: int, port: int, results: object) -> None:
@@ -299,8 +298,11 @@ def _process(rank: int, count: int, port: int, results: object) -> None:
         with pytest.raises(Interrupted):
             processes.check_interrupt(interrupt)
         number = interrupt.number
+    with pytest.raises(SharedError) as unreadable:
+        _played(processes, tiny.tasks(1, start=1))  # one process has nothing to play
     found = {
-        "outcomes": [episode.outcome.value for episode in _played(processes)],
+        "outcomes": [episode.outcome.value for episode in _played(processes, tiny.tasks(4, limit=2))],
+        "unreadable": unreadable.value.message.partition("task, observation")[1],
         "gradients": [first.grad.tolist(), second.grad.tolist() if second.grad is not None else None, unused.grad],
         "squares": processes.all_of(list(range(5)), lambda part, _: [x * x for x in part]),
         "tensors": [t.tolist() for (t,) in processes.gather_tensors([(torch.tensor([float(rank)]),)] * (2 - rank))],
@@ -330,6 +332,7 @@ def test_two_processes_agree_on_everything() -> None:
     assert found[0] == found[1]
     assert found[0] == {
         "outcomes": ["limit", "failed", "limit", "failed"],
+        "unreadable": "task, observation",
         "gradients": [[3, 30], [[7, 7], [7, 7]], None],
         "squares": [0, 1, 4, 9, 16],
         "tensors": [[0], [1], [0]],

@@ -38,9 +38,9 @@ def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str
 
 def _plain(setting: str) -> str:
     """rooms=3, from that or from game.params.rooms=3 or game.params=rooms=3,doors=1. ConfigError for other settings."""
-    plain = re.sub(r"^game\.params[.=]", "", setting)
+    plain = re.sub(r"^game\.params[.=]", "", setting).strip("{} ")
     if "." in plain.partition("=")[0]:
-        raise ConfigError(f"{setting} is no parameter of a game", hint="those are given as game.params.rooms=3")
+        raise ConfigError(f"{setting} is no parameter of a game", hint="those are given as rooms=3")
     return plain
 
 

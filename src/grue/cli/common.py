@@ -118,12 +118,15 @@ def _is_setting(text: str) -> bool:
 def preset_or_run(name: str | None, out: Path | None) -> tuple[str | None, Path | None]:
     """(preset, run directory) of `grue run NAME`: naming a run directory means continuing it."""
     from grue.config import PRESETS
+    from grue.games import is_known
 
     if name is None or name in PRESETS:
         return name, out
     if (Path(name) / "config.yaml").exists():
         return None, run_folder(name, out)
     _check_whole(Path(name))
+    if is_known(name):
+        raise ConfigError(f"{name} is a game, not a preset", hint=f"game.name={name} plays it")
     if os.sep in name:
         raise ConfigError(f"there is no run in {name}", hint=f"grue run --out {name} starts one")
     return name, out

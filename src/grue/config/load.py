@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
@@ -41,6 +41,8 @@ def load_config(
     _check_seed(overrides, seed)
     data = preset_config(str(preset or named or preset_for(game))).model_dump(exclude_unset=True)
     _drop_settings_of_another_game(data, in_file)
+    if isinstance(section, dict) and "params" in section:
+        layer = layer | {"game": section | {"params": _params(section["params"])}}
     model = layer.get("model")
     if isinstance(model, dict) and "name" in model:
         layer = layer | {"model": model | {"name": _placed(model["name"])}}
@@ -159,4 +161,21 @@ def _parse(text: str) -> tuple[str, Any]:
 def _typed(annotation: Any, text: str) -> Any:
     if NoneType in get_args(annotation) and text in ("", "null"):
         return None
-    return text  # pydantic reads numbers and switches from text, `stages` lists and parameters
+    if get_origin(annotation) is dict:
+        return _params(text)
+    return text  # pydantic reads numbers and switches from text, `stages` lists
+
+
+def _params(value: Any) -> Any:
+    """The parameters of a game, a=1,b=2, as a dictionary; anything but text as it is."""
+    if not isinstance(value, str):
+        return value
+    values: dict[str, str] = {}
+    for part in filter(str.strip, value.strip("{} ").split(",")):
+        name, equals, number = (piece.strip() for piece in part.partition("="))
+        if not equals or not name:
+            raise ConfigError(f"{part.strip()!r} is not of the form name=value", hint="for example numLocations=3")
+        if name in values:
+            raise ConfigError(f"{name!r} is given twice in {value}", hint="leave out one")
+        values[name] = number
+    return values

@@ -15,7 +15,7 @@ def as_config_error(error: ValidationError, given: list[str], where: str, strang
     """The first error, as what, where, value and hint."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"] if isinstance(part, str))  # without the index in a list
-    place = "" if any(one == key or one.startswith(f"{key}.") for one in given) else where
+    place = "" if key in given else where
     if first["type"] == "extra_forbidden":
         if "." in str(first["loc"][-1]):
             section, _, name = key.partition(".")
@@ -29,6 +29,8 @@ def as_config_error(error: ValidationError, given: list[str], where: str, strang
     if first["type"] == "value_error":  # one of our own, whose text has the settings and values
         own = first["ctx"]["error"]
         message, hint = (own.message, own.hint) if isinstance(own, ConfigError) else (message, "")
+        if any(one.rpartition(".")[2] in message for one in given):  # the file alone is not to blame
+            place = ""
         return ConfigError(f"{key}{place}: {message}" if key else f"{message}{place}", hint=hint)
     if inside := [known for known in known_keys() if known.startswith(f"{key}.")]:
         names = ", ".join(known.removeprefix(f"{key}.") for known in inside)
@@ -51,7 +53,7 @@ def _nearest(key: str, strange: str) -> str:
     if beside and not strange:
         return f"settings of {section}: {', '.join(known.removeprefix(f'{section}.') for known in beside)}"
     sections = f"sections: {', '.join(name for name in Config.model_fields if name != 'preset')}"
-    return strange or (sections if section else f"a parameter of the game is game.params.{key}; {sections}")
+    return strange or (sections if section else f"{sections}; a parameter of the game is game.params.{key}")
 
 
 def _short_for(key: str, keys: list[str]) -> list[str]:

@@ -27,22 +27,6 @@ class GameConfig(Section):
         20.0, gt=0, le=3600, description="seconds to wait for a game before it is restarted", json_schema_extra=LOCAL
     )
 
-    @field_validator("params", mode="before")
-    @classmethod
-    def _from_text(cls, value: Any) -> Any:
-        """`a=1,b=2` as a dictionary."""
-        if not isinstance(value, str):
-            return value
-        values: dict[str, str] = {}
-        for part in filter(str.strip, value.strip("{} ").split(",")):
-            name, equals, number = (piece.strip() for piece in part.partition("="))
-            if not equals or not name:
-                raise ConfigError(f"{part.strip()!r} is not of the form name=value", hint="for example numLocations=3")
-            if name in values:
-                raise ConfigError(f"{name!r} is given twice in {value}", hint="leave out one")
-            values[name] = number
-        return values
-
 
 class ModelConfig(Section):
     """Which model is the policy, and which of its weights learn."""

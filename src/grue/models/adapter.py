@@ -93,7 +93,9 @@ def _weight(module: object) -> object:
 
 def _known(model: nn.Module) -> list[str]:
     """The names that `model.lora_targets` may take."""
-    return sorted({name.rpartition(".")[2] for name in matrices(model)})
+    reading = _names_of_decoder(model)
+    last_parts = {name.rpartition(".")[2] for name in matrices(model) if name in reading}
+    return sorted(last for last in last_parts if not _is_taken_for_experts(model, last))
 
 
 def adapted_matrices(model: nn.Module, targets: str) -> dict[str, tuple[int, int]]:
@@ -151,21 +153,25 @@ def _targets(model: nn.Module, text: str) -> str | list[str]:
         )
     # a quantised layer need not look like a linear one, so any module of that name will do
     reading = _names_of_decoder(model)
-    present = {part for name in reading for part in (name, name.rpartition(".")[2])}
+    named = [name for name, _ in model.named_modules() if _is_named(name, wanted)]
     for name in wanted:
-        if name not in present:
+        found = [one for one in named if _is_named(one, [name])]
+        if found and not reading & set(found):
+            raise ConfigError(
+                f"model.lora_targets={text}: {found[0]} reads no text, and is not trained",
+                hint=f"it may have {', '.join(known)}, or all-linear",
+            )
+        if not found:
             near = difflib.get_close_matches(name, known, n=1)
             raise ConfigError(
                 f"model.lora_targets={text}: the model has no module {name!r}",
                 hint=f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}, or say all-linear",
             )
         if _is_taken_for_experts(model, name):
-            others = [one for one in known if not _is_taken_for_experts(model, one)]
             raise ConfigError(
                 f"model.lora_targets={text}: in this model peft takes {name} for a part of the experts",
-                hint=f"it may have {', '.join(others)}, or all-linear",
+                hint=f"it may have {', '.join(known)}, or all-linear",
             )
-    named = [name for name, _ in model.named_modules() if _is_named(name, wanted)]
     chosen = [name for name in named if name in reading]
     return wanted if len(chosen) == len(named) else chosen
 
@@ -185,6 +191,8 @@ def _is_taken_for_experts(model: nn.Module, name: str) -> bool:
     from peft import LoraConfig
     from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 
+    if not any(".experts." in parameter for parameter, _ in model.named_parameters()):
+        return False
     last = name.rpartition(".")[2]
     config = LoraConfig(target_modules=[last])
     try:
@@ -204,20 +212,20 @@ def _read_past(model: nn.Module, name: str) -> bool:
 def _all_linear(model: nn.Module) -> str | list[str]:
     """What peft calls all-linear, without the parts that read images and layers where an adapter would have no effect.
 
-    The experts of a layer are one parameter: peft adapts it by recomputing all of them in each pass, and takes other
-    layers for it by their names. A router returns more than a product. Mamba reads the weights of some of its
+    The experts of a layer are one parameter: peft adapts it by recomputing all of them in each pass, and mistakes other
+    layers for experts by their names. A router returns more than a product. Mamba reads the weights of some of its
     projections directly, bypassing any adapter.
     """
     every, reading = matrices(model), _names_of_decoder(model)
-    decoder: Any = getattr(model, "get_decoder", lambda: model)()
-    chosen = [name for name in every if name in reading and not _read_past(model, name)]
-    taken = {last for last in _known(model) if _is_taken_for_experts(model, last)}
-    chosen = [name for name in chosen if name.rpartition(".")[2] not in taken]
-    inside = {name.partition(".experts.")[0] for name, _ in decoder.named_parameters() if ".experts." in name}
-    blocks = {name.rpartition(".")[2] for name in inside}
-    if not any(block.isdigit() for block in blocks):  # else experts have no block of their own
-        chosen = [name for name in chosen if not blocks & set(name.split("."))]
+    known = _known(model)
+    chosen = [
+        name for name in every if name in reading and name.rpartition(".")[2] in known and not _read_past(model, name)
+    ]
+    inside = {name.partition(".experts.")[0] for name, _ in model.named_parameters() if ".experts." in name}
+    # experts that lie in a layer itself have no block of their own
+    blocks = tuple(f"{name}." for name in inside if not name.rpartition(".")[2].isdigit())
+    chosen = [name for name in chosen if not name.startswith(blocks)]
     # peft's own "all-linear" would take experts and routers that are not layers, which `matrices` omits, and would not
     # take layers of gptqmodel
-    ours = inside or len(chosen) < len(every) or any(map(is_packed, decoder.modules()))
+    ours = inside or len(chosen) < len(every) or any(map(is_packed, model.modules()))
     return chosen if ours else "all-linear"

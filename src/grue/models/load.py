@@ -110,7 +110,7 @@ def load_base(
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 source_of(config), **safe_options(config), **options, output_loading_info=True
             )
-    except UNREADABLE + (SafetensorError,) as error:  # noqa: RUF005
+    except (*UNREADABLE, SafetensorError) as error:
         if is_out_of_memory(error):
             raise
         raise cannot_load(config.name, error) from error

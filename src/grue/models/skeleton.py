@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from grue.config import ModelConfig, PolicyConfig
-from grue.errors import ConfigError
+from grue.errors import ConfigError, GrueError
 from grue.models.adapter import adapted_matrices
 from grue.models.architecture import check_architecture, check_decoder, check_reads_trees, freeze_towers
 from grue.models.checkpointing import check_recomputing
@@ -41,6 +41,8 @@ def skeleton(config: ModelConfig) -> PreTrainedModel:
         check_decoder(architecture)  # before transformers says that it knows no causal model of this kind
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(architecture, trust_remote_code=False)
+    except GrueError:
+        raise
     except UNREADABLE as error:
         raise cannot_be_built(config.name, error) from error
     check_architecture(model)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
@@ -17,8 +17,10 @@ from grue.errors import ModelError, first_line
 EMBEDDED = "embedded"
 EMBEDDED_POSITIONS = 4096  # as in its config.json, for code that has not read that
 # what transformers may raise for a config.json with values that do not fit
-UNREADABLE: tuple[type[Exception], ...] = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError)
-UNREADABLE += (RuntimeError, AssertionError, ArithmeticError, StrictDataclassError)
+UNREADABLE = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, AssertionError),
+    *(ArithmeticError, StrictDataclassError),
+)
 HINT = "model.name is 'embedded', a folder with config.json and *.safetensors, or a hub name"
 
 
@@ -84,6 +86,12 @@ def _check_no_adapter(config: ModelConfig) -> None:
         )
 
 
+def names_folder(name: str) -> bool:
+    """Is `model.name` a folder, on this system or another? Then others do not have it."""
+    absolute = PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
+    return name != EMBEDDED and (absolute or Path(name).is_dir())
+
+
 def cannot_load(name: str, error: Exception) -> ModelError:
     """`error` of transformers as one line with a hint."""
     return ModelError(f"cannot load the model {name!r}: {first_line(error)}", hint=_hint(name))
@@ -95,12 +103,12 @@ def cannot_be_built(name: str, error: Exception) -> ModelError:
         return cannot_load(name, error)
     said = first_line(error)
     if isinstance(error, KeyError):
-        said = f"it does not know {said}"
+        said = str(error.args[0]) if " " in str(error.args[0]) else f"it knows no {said}"
     elif isinstance(error, StrictDataclassError) and error.__cause__:  # which names the value too
         said = first_line(error.__cause__)
     return ModelError(
         f"cannot load the model {name!r}: transformers {version('transformers')} refuses its config.json: {said}",
-        hint="correct that value, or get the model anew: was the file made for another version?",
+        hint="is that value right? Or is it a model of another kind, with code of its own, or newer than this version?",
     )
 
 

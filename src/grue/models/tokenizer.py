@@ -79,7 +79,7 @@ def check_prompt(name: str, encoder: Encoder, model: PreTrainedModel) -> None:
 def check_context(name: str, model: PreTrainedModel, context: int) -> None:
     """ModelError if a segment may outgrow the positions that the model knows, or those that it rotates alike."""
     config: Any = model.config.get_text_config()
-    known = getattr(config, "max_position_embeddings", None)
+    known = getattr(config, "max_position_embeddings", None) or getattr(config, "max_target_positions", None)
     if known is not None and context > known:
         raise ModelError(
             f"{name!r} knows {known} positions, fewer than model.context={context}", hint=f"set model.context={known}"

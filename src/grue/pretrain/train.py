@@ -27,7 +27,7 @@ from grue.pretrain.corpus import Transcript, augment
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
 from grue.storage import checkpoint
-from grue.storage.files import explained
+from grue.storage.files import explained, readable_alike
 from grue.train.optimizers import flatten_state, unflatten_state
 
 if TYPE_CHECKING:
@@ -268,3 +268,4 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) 
         out.mkdir(parents=True, exist_ok=True)
         rounded.save_pretrained(out, safe_serialization=True)
         tokenizer.save_pretrained(out)
+    readable_alike(out, out / "config.json")

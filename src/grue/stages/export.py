@@ -17,7 +17,7 @@ from grue.errors import ConfigError, DataError
 from grue.evaluate.probe import Gap, tolerance
 from grue.hardware import versions
 from grue.models.export import save_adapter, save_merged, save_value_head
-from grue.models.sources import EMBEDDED
+from grue.models.sources import names_folder
 from grue.names import FURTHEST_FIRST, TRAINING
 from grue.progress import Progress
 from grue.stages.card import model_card
@@ -91,7 +91,7 @@ def export_run(
             temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    if what == "adapter" and Path(config.model.name).is_absolute():
+    if what == "adapter" and names_folder(config.model.name):
         say.warn(
             f"the adapter in {target} names its base by a folder, {config.model.name}: others cannot load the adapter. "
             "--what merged makes a model that stands alone"
@@ -155,4 +155,4 @@ def _portable(config: Config, what: str) -> Config:
 def _base_name(config: Config) -> str:
     """A name of the base for others: a hub name, or the last part of a local path."""
     name = config.model.name
-    return Path(name).name if name != EMBEDDED and Path(name).exists() else name
+    return Path(name).name if names_folder(name) else name

@@ -96,7 +96,7 @@ def measure(session: Session) -> None:
                 session.load(row.policy)
                 loaded = row.policy
             playing = f"{row.policy} {row.fold} {row.decoding}"
-            bar.advance(0, note=f"playing {playing}{last}")
+            bar.advance(0, note=f"{playing} ...{last}")
             cfg = session.config.eval
             played = _play(session, row, tasks[row.name], bar)
             _tell_failures(played, row, session)

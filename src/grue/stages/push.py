@@ -6,6 +6,7 @@ from pathlib import Path
 
 from grue.config import read_config
 from grue.errors import ConfigError, DataError, GrueError, first_line
+from grue.models.sources import names_folder
 from grue.stages.trained import SETTINGS, read_about
 
 # an adapter left beside merged weights would be applied to them once more
@@ -27,8 +28,7 @@ def push(folder: Path, repository: str, *, public: bool = False) -> str:
     about = read_about(folder)
     if "probe" not in about:
         raise DataError(f"{folder} was never checked", hint="export the run again: grue export RUN")
-    base = read_config(folder / SETTINGS).model.name
-    if about["what"] == "adapter" and Path(base).is_absolute():
+    if about["what"] == "adapter" and names_folder(base := read_config(folder / SETTINGS).model.name):
         raise ConfigError(
             f"the adapter in {folder} names its base by a folder, {base}, which others do not have",
             hint="grue export RUN --what merged makes a model that stands alone",

@@ -49,7 +49,7 @@ def read_run_config(out: Path) -> Config:
     if not file.exists() and (out / ABOUT).exists():
         raise ConfigError(
             f"{out} is an exported policy, not a run directory",
-            hint=f'from Python, grue.load_policy("{out}") loads it; commands take the run that it was made from',
+            hint=f'from Python, grue.load_policy("{out}") loads it; grue push uploads it; other commands take a run',
         )
     if not file.exists():
         raise ConfigError(

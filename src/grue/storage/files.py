@@ -51,7 +51,7 @@ def readable_alike(folder: Path, like: Path) -> None:
     """Give all files of `folder` the permissions of `like`: safetensors lets only the owner read what it writes."""
     with suppress(OSError):  # some drives have none
         mode = like.stat().st_mode
-        for file in folder.iterdir():
+        for file in filter(Path.is_file, folder.iterdir()):
             file.chmod(mode)
 
 

@@ -121,9 +121,9 @@ class ActionList(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             )
         if mask.sum() < len(self._valid) and not self._told:
             self._told = True
-            warnings.warn(  # a fixed text, so that environments side by side say it once
-                "the game lists actions that did not come up when the list was gathered: they cannot be chosen, and "
-                "the game may be impossible to win. known_actions(env, episodes=...) gathers more",
+            warnings.warn(  # a fixed text, so that environments of one process say it once
+                "the game lists actions that are not on the list of this environment: they cannot be chosen, and the "
+                "game may be impossible to win. known_actions(env, episodes=...) gathers more",
                 stacklevel=2,
             )
         return mask
