@@ -296,6 +296,13 @@ def test_settings_without_an_effect_are_said(
     assert "policy.top_p=0.9 has no effect with policy.kind=choose" in said.out + said.err
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="float16 is for GPUs")
+def test_float16_on_a_cpu_is_warned_of(tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tiny.config(tiny_folder, "model.dtype=float16", "demos.games=2")
+    stages.run_stage("demos", config, tmp_path / "run", say=Progress(quiet=True))
+    assert "model.dtype=float16 is for GPUs" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("stage", ["sft", "dagger", "ppo"])
 def test_things_that_have_no_other_names_cannot_be_renamed(stage: Any, config: Config, tmp_path: Path) -> None:
     wanted = override(config, [f"{stage}.rename=0.5", "dagger.rounds=1"])

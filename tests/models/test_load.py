@@ -689,6 +689,15 @@ def test_named_layers_of_a_vision_tower_get_no_adapter(folders: dict[str, Path])
     assert caught.value.hint.startswith("it may have down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj, or")
 
 
+def test_a_model_of_another_kind_keeps_its_own_message(tmp_path: Path) -> None:
+    from transformers import T5Config
+
+    T5Config(vocab_size=320).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"^t5 is an encoder with a decoder") as caught:
+        check_model(settings(tmp_path), PolicyConfig())
+    assert "Llama" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
