@@ -333,11 +333,16 @@ def test_a_baseline_that_is_not_used_is_said_to_be(
     assert "ppo.game_baseline is fitted but not used" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(("later", "number"), [(0.4, 0), (0.5, 1), (0.6, 1)])
 def test_ppo_says_which_weights_it_keeps(
-    number: int, config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    later: float,
+    number: int,
+    config: Config,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    merits = iter([0.5, 0.4 + number])  # of iterations 0 and 1
+    merits = iter([0.5, later])  # of iterations 0 and 1
     monkeypatch.setattr(selection, "merit_of", lambda row: next(merits))
     once = override(config, ["ppo.iterations=1", "ppo.dev_every=1"])
     for stage in ("demos", "sft", "ppo"):

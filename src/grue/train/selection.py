@@ -61,13 +61,13 @@ class Selection:
         return stored
 
     def watch(self, number: int, policy: Policy) -> None:
-        """Measure after `number` iterations or rounds; keep the weights where they are the best so far."""
+        """Measure after `number` iterations or rounds; keep the weights where none before were better."""
         start, context = time.monotonic(), self.context
         row, words = dev_metrics(context.config, policy, context.games, context.dev_tasks, context.processes)
         context.run.log(self.rows, number, {**row, "seconds": time.monotonic() - start})
         context.say(f"{self.unit} {number}: {words}")
         merit = merit_of(row)
-        if merit > self.progress["best_merit"]:
+        if merit >= self.progress["best_merit"]:  # of equals the latest, which have learnt from more games
             self.progress |= self._best(merit, number)
             weights = {"model": context.learner.state()[0]["model"]}
             context.run.save(self.stage, number * self.steps, weights, row, best=True)
