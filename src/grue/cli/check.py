@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -38,7 +37,7 @@ def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str
 
 def _plain(setting: str) -> str:
     """rooms=3, from that or from game.params.rooms=3 or game.params=rooms=3,doors=1. ConfigError for other settings."""
-    plain = re.sub(r"^game\.params[.=]", "", setting).strip("{} ")
+    plain = setting.removeprefix("game.params.").removeprefix("game.params=").strip("{} ")
     if "." in plain.partition("=")[0]:
         raise ConfigError(f"{setting} is no parameter of a game", hint="those are given as rooms=3")
     return plain

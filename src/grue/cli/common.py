@@ -125,9 +125,7 @@ def preset_or_run(name: str | None, out: Path | None) -> tuple[str | None, Path 
     if (Path(name) / "config.yaml").exists():
         return None, run_folder(name, out)
     _check_whole(Path(name))
-    if is_known(name):
-        raise ConfigError(f"{name} is a game, not a preset", hint=f"game.name={name} plays it")
-    if os.sep in name:
+    if os.sep in name and not is_known(name):  # a game may be named with its file, and is no preset either
         raise ConfigError(f"there is no run in {name}", hint=f"grue run --out {name} starts one")
     return name, out
 

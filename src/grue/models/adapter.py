@@ -216,15 +216,12 @@ def _all_linear(model: nn.Module) -> str | list[str]:
     layers for experts by their names. A router returns more than a product. Mamba reads the weights of some of its
     projections directly, bypassing any adapter.
     """
-    every, reading = matrices(model), _names_of_decoder(model)
-    known = _known(model)
-    chosen = [
-        name for name in every if name in reading and name.rpartition(".")[2] in known and not _read_past(model, name)
-    ]
+    every, reading, known = matrices(model), _names_of_decoder(model), _known(model)
     inside = {name.partition(".experts.")[0] for name, _ in model.named_parameters() if ".experts." in name}
     # experts that lie in a layer itself have no block of their own
     blocks = tuple(f"{name}." for name in inside if not name.rpartition(".")[2].isdigit())
-    chosen = [name for name in chosen if not name.startswith(blocks)]
+    named = [name for name in every if name in reading and name.rpartition(".")[2] in known]
+    chosen = [name for name in named if not name.startswith(blocks) and not _read_past(model, name)]
     # peft's own "all-linear" would take experts and routers that are not layers, which `matrices` omits, and would not
     # take layers of gptqmodel
     ours = inside or len(chosen) < len(every) or any(map(is_packed, model.modules()))

@@ -56,9 +56,10 @@ def collect(
         seats = [seat(row, game) for row, game in enumerate(games[: len(part)])]
         if part and not seats:
             raise ConfigError(f"there is no game to play {len(part)} tasks in", hint="make at least one")
-        unreadable: dict[int, tuple[Episode, ModelError]] = {}  # index -> of a game that could not be begun
         tell = on_episode or (lambda _: None)
-        episodes = _collect_here(policy, seats, part, places, decoding, seed, context, tell, unreadable) if part else {}
+        episodes, unreadable = (
+            _collect_here(policy, seats, part, places, decoding, seed, context, tell) if part else ({}, {})
+        )
         _check_begun([error for _, error in unreadable.values()], len(tasks), processes)
         for index, (episode, _) in unreadable.items():
             episodes[index] = episode
@@ -88,14 +89,14 @@ def _collect_here(
     seed: str,
     context: int,
     tell: Callable[[Episode], None],
-    unreadable: dict[int, tuple[Episode, ModelError]],
-) -> dict[int, Episode]:
-    """`collect` in this process: index -> episode. `places` are the indices of `tasks` in the whole list.
+) -> tuple[dict[int, Episode], dict[int, tuple[Episode, ModelError]]]:
+    """`collect` in this process: index -> episode, and index -> (episode, error) of a game that could not be begun.
 
-    Games that cannot be begun go into `unreadable`, with the error.
+    `places` are the indices of `tasks` in the whole list. The episodes of the latter are not told.
     """
     episodes: dict[int, Episode] = {}
     index_of: dict[int, int] = {}  # row -> index of the task played there
+    unreadable: dict[int, tuple[Episode, ModelError]] = {}
     queue = iter(enumerate(tasks))
 
     def finish(index: int, episode: Episode) -> None:
@@ -137,7 +138,7 @@ def _collect_here(
                 finish(index_of[seat.row], seat.close(value))
         refill([seat for seat in playing if seat.task is None])
         playing = [seat for seat in playing if seat.task is not None]
-    return episodes
+    return episodes, unreadable
 
 
 def _decide(policy: Policy, engine: Engine, seats: list[Seat], decoding: Decoding) -> None:
