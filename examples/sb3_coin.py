@@ -4,10 +4,11 @@
     python examples/sb3_coin.py [STEPS]
 
 Trains on train games and prints the share of dev games won before and after, the actions drawn from the policy. Before
-training the policy is nearly random over the valid actions. With the default of 50,000 steps it printed
+training the policy is nearly random over the valid actions. With the default of 50,000 steps it printed these lines
+among others:
 
     before: 37.5% of 200 dev games
-    after 51200 steps: 81.0%
+    after 51200 steps in ...: 81.0%
 """
 
 import sys

@@ -21,6 +21,7 @@ from grue.evaluate.stats import t_quantile, wilson
 from grue.evaluate.summary import summarise
 from grue.progress import Progress
 from grue.storage import episodes
+from grue.storage.settled import used_settings
 from grue.types import Episode, Observation, Outcome, Task
 
 # Statistics
@@ -152,10 +153,41 @@ def test_only_games_that_all_finished_count(tmp_path: Path) -> None:
     assert found["kinds"][0]["greedy"]["success"] == 0.5
 
 
-def test_one_training_has_the_interval_of_its_own_table(tmp_path: Path) -> None:
+def test_one_training_has_the_intervals_of_its_own_table(tmp_path: Path) -> None:
     (kind,) = compare_runs([run(tmp_path / "0", 0, [True] * 9 + [False])])["kinds"]
     assert kind["greedy"]["success_ci95"] == pytest.approx([0.595850, 0.982124], abs=1e-6)  # Wilson's of 9 in 10
     assert kind["greedy"]["over_seeds"] is False
+    out = run(tmp_path / "1", 3, [n % 7 < 4 for n in range(401)], "eval.bootstrap=200")
+    (kind,) = compare_runs([out])["kinds"]
+    played = list(episodes.read(out / "episodes" / "eval-ppo-test-greedy.jsonl"))
+    assert kind["greedy"]["score_ci95"] == summarise(played, fold="test", bootstrap=200)["score_ci95"]
+    assert kind["greedy"]["score_ci95"] != summarise(played, fold="test")["score_ci95"]  # of 2000 resamples
+
+
+def test_equal_scores_are_no_certainty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outs = [run(tmp_path / f"{n}", n, [False] * 10, f"ppo.iterations={5 + n}") for n in range(2)]
+    show(compare_runs(outs), Progress())
+    said = capsys.readouterr().out
+    assert "score +0.000\n" in said and "0.500 to 0.500" not in said
+
+
+def test_settings_that_were_not_used_are_not_compared(tmp_path: Path) -> None:
+    out = run(tmp_path / "0", 0, [True, False])
+    (out / "settings.json").write_text(json.dumps(used_settings(load_config("toy", ["sft.learning_rate=0.5"]))))
+    with pytest.raises(ConfigError, match=r"edited after the run had used it: sft\.learning_rate \(0\.5 there"):
+        compare_runs([out])
+
+
+def test_weights_of_an_unfinished_training_are_said_to_be_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outs = [run(tmp_path / f"{n}", n, [True, False]) for n in range(2)]
+    stages = {"ppo": {"state": "begun", "seconds": 1.0}, "eval": {"state": "done", "seconds": 1.0}}
+    (outs[1] / "stages.json").write_text(json.dumps(stages))
+    found = compare_runs(outs)
+    assert found["unfinished"] == [str(outs[1])]
+    show(found, Progress())
+    assert "the training of ppo is not finished in" in capsys.readouterr().out
 
 
 def test_the_mean_is_over_games_where_problems_differ_in_size(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import decoders
 import tiny
@@ -303,6 +305,22 @@ def test_float16_on_a_cpu_is_warned_of(tiny_folder: Path, tmp_path: Path, capsys
     assert "model.dtype=float16 is for GPUs" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:torch")
+def test_a_training_in_float16_that_skips_its_steps_says_so(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights so large that gradients overflow: a short training ends before the loss scale has come down."""
+    folder = tmp_path / "steep"
+    shutil.copytree(tiny_folder, folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.embed_tokens.weight"] *= 1000
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = tiny.config(folder, "model.dtype=float16", "demos.games=2", "sft.epochs=2", "sft.episodes_per_batch=1")
+    for stage in ("demos", "sft"):
+        stages.run_stage(stage, config, tmp_path / "run", say=Progress(quiet=True))  # type: ignore[arg-type]
+    assert re.search(r"\d of 4 optimiser steps overflowed in float16", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize("stage", ["sft", "dagger", "ppo"])
 def test_things_that_have_no_other_names_cannot_be_renamed(stage: Any, config: Config, tmp_path: Path) -> None:
     wanted = override(config, [f"{stage}.rename=0.5", "dagger.rounds=1"])
@@ -378,8 +396,6 @@ def test_a_model_that_cannot_be_driven_is_refused_before_anything_is_done(tmp_pa
 def test_another_base_is_not_taken_for_the_one_that_played(
     tiny_folder: Path, config: Config, adapter: str, tmp_path: Path
 ) -> None:
-    from safetensors.torch import load_file, save_file
-
     model, out = tmp_path / "model", tmp_path / "run"
     shutil.copytree(tiny_folder, model)
     adapted = override(config, [f"model.name={model}", f"model.adapter={adapter}", "ppo.iterations=0"])

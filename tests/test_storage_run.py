@@ -506,9 +506,10 @@ def test_results_of_older_weights_are_forgotten_when_training_goes_on(tmp_path: 
     run = Run(tmp_path, load_config("toy"))
     run.begin("ppo")
     run.write_results({"policies": {}, "schema": 1})
+    (tmp_path / "report.html").write_text("PPO wins")
     assert run.results_file.exists()
     run.begin("ppo")
-    assert read_results(tmp_path) is None
+    assert read_results(tmp_path) is None and not (tmp_path / "report.html").exists()
 
 
 def test_a_run_that_has_lost_its_stages_is_not_taken_for_a_new_one(tmp_path: Path) -> None:

@@ -353,7 +353,7 @@ def step(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
 def wilson(wins: int, n: int, z: float = 1.96) -> tuple[float, float]:
     """95 % interval of a success rate (Wilson 1927)."""
     centre, half = wins / n + z * z / (2 * n), z * math.sqrt(wins / n * (1 - wins / n) / n + z * z / (4 * n * n))
-    return (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
+    return max(0.0, centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
 
 
 def report(name: str, episodes: Sequence[Episode]) -> float:

@@ -100,6 +100,21 @@ def test_an_exception_in_a_declared_game_fails_the_episode_and_not_the_run(packa
     assert all(said.fullmatch(episode.error) for episode in failed)
 
 
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [("next(iter(()))", "StopIteration"), ("Outcome.FAILED", "the game said that it failed")],
+)
+def test_whatever_a_declared_game_fails_with_fails_the_episode(broken: str, said: str, packages: Path) -> None:
+    """Also StopIteration, which a context manager does not let be reworded."""
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    name = f"odd_{len(said)}"
+    (packages / f"{name}.py").write_text(text.replace("Outcome.LIMIT if", f"{broken} if"), encoding="utf-8")
+    install(packages, name, f"{name} = {name}:Guess")
+    game = games.make(name)
+    episode = play(game, Task(name, "", "train", 0, 1), teacher("random", game))
+    assert episode.outcome is Outcome.FAILED and said in episode.error
+
+
 def test_the_place_of_an_exception_is_in_the_game_and_its_traceback_is_shown_once(
     packages: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -355,6 +370,20 @@ def test_an_undeclared_game_is_unknown() -> None:
         ),
         ('tuple("0123456789")', "__import__('sys').exit(0)", "playing it raised SystemExit"),
         ("action < str(self.number)", "{}['lamp']", "KeyError: 'lamp' (own_game_"),
+        ("action < str(self.number)", "next(iter(()))", "playing it raised StopIteration: (own_game_"),
+        ("float(won), outcome", "float('nan'), outcome", "a reward is a finite number, but it is nan"),
+        (
+            ", float(won), outcome",
+            ", float(won)",
+            "step gives (Observation, reward, outcome), but it gives (Observation(",
+        ),
+        ("self.show(text, float(won))", "self.show(None, float(won))", "text, goal, inventory and actions are str"),
+        ("Outcome.LIMIT if", "Outcome.FAILED if", "a game that fails raises an exception"),
+        (
+            "    def close",
+            "    def gold(self):\n        yield str(self.number)\n\n    def close",
+            "gold() gives a list of actions, but it gives <generator",
+        ),
     ],
 )
 def test_check_game_names_a_mistake_of_a_first_game(
@@ -369,6 +398,19 @@ def test_check_game_names_a_mistake_of_a_first_game(
     result = CliRunner().invoke(app, ["check-game", f"{module}:Guess", "--games", "1"])
     assert result.exit_code == 1
     assert said in " ".join(result.output.split())
+
+
+def test_check_game_looks_at_a_declared_game_without_its_guard(packages: Path) -> None:
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    doubled = text.replace('tuple("0123456789")', 'tuple("00123456789")')
+    (packages / "doubled_package.py").write_text(doubled, encoding="utf-8")
+    install(packages, "doubled_package", "doubled = doubled_package:Guess\ntoy = doubled_package:Guess")
+    result = CliRunner().invoke(app, ["check-game", "doubled", "--games", "1"])
+    assert (result.exit_code, "valid actions are sorted, without doubles" in result.output) == (1, True)
+    good = CliRunner().invoke(app, ["check-game", "guess", "--games", "1"])
+    assert (good.exit_code, "1 test games keep the contract" in good.output) == (0, True)
+    ships = CliRunner().invoke(app, ["check-game", "toy", "--games", "1"])
+    assert (ships.exit_code, "a package declares another game 'toy'" in ships.output) == (0, True)
 
 
 def test_check_game_passes_the_example_and_names_what_a_broken_game_breaks(

@@ -132,7 +132,7 @@ def test_a_saved_point_can_be_gone_back_to(killed: bool) -> None:
         other.restore(saved._replace(task=replace(TASK, game="coin")))
     game.close()
     other.close()
-    with pytest.raises(GameError, match="closed"):
+    with pytest.raises(ConfigError, match="closed"):
         game.restore(saved)
 
 
@@ -258,7 +258,7 @@ def test_errors_keep_their_kind_and_hint_over_the_pipe() -> None:
         game.reset(TASK)
     game.close()
     game.close()
-    with pytest.raises(GameError, match="closed"):
+    with pytest.raises(ConfigError, match="closed"):
         game.reset(TASK)
 
 

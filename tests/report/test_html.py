@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -15,12 +16,14 @@ import pytest
 import yaml
 from report_runs import CONFIG, EPISODES, SCRIPT, metrics, results, write_metrics, write_run
 
+from grue.config import dump_config, load_config, override
 from grue.errors import DataError
 from grue.names import LENGTHS
 from grue.report.html import render
 from grue.report.played_section import _turn
 from grue.report.shown import ShownTurn
 from grue.report.text import visible
+from grue.storage.settled import used_settings
 
 # fmt: off
 TAGS = frozenset({
@@ -399,6 +402,51 @@ def test_what_the_games_do_not_tell_apart_is_no_rise(tmp_path: Path) -> None:
     (run / "results.json").write_bytes(orjson.dumps(found))
     text = parsed(run).text
     assert "% after imitation (these games do not tell the two apart)." in text and "up from" not in text
+
+
+def test_a_score_that_rose_alike_in_all_games_is_no_certain_rise(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config")
+    found = results(1)
+    for name, entry in found["policies"].items():
+        for row in entry["decoding"].values():
+            row |= {"success": 0.0, "score": 0.5 if name == "ppo" else 0.25}
+    found["paired"][0]["score_ci95"] = [0.25, 0.25]
+    (run / "results.json").write_bytes(orjson.dumps(found))
+    text = parsed(run).text
+    assert "(these games do not tell the two apart)" in text and "up from" not in text
+
+
+def test_results_of_weights_that_are_not_final_are_said_to_be_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config")
+    (run / "results.json").write_bytes(orjson.dumps(results(20)))
+    (run / "stages.json").write_text('{"sft": {"state": "done"}, "ppo": {"state": "begun"}}')
+    assert "PPO is not finished: what is shown are its best weights so far." in parsed(run).text
+    (run / "stages.json").write_text('{"sft": {"state": "done"}, "ppo": {"state": "done"}}')
+    assert "is not finished" not in parsed(run).text
+
+
+def test_settings_that_were_not_used_are_said_to_be_so(tmp_path: Path) -> None:
+    run, config = tmp_path / "run", load_config("toy")
+    run.mkdir()
+    (run / "config.yaml").write_text(dump_config(config))
+    (run / "stages.json").write_text('{"sft": {"state": "done"}}')
+    (run / "settings.json").write_text(json.dumps(used_settings(config)))
+    assert "was edited" not in parsed(run).text
+    (run / "config.yaml").write_text(dump_config(override(config, ["sft.learning_rate=0.5", "ppo.clip=0.1"])))
+    text = parsed(run).text
+    assert "config.yaml was edited after the run had used it: sft.learning_rate" in text
+    assert "ppo.clip (" not in text  # PPO has not begun
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("name", ["metrics.jsonl", "episodes", "episodes/shown.jsonl"])
+def test_what_may_not_be_read_is_named(name: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config metrics episodes")
+    (run / name).chmod(0)
+    try:
+        assert "could not be read" in parsed(run).text
+    finally:
+        (run / name).chmod(0o700)
 
 
 def test_a_single_game_is_one_and_bounds_no_score(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from report_runs import EPISODES, shown
 
 from grue.errors import DataError
+from grue.progress import Progress
 from grue.report.shown import append_shown, from_episode, parse_shown, read_shown
+from grue.stages.show import print_episode
 from grue.storage import episodes as storage
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
@@ -30,6 +32,14 @@ def test_written_episodes_are_read_again(tmp_path: Path) -> None:
     for episode in EPISODES:
         append_shown(path, episode)
     assert read_shown(path) == (list(EPISODES), [])
+
+
+def test_the_terminal_shows_what_each_action_gained_or_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    episode = shown("ppo", "greedy", "t", 0.8, steps=3)
+    turns = [replace(turn, action=f"act {at}", reward=(0.5, -0.5, 0.0)[at]) for at, turn in enumerate(episode.turns)]
+    print_episode(Progress(), replace(episode, turns=tuple(turns)))
+    actions = [line.strip() for line in capsys.readouterr().out.splitlines() if "> act" in line]
+    assert actions == ["1> act 0  +0.50", "2> act 1  -0.50", "3> act 2"]
 
 
 def test_a_played_episode_is_shown_with_what_was_weighed() -> None:

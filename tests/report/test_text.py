@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grue.report.markup import Html, join, tag
+from grue.report.metrics import policy_title
 from grue.report.text import (
     as_number,
     duration,
@@ -89,6 +90,10 @@ def test_acting_characters_become_visible(text: str, shown: str) -> None:
 )
 def test_redaction(text: str, left: str) -> None:
     assert redact(text) == left
+
+
+def test_a_chat_model_that_is_named_by_its_path_names_no_home() -> None:
+    assert policy_title("api:/home/anna/models/x.gguf") == "api:~/models/x.gguf"
 
 
 def test_numbers_as_people_read_them() -> None:

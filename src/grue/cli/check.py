@@ -13,7 +13,7 @@ from grue.errors import ConfigError, GameError
 from grue.games import Game, canonical_params, is_known, known_games, make
 from grue.games.base import FOLDS
 from grue.games.check import check_game
-from grue.games.plugins import load_class, spelled_params
+from grue.games.plugins import is_plugin, load_class, names, plugin_class, spelled_params
 from grue.names import RUN_FOLDS
 from grue.progress import Progress
 from grue.types import Task
@@ -27,7 +27,7 @@ def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str
     """
     with reading_arguments():
         params = ",".join(map(_plain, settings))
-    factory, task = _what(name, params)
+    factory, task = _what(name, params, say)
     for fold in RUN_FOLDS:
         for seed in FOLDS[fold][:games]:
             check_game(factory, Task(task.game, task.params, fold, seed, task.limit))
@@ -43,7 +43,7 @@ def _plain(setting: str) -> str:
     return plain
 
 
-def _what(name: str, params: str) -> tuple[Callable[[], Game], Task]:
+def _what(name: str, params: str, say: Progress) -> tuple[Callable[[], Game], Task]:
     """How to make the game, and a task to vary."""
     if ":" not in name and not is_known(name):
         own, near = Path(name).stem, get_close_matches(name, known_games(), n=1)
@@ -52,10 +52,13 @@ def _what(name: str, params: str) -> tuple[Callable[[], Game], Task]:
             f"unknown game {name!r}",
             hint=f"{meant} a class of your own is named MODULE:CLASS, for example {own}:{own.capitalize()}",
         )
-    if is_known(name):
+    if is_known(name) and not is_plugin(name):
+        if name in names():
+            say.warn(f"a package declares another game {name!r}: give it another name, since this one ships with grue")
         return lambda: make(name, params), Task(name, canonical_params(name, params), "train", 0, 8)
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: the module may be here
-    game_class = load_class(name)
+    # as it is: the guard around games of packages would hide what is wrong with this one
+    game_class = plugin_class(name) if is_plugin(name) else load_class(name)
     if not callable(game_class):
         raise ConfigError(f"{name} is not a class", hint="name it as package.module:Class")
     text = spelled_params(game_class, name, params)

@@ -18,6 +18,8 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
     if further := {run: policies[0] for run, policies in result["further"].items() if policies}:
         trained = ", ".join(f"{run} has {policy}" for run, policy in further.items())
         say.warn(f"{result['policy']} is the furthest-trained policy that all of these runs have measured: {trained}")
+    if unfinished := result["unfinished"]:
+        say.warn(f"the training of {result['policy']} is not finished in {', '.join(unfinished)}: grue run RUN goes on")
     if left_out := max(result["left_out"].values()):
         played = sorted({count for counts in result["played"].values() for count in counts})
         why = f": they played {' and '.join(map(str, played))} games" if len(played) > 1 else ""
@@ -39,7 +41,8 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
             low, high = (100 * end for end in found["success_ci95"])
             words = f"success {100 * found['success']:+.1f} points ({low:+.1f} to {high:+.1f})"
             low, high = found["score_ci95"]
-            words += f", score {found['score']:+.3f} ({low:+.3f} to {high:+.3f})"
+            words += f", score {found['score']:+.3f}"
+            words += f" ({low:+.3f} to {high:+.3f})" if low < high else ""  # all equal, which is no certainty
             say(f"{kind_letter(other['a'])} - {kind_letter(other['b'])}  {d}: {words}")
     say("")
     sizes = [len(kind["runs"]) for kind in kinds]
@@ -68,5 +71,6 @@ def _cells(found: Mapping[str, Any]) -> tuple[str, str, str, str]:
     success, score = ("", "")
     if "success_ci95" in found:
         success = "{:.1f} to {:.1f}".format(*(100 * end for end in found["success_ci95"]))
-        score = "{:.3f} to {:.3f}".format(*found["score_ci95"])
+        low, high = found["score_ci95"]
+        score = f"{low:.3f} to {high:.3f}" if low < high else ""  # all equal, which is no certainty
     return f"{100 * found['success']:.1f}%", success, f"{found['score']:.3f}", score

@@ -61,6 +61,9 @@ def perform(work: Callable[[Progress], Any], *, processes: int = 1, as_json: boo
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 _fail(ConfigError(f"{str(error.filename)[:60]}... is too long for a file name"), 2, as_json)
+            if isinstance(error, PermissionError) and error.filename:
+                hint = "ls -l shows whose it is, and who may read it"
+                _fail(GrueError(f"no permission for {error.filename}", hint=hint), 1, as_json)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
                 raise
             # errors about a run's files are explained where they occur: this one is about what the command prints

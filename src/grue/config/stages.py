@@ -46,7 +46,9 @@ class ModelConfig(Section):
     context: int = Field(
         1024, ge=128, le=1_000_000, description="most tokens in a segment; a longer history starts a new one"
     )
-    quantize: Literal["none", "nf4", "int8"] = Field("none", description="number format of frozen weights (needs lora)")
+    quantize: Literal["none", "nf4", "int8"] = Field(
+        "none", description="number format of frozen weights; implies adapter=lora"
+    )
     attention: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_4"] = Field(
         "sdpa",
         description="attention in training; flash_attention_2 needs the package flash-attn and a GPU, "

@@ -23,8 +23,9 @@ from grue.evaluate.stats import FloatArray, Interval, by_problem, never_certain,
 from grue.evaluate.summary import Played, by_game, least_score, score_interval, shared, success_interval
 from grue.names import LENGTHS, POLICIES, STAGES, TRAINING
 from grue.storage import episodes
-from grue.storage.contents import check_distinct, evaluation_name, is_done, read_evaluation, read_run_config
+from grue.storage.contents import check_distinct, evaluation_name, read_evaluation, read_run_config, read_stages
 from grue.storage.contents import episodes as file_of
+from grue.storage.settled import check_unedited
 from grue.types import Episode, Task
 
 MEASURES = {"success": "won", "score": "score"}  # what is said -> the attribute of `Played`
@@ -51,8 +52,10 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
     for out in outs:
         if not (out / "stages.json").exists() and (out / "episodes").exists():
             raise DataError(f"{out / 'stages.json'} is missing, which says how far the run has come", hint="restore it")
-        if not is_done(out, "eval"):
+        stages = read_stages(out)
+        if stages.get("eval", {}).get("state") != "done":
             raise DataError(f"{out} has not been evaluated to its end", hint=f"grue run {out} finishes it")
+        check_unedited(out, configs[out], stages)
     fold = fold or configs[outs[0]].eval.fold
     asked = [policy] if policy else POLICIES[::-1]  # the furthest-trained first
     measured = {out: [p for p in asked if _decodings(out, p, fold)] for out in outs}
@@ -72,11 +75,14 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
     ]
     games = {d: _common([run.played[d] for run in runs]) for d in decodings}
     kinds = _kinds(runs, found)
+    resamples = configs[outs[0]].eval.bootstrap
     names = _differing([settings for settings, _ in kinds])
     return {
         "policy": found,
         # where none was asked for: the policies that were trained further, but not in all runs
         "further": {str(out): here[: here.index(found)] for out, here in measured.items()},
+        # runs whose weights of this policy were measured before its training was over
+        "unfinished": [str(out) for out in outs if _is_unfinished(out, found)],
         "fold": fold,
         "games": {d: len(common) for d, common in games.items()},
         "played": {d: [len(run.played[d]) for run in runs] for d in decodings},
@@ -88,16 +94,21 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
                 "repeated_seeds": sorted(s for s, n in Counter(r.config.seed for r in members).items() if n > 1)
                 if found in TRAINING
                 else [],  # nothing was trained
-                **{d: _mean([run.played[d] for run in members], games[d]) for d in decodings},
+                **{d: _mean([run.played[d] for run in members], games[d], resamples) for d in decodings},
             }
             for settings, members in kinds
         ],
         "differences": [
-            {"a": number, "b": 0, **_difference(members, kinds[0][1], games)}
+            {"a": number, "b": 0, **_difference(members, kinds[0][1], games, resamples)}
             for number, (_, members) in enumerate(kinds)
             if number
         ],
     }
+
+
+def _is_unfinished(out: Path, policy: str) -> bool:
+    trained = [stage for stage in TRAINING if policy in TRAINING and STAGES.index(stage) <= STAGES.index(policy)]
+    return any(read_stages(out).get(stage, {}).get("state") == "begun" for stage in trained)
 
 
 def measured_games(out: Path, name: str) -> list[Episode]:
@@ -195,7 +206,7 @@ def _problems(played: Sequence[Games], games: Sequence[Task]) -> Sequence[Hashab
     return [played[0][task].problem for task in games]
 
 
-def _mean(played: Sequence[Games], games: Sequence[Task]) -> dict[str, Any]:
+def _mean(played: Sequence[Games], games: Sequence[Task], resamples: int) -> dict[str, Any]:
     problems = _problems(played, games)
     tables = {name: _table(played, games, which) for name, which in MEASURES.items()}
     # runs that agree in every game, or were not trained (base), say no more than one of them
@@ -211,13 +222,19 @@ def _mean(played: Sequence[Games], games: Sequence[Task]) -> dict[str, Any]:
             if name == "success":
                 ends = not_surer(ends, len(set(problems)))
         else:
-            interval = success_interval if name == "success" else score_interval
-            ends = interval(x_RG.mean(axis=0).tolist(), shared(problems)) or Interval(0.0, 1.0)
+            means = x_RG.mean(axis=0).tolist()
+            if name == "success":
+                interval = success_interval(means, shared(problems))
+            else:
+                interval = score_interval(means, shared(problems), resamples)
+            ends = interval or Interval(0.0, 1.0)
         found |= {name: round(float(x_RG.mean()), 6), f"{name}_ci95": _rounded(ends)}
     return {**found, "over_seeds": over_seeds, "agree": agree}
 
 
-def _difference(a: Sequence[_Run], b: Sequence[_Run], games: Mapping[str, Sequence[Task]]) -> dict[str, Any]:
+def _difference(
+    a: Sequence[_Run], b: Sequence[_Run], games: Mapping[str, Sequence[Task]], resamples: int
+) -> dict[str, Any]:
     """By decoding, the mean of the runs a less that of the runs b, of success and of score."""
     differences = {}
     for decoding, common in games.items():
@@ -232,7 +249,8 @@ def _difference(a: Sequence[_Run], b: Sequence[_Run], games: Mapping[str, Sequen
                     low, high = never_certain(value, Interval(low, high), len(problems), len(set(problems)))
             else:
                 between = paired_wins if name == "success" else paired_difference
-                value, low, high, _ = between(a_RG.mean(axis=0), b_SG.mean(axis=0), clusters=shared(problems))
+                ours, theirs = a_RG.mean(axis=0), b_SG.mean(axis=0)
+                value, low, high, _ = between(ours, theirs, resamples, clusters=shared(problems))
             found |= {name: round(value, 6), f"{name}_ci95": _rounded((low, high))}
         differences[decoding] = found
     return differences

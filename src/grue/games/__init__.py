@@ -38,7 +38,7 @@ def make(game: str, params: Params = "", java: str | None = None, *, read_timeou
         return ToyGame(params)
     if is_native(game):
         return make_native(game, params, read_timeout=read_timeout)
-    if game not in FAMILIES and is_plugin(game):
+    if is_plugin(game):
         return make_plugin(game, params)
     from grue.games.twx import TwxGame
 

@@ -61,6 +61,12 @@ def begin_reset(game: Game, task: Task) -> None:
             start(task)
 
 
+def check_open(closed: bool) -> None:
+    """Raise ConfigError where a game is `closed`: whoever begins one again is mistaken, and the game did not crash."""
+    if closed:
+        raise ConfigError("this game is closed", hint="make a new one with games.make")
+
+
 def fold_of(seed: int) -> str:
     """The fold that a seed lies in; ConfigError when it lies in none."""
     fold = next((fold for fold, seeds in FOLDS.items() if seed in seeds), None)

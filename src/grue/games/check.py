@@ -7,10 +7,11 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from numbers import Real
 
 from grue.errors import GameError, GrueError
 from grue.games.base import FOLDS, Game
-from grue.games.faults import place_of
+from grue.games.faults import cause_of, place_of
 from grue.games.teachers.scripted import CanRehearse, HasGold
 from grue.types import Observation, Outcome, Task
 
@@ -54,7 +55,14 @@ class _Trail:
 
     def step(self, game: Game, action: str) -> tuple[Observation, float, Outcome | None]:
         self.actions.append(action)
-        return game.step(action)
+        found = game.step(action)
+        whole = isinstance(found, tuple) and len(found) == 3 and isinstance(found[0], Observation)
+        _require(whole, "step gives (Observation, reward, outcome)", f"it gives {found!r:.60}")
+        _, reward, outcome = found
+        number = isinstance(reward, Real) and math.isfinite(reward)
+        _require(number, "a reward is a finite number", f"it is {reward!r:.60}")
+        _require(outcome is not Outcome.FAILED, "a game that fails raises an exception, which can say why")
+        return found
 
     def words(self) -> str:
         if self.task is None:
@@ -66,8 +74,9 @@ class _Trail:
 def _check_determinism(first: Game, second: Game, task: Task, trail: _Trail) -> None:
     """Equal tasks and equal actions give equal texts, in one game and across two."""
     here, there = trail.reset(first, task), second.reset(task)
-    _require(isinstance(here, Observation), "reset gives an Observation")
+    _require(isinstance(here, Observation), "reset gives an Observation", f"it gives {here!r:.60}")
     _require(here == first.reset(task) == there, "equal tasks give equal first observations")
+    _check_observation(here)
     _require(bool(here.text), "the first observation has a text")  # later ones may be silent: simonsays from memory
     initial, total = here.score, 0.0
     outcome: Outcome | None = None
@@ -100,7 +109,8 @@ def _check_observation(observation: Observation) -> None:
     _require(all(isinstance(text, str) for text in texts), "text, goal, inventory and actions are str")
     _require(all(map(_is_text, texts)), "texts are Unicode, without half characters (lone surrogates)")
     _require(bool(observation.goal), "an observation has a goal")
-    _require(-1.0 <= observation.score <= 1.0, "a score is between -1 and 1", f"it is {observation.score:g}")
+    score = observation.score
+    _require(isinstance(score, Real) and -1.0 <= score <= 1.0, "a score is between -1 and 1", f"it is {score!r:.60}")
     if actions is not None:
         _require(actions == tuple(sorted(set(actions))), "valid actions are sorted, without doubles")
         odd = next((action for action in actions if action.strip().splitlines() != [action]), None)
@@ -133,6 +143,8 @@ def _check_gold(game: Game, task: Task, trail: _Trail) -> None:
         path = game.gold()
     except GameError:  # some engines have no solution for some seeds
         return
+    listed = isinstance(path, list) and all(isinstance(action, str) for action in path)
+    _require(listed, "gold() gives a list of actions", f"it gives {path!r:.60}")
     outcome: Outcome | None = None
     for action in path:
         if outcome is None:
@@ -167,7 +179,7 @@ def _doing(what: str, trail: _Trail | None = None) -> Iterator[None]:
         raise GameError(
             f"the game breaks its contract: {what} raised {type(error).__name__}: {error}{where}{trail.words()}",
             hint="GRUE_DEBUG=1 in front of the command shows the traceback",
-        ) from error
+        ) from cause_of(error)
 
 
 def _is_text(text: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grue.errors import ConfigError, GameError
-from grue.games.base import check_seed
+from grue.games.base import check_open, check_seed
 from grue.games.guard import clean_action, refusal
 from grue.games.params import canonical
 from grue.games.play import rehearse_in
@@ -54,8 +54,7 @@ class EngineGame(ABC):
 
     def reset(self, task: Task) -> Observation:
         """Start `task`. ConfigError for one that cannot exist, GameError when the engine fails."""
-        if self._closed:
-            raise GameError("this game is closed", hint="make a new one with games.make")
+        check_open(self._closed)
         check_seed(task)
         if task.game != self.game:
             raise ConfigError(f"a game of {self.game!r} cannot play {task.game!r}", hint="use games.make(task.game)")

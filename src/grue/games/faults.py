@@ -42,7 +42,15 @@ def engine_errors() -> Iterator[None]:
             _traced.add(place)
             print(clean("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)
         where = f" ({place})" if place else ""
-        raise GameError(f"the game failed: {type(error).__name__}: {error}{where}") from error
+        raise GameError(f"the game failed: {type(error).__name__}: {error}{where}") from cause_of(error)
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """What a context manager raises another error from: `error`, but for one.
+
+    contextlib takes an error from a StopIteration for Python's own rewording of it, and raises the StopIteration.
+    """
+    return None if isinstance(error, StopIteration) else error
 
 
 def place_of(error: BaseException) -> str:
@@ -82,6 +90,8 @@ class Guarded:
             observation, reward, outcome = self._game.step(action)
             if not isfinite(reward):
                 raise GameError(f"the game gave a reward of {reward}")
+            if outcome is Outcome.FAILED:
+                raise GameError("the game said that it failed", hint="an exception can say why")
             self._left -= 1
             if outcome is None and self._left <= 0:  # who plays it would never come to an end
                 raise GameError("the game did not end at its step limit", hint="its last step has Outcome.LIMIT")

@@ -94,6 +94,11 @@ def check_family(game: str) -> str:
     return game
 
 
+def ships(game: str) -> bool:
+    """Does `game` come with grue?"""
+    return game == "toy" or game in FAMILIES or is_native(game)
+
+
 def is_native(game: str) -> bool:
     """Is it a name of NATIVE, with or without a file after a colon?"""
     if not isinstance(game, str):

@@ -24,7 +24,7 @@ from typing import Any
 from grue.errors import ConfigError, GameError, GrueError, first_line
 from grue.games.base import Game
 from grue.games.faults import Guarded, engine_errors
-from grue.games.params import Params, check_form, parse
+from grue.games.params import Params, check_form, parse, ships
 
 GROUP = "grue.games"
 _CLASS = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
@@ -36,13 +36,13 @@ def names() -> list[str]:
 
 
 def is_plugin(game: str) -> bool:
-    """True when an installed package declares a game of this name."""
-    return game in names()
+    """Is `game` declared by an installed package? One that ships is not replaced by another of its name."""
+    return game in names() and not ships(game)
 
 
 def plugin_params(game: str, params: Params) -> str:
     """The canonical spelling of `params` for a declared game: its own, or sorted by key."""
-    return spelled_params(_load(_entry(game)), game, params)
+    return spelled_params(plugin_class(game), game, params)
 
 
 def spelled_params(game_class: Any, name: str, params: Params) -> str:
@@ -69,11 +69,16 @@ def _joined(params: Mapping[str, object]) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(params.items()))
 
 
+def plugin_class(game: str) -> Any:
+    """The class that is declared as `game`: it makes games as they are, without a guard."""
+    return _load(_entry(game))
+
+
 def make_plugin(game: str, params: Params) -> Game:
-    """A declared game, checked for having the methods of the contract."""
+    """A declared game, checked for having the methods of the contract, and guarded."""
     checked = plugin_params(game, params)
     with engine_errors():
-        made = _load(_entry(game))(checked)
+        made = plugin_class(game)(checked)
     if not isinstance(made, Game):
         raise GameError(f"game {game!r} has no reset, step or close", hint="see grue.games.base.Game")
     return Guarded(made)

@@ -11,7 +11,7 @@ from grue.games.base import PROTECTED, check_seed, fold_range
 from grue.games.copies import Fold, has_copies, is_copied, open_reader
 from grue.games.jvm import JvmSettings
 from grue.games.native import native_seeds
-from grue.games.params import FAMILIES, Params, canonical, is_native
+from grue.games.params import Params, canonical, is_native
 from grue.games.plugins import is_plugin, plugin_params
 from grue.games.recipes import is_shared, preparations
 from grue.games.unwinnable import is_unwinnable
@@ -62,9 +62,10 @@ def tasks(
             f"{game} with {known or 'these parameters'}: every game of {fold} is also one of {others}",
             hint="choose parameters that allow more games",
         )
-    if count is not None and len(chosen) < count:
+    if len(chosen) < (start > 0 if count is None else count):
+        wanted = "none is left" if count is None else f"fewer than count={count}"
         raise ConfigError(
-            f"fold {fold!r} of {game} has {len(chosen)} tasks from start={start} on, fewer than count={count}",
+            f"fold {fold!r} of {game} has {len(chosen)} tasks from start={start} on, {wanted}",
             hint="lower count or start",
         )
     return chosen
@@ -72,8 +73,7 @@ def tasks(
 
 def canonical_params(game: str, params: Params) -> str:
     """The one spelling of `params` that goes into a Task."""
-    ships = game == "toy" or is_native(game) or game in FAMILIES
-    return plugin_params(game, params) if not ships and is_plugin(game) else canonical(game, params)
+    return plugin_params(game, params) if is_plugin(game) else canonical(game, params)
 
 
 # What has been read of the folds whose games others must not repeat, by game, parameters and fold.

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 from grue.errors import ConfigError, GameError
-from grue.games.base import check_seed
+from grue.games.base import check_open, check_seed
 from grue.games.guard import clean_action
 from grue.games.params import Params, canonical, values
 from grue.games.play import rehearse_in
@@ -61,8 +61,7 @@ class ToyGame:
 
     def reset(self, task: Task, *, gold: bool = False) -> Observation:
         """Start `task`. `gold` is accepted for symmetry; this gold path costs nothing to make."""
-        if self._closed:
-            raise GameError("this game is closed", hint="make a new one with games.make")
+        check_open(self._closed)
         check_seed(task)
         if task.game != "toy":
             raise ConfigError(f"ToyGame cannot play {task.game!r}", hint="use games.make(task.game)")

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from grue.errors import ConfigError, GameError
-from grue.games.base import check_seed
+from grue.games.base import check_open, check_seed
 from grue.games.engine_seat import EngineSeat
 from grue.games.guard import clean_action
 from grue.games.jvm import JvmSettings
@@ -53,7 +53,7 @@ class TwxGame:
         Raises ConfigError for a task that cannot exist (fold, seed, limit, parameters), GameError when Java or
         the engine fails.
         """
-        self._check_open()
+        check_open(self._closed)
         check_seed(task)
         check_family(task.game)
         canonical(task.game, task.params)
@@ -149,7 +149,7 @@ class TwxGame:
 
     def _read_aside(self, task: Task, *actions: str) -> str:
         """What the last of `actions` shows, done at the start of a task beside the live game."""
-        self._check_open()
+        check_open(self._closed)
         side = self._side_seat()
         answer = side.start(task)
         for action in actions:
@@ -186,14 +186,9 @@ class TwxGame:
             self._goals[shared] = str(self._seat.ask(lambda _, interface: interface.getTaskDescription())).strip()
         return self._goals[shared]
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise GameError("this game is closed", hint="make a new one with games.make")
-
     def _running_task(self) -> Task:
-        self._check_open()
-        if self._task is None:
-            raise GameError("step before reset", hint="call reset(task) first")
+        if self._task is None or self._closed:
+            raise GameError("step before reset, or after close", hint="call reset(task) first")
         if self._outcome is not None:
             raise GameError(f"the episode is over ({self._outcome})", hint="call reset(task) to play again")
         return self._task

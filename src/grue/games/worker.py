@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from weakref import finalize
 
 from grue.errors import ConfigError, GameError, GrueError
-from grue.games.base import check_seed
+from grue.games.base import check_open, check_seed
 from grue.games.guard import as_played
 from grue.games.worker_process import Worker, WorkerDiedError, WorkerSettings, worker_with_room
 from grue.types import Observation, Outcome, Task
@@ -61,8 +61,7 @@ class WorkerGame:
 
     def reset(self, task: Task) -> Observation:
         """Start `task`. ConfigError for one that cannot exist, GameError when the engine fails."""
-        if self._closed:
-            raise GameError("this game is closed", hint="make a new one with games.make")
+        check_open(self._closed)
         check_seed(task)
         if self._begun is not None and self._begun.what != task:
             self._forget_begun()
@@ -118,8 +117,7 @@ class WorkerGame:
 
         Returns what was seen there. GameError if the game shows something else this time.
         """
-        if self._closed:
-            raise GameError("this game is closed", hint="make a new one with games.make")
+        check_open(self._closed)
         if saved.task.game != self.game:
             raise ConfigError(f"a game of {self.game!r} cannot continue one of {saved.task.game!r}")
         self._forget_begun()

@@ -73,7 +73,8 @@ def _apart(hero: Row, before: Row, run: RunFiles, what: str) -> int:
     for entry in listed if isinstance(listed, list) else []:
         if isinstance(entry, dict) and (entry.get("a"), entry.get("b"), entry.get("decoding")) == pair:
             ends = interval(entry.get("ci95" if what == "success" else "score_ci95"))
-            if ends is not None and ends[0] <= 0 <= ends[1]:
+            # an interval without width is of scores that all differ alike, which does not mean certainty
+            if ends is not None and (ends[0] <= 0 <= ends[1] or ends[0] == ends[1]):
                 return 0
     return int(mine > theirs) - int(mine < theirs)
 
@@ -177,6 +178,11 @@ def missing(run: RunFiles) -> list[str]:
         notes.append("metrics.jsonl is absent or empty: there are no training curves.")
     elif run.stages and "ppo" not in run.stages and "ppo" not in skipped:
         notes.append("No PPO iteration has been logged.")
+    if run.results is not None:
+        notes += [
+            f"{policy_title(name)} is not finished: what is shown are its best weights so far."
+            for name in run.unfinished
+        ]
     if not run.episodes:
         notes.append("No played episode has been kept.")
     return notes

@@ -12,6 +12,7 @@ from grue.report.markup import Html, tag
 from grue.report.played_section import played_section
 from grue.report.results_section import results_section
 from grue.report.runfiles import RunFiles, read_run
+from grue.storage.contents import REPORT
 from grue.storage.files import explained, write_atomic
 
 # No script, no font, no request: even if something slipped through the escaping, a browser would not run it.
@@ -24,7 +25,7 @@ def render(run_dir: Path) -> Path:
     Parts of a run that are missing or broken are named on the page. Raises DataError when `run_dir` is not a run.
     """
     run = read_run(run_dir)
-    path = run_dir / "report.html"
+    path = run_dir / REPORT
     with explained(f"write {path}"):
         write_atomic(path, page(run).encode())
     return path

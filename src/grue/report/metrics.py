@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from grue.names import TRAINING
+from grue.report.text import redact
 
 Group = Literal["games", "policy", "critic", "imitation", "optimiser", "health", "other"]
 Kind = Literal["curve", "counter"]
@@ -143,7 +144,7 @@ POLICY_ORDER = (*UNTRAINED, *TRAINING)
 
 def policy_title(name: str) -> str:
     teacher = name.removesuffix("-omit")  # for replays of demonstrations, see games/omission.py
-    return POLICY_TITLES.get(name, name) if teacher == name else f"{teacher}, with steps left out"
+    return POLICY_TITLES.get(name, redact(name)) if teacher == name else f"{teacher}, with steps left out"
 
 
 def policy_rank(name: str) -> tuple[int, str]:

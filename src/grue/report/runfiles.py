@@ -7,16 +7,20 @@ sentence in `problems`, not an exception.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from grue.errors import DataError
+from grue.errors import DataError, GrueError
+from grue.names import STAGES, TRAINING
 from grue.report.shown import ShownEpisode, read_shown
-from grue.report.text import as_number, one_line
-from grue.storage.contents import UNMEASURED
+from grue.report.text import as_number, one_line, redact
+from grue.storage.contents import UNMEASURED, read_run_config
+from grue.storage.files import explained
+from grue.storage.settled import edits
 
 _MAX_CONFIG = 256 * 2**10
 _DEEPEST_CONFIG = 20
@@ -47,6 +51,7 @@ class RunFiles:
     results: dict[str, Any] | None = None
     episodes: list[ShownEpisode] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)  # of the stages that are done or have begun
+    unfinished: tuple[str, ...] = ()  # trainings that have begun and not come to their end
     unmoved: frozenset[str] = frozenset()  # stages that kept the weights they began with: dev games chose no later ones
     problems: list[str] = field(default_factory=list)
 
@@ -56,17 +61,23 @@ def read_run(run_dir: Path) -> RunFiles:
     if not run_dir.is_dir():
         raise DataError(f"no run directory at {run_dir}", hint="give the folder that --out named")
     names = ("config.yaml", "metrics.jsonl", "results.json", "episodes")
-    if not any((run_dir / name).exists() for name in names):
+    with explained(f"read {run_dir}"):
+        found = any((run_dir / name).exists() for name in names)
+    if not found:
         raise DataError(f"{run_dir} holds no run: none of {', '.join(names)}", hint="start one with `grue run`")
     problems: list[str] = []
     stages = _read_object(run_dir / "stages.json", problems) or {}
+    config = _read_config(run_dir / "config.yaml", problems)
+    if config is not None:
+        problems += _edits(run_dir, [name for name in STAGES if _state(stages, name)])
     return RunFiles(
         name=run_dir.resolve().name,
-        config=_read_config(run_dir / "config.yaml", problems),
+        config=config,
         stages=_read_metrics(run_dir / "metrics.jsonl", problems),
         results=_read_object(run_dir / "results.json", problems),
         episodes=_read_episodes(run_dir / "episodes", problems),
         seconds=_stage_seconds(stages, problems),
+        unfinished=tuple(name for name in TRAINING if _state(stages, name) == "begun"),
         unmoved=frozenset(name for name, entry in stages.items() if isinstance(entry, dict) and _is_unmoved(entry)),
         problems=problems,
     )
@@ -81,7 +92,11 @@ def _read_bytes(path: Path, most: int, problems: list[str]) -> bytes | None:
     if path.stat().st_size > most:
         problems.append(f"{path.name} is larger than {most // 2**10:,} KiB and was not read")
         return None
-    return path.read_bytes()
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        problems.append(f"{path.name} could not be read: {error.strerror}")
+        return None
 
 
 def _read_config(path: Path, problems: list[str]) -> dict[str, Any] | None:
@@ -99,6 +114,16 @@ def _read_config(path: Path, problems: list[str]) -> dict[str, Any] | None:
         problems.append("config.yaml holds no settings")
         return None
     return {str(key): value for key, value in config.items()}
+
+
+def _edits(run_dir: Path, begun: list[str]) -> list[str]:
+    """A sentence if config.yaml no longer says what the run has used."""
+    try:
+        found = edits(run_dir, read_run_config(run_dir), begun)
+    except GrueError:  # of another version, perhaps: it is shown as it is
+        return []
+    what = f"config.yaml was edited after the run had used it: {redact(found)}. The results are of the old values."
+    return [what] if found else []
 
 
 def _refuse_bombs(text: str) -> None:
@@ -127,6 +152,11 @@ def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
     if results.get("schema", 1) != 1:
         problems.append(f"{path.name} has a schema that this version does not know; some of it may be missing here")
     return results
+
+
+def _state(stages: dict[str, Any], name: str) -> object:
+    entry = stages.get(name)
+    return entry.get("state") if isinstance(entry, dict) else None
 
 
 def _is_unmoved(entry: dict[str, Any]) -> bool:
@@ -208,6 +238,9 @@ def _read_episodes(folder: Path, problems: list[str]) -> list[ShownEpisode]:
     if folder.is_symlink() or not folder.is_dir():
         return []
     shown = folder / "shown.jsonl"
+    if not os.access(folder, os.R_OK | os.X_OK):
+        problems.append(f"{folder.name} could not be read")
+        return []
     if shown.exists():
         episodes, found = read_shown(shown, most=_MOST_EPISODES)
         problems.extend(found)

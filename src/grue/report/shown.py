@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -142,6 +143,8 @@ def read_shown(path: Path, most: int = 100) -> tuple[list[ShownEpisode], list[st
     """(episodes, problems): at most `most` episodes, and a sentence for every line that was left out."""
     if path.is_symlink() or not path.is_file():
         return [], [f"{path.name} is not an ordinary file and was not read"]
+    if not os.access(path, os.R_OK):
+        return [], [f"{path.name} could not be read"]
     episodes: list[ShownEpisode] = []
     problems: list[str] = []
     with path.open("rb") as file:

@@ -56,7 +56,7 @@ def evaluate_api(
     client = ChatClient(endpoint, spent)
     with open_session(run, config, say) as session:
         played = _play_rest(session, client, name, file, spent, concurrency)
-        result: dict[str, Any] = {**summarise(played, fold=cfg.fold, bootstrap=cfg.bootstrap, seed=config.seed)}
+        result: dict[str, Any] = {**summarise(played, fold=cfg.fold, bootstrap=cfg.bootstrap)}
         result |= {"model": endpoint.model, "temperature": endpoint.temperature, "usage": _total(spent)}
         key = {"policy": name, "fold": cfg.fold, "decoding": decoding}
         table = run.evaluation_file

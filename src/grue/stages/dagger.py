@@ -47,6 +47,8 @@ def dagger(session: Session) -> dict[str, Any]:
         shown = demos(number if cfg.rename else 0) if cfg.demo_share else []
         return Lessons(shown, lessons(session, f"{names}/{number}", cfg.rename, "dagger", corrected=True))
 
-    facts = train_dagger(session.context(cfg, session.learner(cfg, dropout=True)), items_of)
+    learner = session.learner(cfg, dropout=True)
+    facts = train_dagger(session.context(cfg, learner), items_of)
+    session.tell_skipped(learner)
     keep_shown(session, "dagger", "after DAgger")
     return dict(facts)

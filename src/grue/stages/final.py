@@ -100,7 +100,7 @@ def measure(session: Session) -> None:
             cfg = session.config.eval
             played = _play(session, row, tasks[row.name], bar)
             _tell_failures(played, row, session)
-            result = summarise(played, fold=row.fold, bootstrap=cfg.bootstrap, seed=session.config.seed)
+            result = summarise(played, fold=row.fold, bootstrap=cfg.bootstrap)
             if cfg.restarts and (score := _tales(session, row, played)) is not None:
                 result["tales"] = score
             if session.run.leads:

@@ -18,5 +18,6 @@ def ppo(session: Session) -> dict[str, Any]:
     session.load("dagger" if config.dagger.rounds else "sft")
     learner = session.learner(cfg, value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate)
     facts = train_ppo(session.context(cfg, learner), demo_steps(session) if cfg.game_baseline else None)
+    session.tell_skipped(learner)
     keep_shown(session, "ppo", "after PPO")
     return dict(facts)

@@ -43,6 +43,8 @@ from grue.types import Task
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+MOST_SKIPPED = 0.1  # share of a stage's steps
+
 
 @dataclass
 class Session:
@@ -123,6 +125,15 @@ class Session:
         if self.config.model.compile:  # no bar moves meanwhile
             self.say("compiling layers during the first steps; on a CPU each may take minutes")
         return Learner.of(self.model, self.config.model, cfg, processes=self.processes, **changes)
+
+    def tell_skipped(self, learner: Learner) -> None:
+        """Warn if many steps of a training in float16 were skipped: it has learnt from so much less."""
+        skipped, steps = 0 if learner.scale is None else learner.scale.skipped, learner.step_count
+        if skipped > MOST_SKIPPED * steps:
+            self.say.warn(
+                f"{skipped} of {steps} optimiser steps overflowed in float16 and were skipped: use "
+                "model.dtype=bfloat16 or float32, or train for more steps, since the first ones find the loss scale"
+            )
 
     def context(self, cfg: DaggerConfig | PPOConfig, learner: Learner) -> StageContext:
         """What DAgger or PPO works with."""

@@ -32,6 +32,7 @@ def sft(session: Session) -> dict[str, Any]:
         session.say,
         session.interrupt,
     )
+    session.tell_skipped(learner)
     if cfg.epochs:
         keep_shown(session, "sft", "after SFT")
     return {"samples": count, "optimiser_steps": learner.step_count}

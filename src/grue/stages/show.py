@@ -80,10 +80,11 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
         weighed = "  ".join(f"{action} {probability:.0%}" for action, probability in turn.considered[:3])
         value = "" if turn.value is None else f"  (critic {turn.value:.2f})"
         value += "  (chosen token by token)" if shown.decoding == "greedy" and turn.has_likelier else ""
-        gained = f"  +{turn.reward:.2f}" if turn.reward > 0 else ""
+        gained = f"  {turn.reward:+.2f}" if turn.reward else ""
+        style = "bold green" if turn.reward > 0 else "bold red" if turn.reward < 0 else "bold"
         if turn.thought:
             say(f"     Thought: {turn.thought}", style="italic", wrap=True)
-        say(f"{number:>3}> {turn.action}{gained}", style="bold green" if turn.reward > 0 else "bold")
+        say(f"{number:>3}> {turn.action}{gained}", style=style)
         say(f"     {weighed}{value}", style="dim")
         time.sleep(delay_s)
     say(tidy(shown.final), wrap=True)

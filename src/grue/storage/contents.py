@@ -17,6 +17,7 @@ from grue.storage.files import explained
 
 LISTED = 3  # runs that a hint names
 UNMEASURED = -1.0  # best_merit of a stage that played no dev games; below every merit
+REPORT = "report.html"
 ABOUT = "grue.json"  # what makes a folder an exported policy
 
 

@@ -25,6 +25,7 @@ from grue.errors import ConfigError, DataError, GrueError
 from grue.names import STAGES, TRAINING
 from grue.storage import jsonl
 from grue.storage.contents import (
+    REPORT,
     checkpoints,
     episodes,
     keep_evaluation,
@@ -273,8 +274,9 @@ class Run:
         policies = tuple(f"eval-{name}-" for name in STAGES[STAGES.index(stage) :])
         if self.leads:
             keep_evaluation(self.out, lambda row: not row["row"].startswith(policies))
-            with explained(f"delete {self.results_file}"):
-                self.results_file.unlink(missing_ok=True)  # report and model card would show its numbers
+            for file in (self.results_file, self.out / REPORT):  # report and model card would show old numbers
+                with explained(f"delete {file}"):
+                    file.unlink(missing_ok=True)
         if self.is_done("eval"):
             self._mark("eval", {"seconds": self.seconds("eval"), "state": "begun"})
 

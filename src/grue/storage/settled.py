@@ -85,12 +85,17 @@ def _to_repeat(changed: Changes) -> str:
 
 def check_unedited(out: Path, config: Config, begun: Collection[str]) -> None:
     """ConfigError if `config`, of config.yaml, says other things than what the stages so far, `begun`, have used."""
-    now = used_settings(config)
-    if edited := _settled(_changes(now | (read_json(out / SETTINGS) or {}), now), begun):
+    if edited := edits(out, config, begun):
         raise ConfigError(
-            f"{out / 'config.yaml'} was edited after the run had used it: {_listing(edited)}",
+            f"{out / 'config.yaml'} was edited after the run had used it: {edited}",
             hint="put the old values back; a run's results are those of the settings that made them",
         )
+
+
+def edits(out: Path, config: Config, begun: Collection[str]) -> str:
+    """What was changed in `config`, of config.yaml, since the stages so far, `begun`, have used it; "" if nothing."""
+    now = used_settings(config)
+    return _listing(_settled(_changes(now | (read_json(out / SETTINGS) or {}), now), begun))
 
 
 def _changes(used: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:

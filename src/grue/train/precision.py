@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ class LossScale:
     scale: float = 2.0**16
     good_steps: int = 0
     skipped_in_a_row: int = 0
+    skipped: int = 0  # in all
 
     @torch.no_grad()
     def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -40,6 +41,7 @@ class LossScale:
     def skip(self, problem: str, step: int) -> None:
         """Note a step that overflowed. TrainingError if that goes on: then the scale is not the cause."""
         self.skipped_in_a_row, self.good_steps = self.skipped_in_a_row + 1, 0
+        self.skipped += 1
         self.scale /= 2
         if self.skipped_in_a_row >= PATIENCE:
             raise TrainingError(
@@ -49,9 +51,10 @@ class LossScale:
 
     def state(self) -> dict[str, Any]:
         """As JSON."""
-        return {"scale": self.scale, "good_steps": self.good_steps, "skipped_in_a_row": self.skipped_in_a_row}
+        return asdict(self)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Inverse of `state`."""
+        """Inverse of `state`, also of one stored before all skipped steps were counted."""
         self.scale = float(state["scale"])
         self.good_steps, self.skipped_in_a_row = int(state["good_steps"]), int(state["skipped_in_a_row"])
+        self.skipped = int(state.get("skipped", 0))
