@@ -163,6 +163,12 @@ def test_clusters_widen_the_interval_by_the_root_of_their_size() -> None:
     assert ratio == pytest.approx(2.0, rel=0.1)
 
 
+def test_clusters_of_different_sizes_have_the_mean_of_their_games() -> None:
+    """However many games the clusters drawn hold."""
+    names = [0] + [1] * 9 + [2] * 3
+    assert bootstrap_mean([0.7] * 13, 500, clusters=names) == pytest.approx((0.7, 0.7))
+
+
 def test_clusters_of_one_change_nothing() -> None:
     x = np.random.default_rng(4).random(30)
     assert bootstrap_mean(x, 500) == pytest.approx(bootstrap_mean(x, 500, clusters=list(range(30))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -108,7 +109,9 @@ def _back(renamed: Renamed, action: str) -> str:
 def test_renamed_episode_is_consistent_and_keeps_what_happened(game: TwxGame) -> None:
     (task,) = tasks("cookingworld", KITCHEN, "train", 16, 1)
     gold = play(game, task, teacher("gold", game), record_limit=50)
+    gold = replace(gold, turns=tuple(replace(turn, advice=turn.action) for turn in gold.turns))
     other = renamed_episode(gold, random.Random(1))
+    assert [turn.advice for turn in other.turns] == [turn.action for turn in other.turns]
     assert [turn.reward for turn in other.turns] == [turn.reward for turn in gold.turns]
     assert [turn.action for turn in other.turns] != [turn.action for turn in gold.turns]
     for turn, before in zip(other.turns, gold.turns, strict=True):

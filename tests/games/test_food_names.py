@@ -75,6 +75,11 @@ def test_a_renaming_is_one_to_one(lines: list[Preparation], invented: float, see
     assert invented > 0 or set(targets) == set(game_foods())
 
 
+def test_a_recipe_that_no_renaming_keeps_apart_keeps_its_names() -> None:
+    every = frozenset((food, *how) for food in game_foods() for _, *how in held_out())
+    assert draw_renaming(every, 0.0, random.Random(0)) == {}
+
+
 def test_renaming_is_drawn_anew_and_uses_invented_names_when_asked() -> None:
     recipe, rng = frozenset({("red apple", "fried", "diced")}), random.Random(0)
     drawn = [draw_renaming(recipe, 0.7, rng) for _ in range(20)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,14 +14,14 @@ import tiny
 from grue import games
 from grue.config import preset_config
 from grue.models.policy_model import PolicyModel
-from grue.policy.aligned import AlignedPolicy
+from grue.policy.aligned import AlignedPolicy, _Menus
 from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.rollout.pack import collate, samples
 from grue.train.ppo_update import ppo_loss
 from grue.types import Observation, Turn
 
-MODEL = tiny.policy_model(spread=0.1)
+MODEL = tiny.policy_model(2, spread=0.1)
 ACTIONS = ("go east", "go west", "look", "open basket", "open chest", "take gem", "take key")
 
 
@@ -95,7 +96,7 @@ def test_unlikely_actions_are_left_out_by_first_token_and_as_a_whole() -> None:
     encode = tiny.encoder().action
     firsts = {action: written_first(encode(action)[0]) for action in ACTIONS}
     wholes = {action: written(MODEL, prefix_of(), action) for action in ACTIONS}
-    by_first, by_whole = set(), set()
+    by_first, by_whole, likely_as_a_whole = set(), set(), set()
     for share in (0.9, 0.5, 0.2, 0.1, 0.03, 0.01):
         least = math.log(share)
         left = {action for action in ACTIONS if firsts[action] >= max(firsts.values()) + least}
@@ -106,8 +107,9 @@ def test_unlikely_actions_are_left_out_by_first_token_and_as_a_whole() -> None:
         assert sum(found.values()) == pytest.approx(1.0)
         by_first |= set(ACTIONS) - left
         by_whole |= left - kept
-    assert by_first  # both were put to the test
-    assert by_whole
+        likely_as_a_whole |= {action for action in set(ACTIONS) - left if wholes[action] >= best + least}
+    assert by_first and by_whole  # both were put to the test
+    assert likely_as_a_whole  # and the first alone, where the second would not do the same
 
 
 @torch.no_grad()
@@ -116,13 +118,41 @@ def written_first(token: int) -> float:
     return float(torch.log_softmax(logits, 0)[token])
 
 
-def test_what_is_played_is_drawn_from_what_is_weighed() -> None:
+class Letters:
+    """A tokenizer of letters whose line end comes before or after all of them in the order of ids."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+
+    def action(self, text: str) -> tuple[int, ...]:
+        return (*map(ord, text), self.end)
+
+    def without_end(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        return ids[:-1]
+
+
+@pytest.mark.parametrize("end", [1, 9999])
+def test_an_action_with_which_another_begins_is_told_apart_by_its_end(end: int) -> None:
+    """Otherwise it would be given the probability of the longer one, too."""
+    encoder: Any = Letters(end)
+    actions = ("go", "go east", "go east again", "go west", "look", "take key")
+    spoken = {action: candidate.ids for action, candidate in _Menus(encoder).spoken(actions)}
+    whole = {action for action, ids in spoken.items() if ids == encoder.action(action)}
+    assert whole == {"go", "go east"}
+    assert all(spoken[action] == tuple(map(ord, action)) for action in {*actions} - whole)
+
+
+@pytest.mark.parametrize("min_p", [0.0, 1e-5])
+def test_what_is_played_is_drawn_from_what_is_weighed(min_p: float) -> None:
     seats = [games.make("toy") for _ in range(8)]
-    player = tiny.player(MODEL, kind="aligned", min_p=0.0)
+    player = tiny.player(MODEL, kind="aligned", min_p=min_p)
     (task,) = tiny.tasks(1, limit=1)
     plays = collect(player, seats, [task] * 400, Decoding(temperature=8.0), context=640)
-    first = plays[0].turns[0]
+    first = replace(plays[0].turns[0], candidates=())
     expected = dict(player.weigh(first, plays[0].segments[0].ids, 8.0))
+    left = [action for action, probability in expected.items() if probability > 0]
+    assert (len(left) < len(expected)) == (min_p > 0)
+    assert len(plays[0].turns[0].candidates) == len(left)
     counts = Counter(play.turns[0].action for play in plays)
     for action, probability in expected.items():
         error = math.sqrt(probability * (1 - probability) / len(plays))

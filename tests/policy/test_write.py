@@ -118,6 +118,30 @@ def test_a_reply_is_judged_as_the_game_takes_it(monkeypatch: pytest.MonkeyPatch)
     assert episode.turns and all(turn.valid and turn.action in turn.observation.actions for turn in episode.turns)
 
 
+def test_an_empty_reply_is_no_action_where_the_game_lists_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    player = tiny.player(MODEL, kind="write")
+
+    def silent(model: object, encoder: Encoder, engine: object, decisions: list[Decision], *_: object) -> None:
+        for number, decision in enumerate(decisions):
+            decision.taken = [*encoder.action("look")] if number else []
+
+    monkeypatch.setattr(write, "write_lines", silent)
+    queries = [Query(row, (), 4, random.Random(0), [5, 6, 7, 8]) for row in range(2)]
+    empty, look = player.act(Engine(MODEL.base_lm(), 2, 64), queries, Decoding())
+    assert (empty.action, empty.valid) == ("", False)
+    assert (look.action, look.valid) == ("look", True)
+
+
+@pytest.mark.parametrize("kind", ["write", "think"])
+def test_there_is_room_for_the_longest_reply_and_what_closes_it(kind: str) -> None:
+    player = tiny.player(MODEL, kind=kind, reply_tokens=7, thought_tokens=5)
+    encoder, actions = player.encoder, ("look", "go east")
+    longest = max(len(encoder.action(action)) for action in actions)
+    closing, marker = len(encoder.closing(())), len(encoder.after_thought(()))
+    assert closing > 0 and marker > 0
+    assert player.room(actions) == (7 + closing if kind == "write" else 5 + marker + longest)
+
+
 def test_a_listed_action_that_is_written_is_valid_and_only_such_a_one() -> None:
     encoder = tiny.prompted(kind="write")
     for action in ("go east", "open basket"):

@@ -51,6 +51,25 @@ def test_a_game_in_a_chat_is_the_chat_that_the_template_renders() -> None:
     assert len(history.segments()) == 1
 
 
+def test_a_window_in_a_chat_begins_with_the_task_and_its_oldest_step() -> None:
+    """In one message: a template would refuse two of the user's in a row, or render them otherwise."""
+    encoder = tiny.prompted(template="chat", history=1)
+    history = History(encoder, "Find the key.", 9)
+    for text in ("A hall.", "A sack.", "Empty."):
+        history.show(seen(text))
+        history.act(encoder.action("look"))
+    task = render_task("Find the key.", 9) + "Answer with your next action and nothing else.\n"
+    messages = [
+        {"role": "user", "content": f"{task}A sack."},
+        {"role": "assistant", "content": "look"},
+        {"role": "user", "content": "Empty."},
+        {"role": "assistant", "content": "look"},
+    ]
+    text = with_template(tiny.CHAT).apply_chat_template(messages, tokenize=False)
+    assert text.startswith(tiny.tokenizer().decode(history.ids))
+    assert len(history.ids) > 40
+
+
 def test_an_action_ends_with_the_token_that_ends_an_answer() -> None:
     encoder, eos = tiny.prompted(template="chat"), tiny.tokenizer().eos_token_id
     assert encoder.action("look")[-1] == eos

@@ -97,6 +97,35 @@ def test_what_cannot_be_shown_whole_is_an_error(window: int) -> None:
     assert "model.context" in caught.value.hint
 
 
+def test_the_context_may_be_filled_to_the_last_token() -> None:
+    encoder = tiny.prompted()
+    one, two = (len(walk(encoder, steps)[0].ids) for steps in (1, 2))
+    action = len(encoder.action("go on"))
+    needed = two - action + 4  # of the second observation, with the room that `walk` asks for
+    assert walk(encoder, 2, needed)[0].segment == 0
+    assert walk(encoder, 2, needed - 1)[0].segment == 1
+    alone = len(encoder.task(GOAL, LIMIT)) + len(encoder.observation(seen(0).text)) + 4
+    assert alone > one - action
+    walk(encoder, 1, alone)
+    with pytest.raises(ModelError, match=f"need {alone} tokens, more than the context of {alone - 1}"):
+        walk(encoder, 1, alone - 1)
+
+
+def test_in_a_window_old_steps_make_room_for_the_action() -> None:
+    encoder = tiny.prompted(history=2)
+    history = History(encoder, GOAL, LIMIT, 200)
+    history.show(seen(0))
+    history.act(encoder.action("go on"))
+    history.show(seen(1))
+    whole, room = len(history.ids), 200 - len(history.ids)
+    for asked, kept in ((room, True), (room + 1, False)):
+        history = History(encoder, GOAL, LIMIT, 200)
+        history.show(seen(0))
+        history.act(encoder.action("go on"))
+        history.show(seen(1), room=asked)
+        assert ("room 0" in text_of(history.ids)) == kept and (len(history.ids) == whole) == kept
+
+
 def test_what_was_written_is_kept_as_it_was_written() -> None:
     """Ids that no text would be encoded to again."""
     encoder = tiny.prompted(history=1, kind="write")

@@ -16,7 +16,7 @@ import tiny
 import tokenizer_kinds as kinds
 from grue.config import PolicyConfig
 from grue.prompts.tokens import Encoder
-from grue.prompts.transcript import as_said, render_action, render_observation, render_task, tidy
+from grue.prompts.transcript import as_said, render_action, render_observation, render_scene, render_task, tidy
 
 HOSTILE = "A note reads <eos><bos> and <pad>. <eos>"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -141,6 +141,14 @@ def test_a_transcript_by_hand() -> None:
     assert render_action("go east") == " go east\n"
     # the marker and the action make one line
     assert render_observation("A room.") + render_action("look") == "A room.\n> look\n"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029"])
+def test_no_action_ends_before_its_end(end: str) -> None:
+    """Neither where the policy writes it nor in a list."""
+    action = f"look{end}> take gem"
+    assert render_action(action) == " look > take gem\n"
+    assert render_scene("A hall.", [action, "go"]) == "A hall.\nValid actions: look > take gem, go"
 
 
 @pytest.mark.parametrize("limit", [1, 16, 5000])

@@ -56,6 +56,11 @@ def test_a_games_own_note_can_be_left_out() -> None:
         longer = replace(episode.task, limit=99)
         found = memory.search(episode.turns[0].observation.text, 3, without=longer)
         assert len(found) == 3 and all(note.task.seed != episode.task.seed for note in found)
+    begins = episodes[0].turns[0].observation.text
+    for game in ("toy", "cookingworld"):  # of the first, several seeds make the same game
+        one = replace(episodes[0], task=replace(episodes[0].task, game=game, params=""))
+        assert Memory([one]).search(begins)
+        assert Memory([one]).search(begins, without=replace(one.task, limit=99)) == []
 
 
 def test_an_empty_memory_and_unknown_words_find_nothing_wrong() -> None:

@@ -226,6 +226,31 @@ def test_what_a_game_at_its_limit_shows_last_has_the_critics_value(context: int)
     assert len({round(e.last_value, 4) for e in cut}) > len(cut) / 2
 
 
+def test_what_is_shown_last_needs_no_room_for_an_action() -> None:
+    (task,) = (replace(task, limit=4) for task in tiny.tasks(1))
+    (free,) = play([task], 1, context=640, values_limit=True)
+    assert free.outcome is Outcome.LIMIT
+    (tight,) = play([task], 1, context=len(free.segments[0].ids), values_limit=True)
+    assert tight == free
+
+
+class _Spent(ToyGame):
+    """Lists nothing once it is over."""
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        observation, reward, outcome = super().step(action)
+        return (replace(observation, actions=()) if outcome else observation), reward, outcome
+
+
+def test_a_game_that_lists_nothing_at_its_limit_is_at_its_limit() -> None:
+    tasks = [replace(task, limit=4) for task in tiny.tasks(6)]
+    found = collect(tiny.policy(MODEL), [_Spent(), _Spent()], tasks, SAMPLED, context=640, values_limit=True)
+    plain = play(tasks, 2, values_limit=True)
+    assert [e.outcome for e in found] == [e.outcome for e in plain]
+    assert [e.last_value for e in found] == [e.last_value for e in plain]
+    assert Outcome.LIMIT in {e.outcome for e in found}
+
+
 @torch.no_grad()
 def test_log_probs_are_products_of_renormalised_children_by_brute_force() -> None:
     """Hugging Face's own forward pass and output layer, one pass for each branching token."""

@@ -73,6 +73,16 @@ def test_samples_by_hand() -> None:
     assert samples([episode([turns[1]], 14)]) == []
 
 
+def test_a_teachers_invalid_turn_is_read_and_not_learnt() -> None:
+    original = tiny.scripted("gold")[0]
+    odd = replace(original, turns=(replace(original.turns[0], valid=False), *original.turns[1:]))
+    found = tokenise(odd, tiny.policy(), 512)
+    assert [turn.valid for turn in found.turns] == [False] + [True] * (len(odd.turns) - 1)
+    (item,) = samples([found])
+    assert not any(turn.branches for turn in item.turns if turn.action == odd.turns[0].action and not turn.valid)
+    assert len(item.turns) < len(samples([tokenise(original, tiny.policy(), 512)])[0].turns)
+
+
 def test_a_policy_learns_from_its_own_invalid_turns() -> None:
     """Unlike a teacher's, they were decided: they have branches."""
     turns = [turn(3, (3, (7, 8), 0)), turn(9, (9, (7, 8), 1), valid=False)]

@@ -204,15 +204,16 @@ def test_episodes_survive_json(prompt: Prompt) -> None:
         assert torch.equal(mine.ids_BL, theirs.ids_BL)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
 @each_prompt
-def test_what_is_shown_of_a_turn_is_what_it_was_drawn_from(prompt: Prompt) -> None:
+def test_what_is_shown_of_a_turn_is_what_it_was_drawn_from(prompt: Prompt, temperature: float) -> None:
     """Of policies that choose an action, the probability of the one that was taken; of writers, see test_write."""
     if prompt.get("kind") == "write":
         return
     player = tiny.player(MODEL, **prompt)
-    (episode,) = play(prompt, tiny.tasks(1))
+    (episode,) = play(prompt, tiny.tasks(1), temperature=temperature)
     for turn in episode.turns:
-        shown = player.weigh(turn, episode.segments[turn.segment].ids, 1.0)
+        shown = player.weigh(turn, episode.segments[turn.segment].ids, temperature)
         assert sum(probability for _, probability in shown) == pytest.approx(1, abs=1e-5)
         assert {action for action, _ in shown} == set(turn.observation.actions or ())
         if not turn.thought_ids:

@@ -88,6 +88,7 @@ def test_normalised_values_have_mean_0_and_deviation_1() -> None:
     assert found == pytest.approx(np.array([-2, -1, 0, 3]) / 3.5**0.5)
     assert normalise(np.array([2.0, 2.0])).tolist() == [0, 0]
     assert normalise(np.array([0.1 + 0.2, 0.3])).tolist() == [0, 0]  # rounding is no difference
+    assert normalise(np.array([0.3, 0.3 + 1e-8])).tolist() == [0, 0]  # nor is that of float32
     assert normalise(np.array([1.0, 3.0]), centre=False) == pytest.approx([1, 3])
 
 
@@ -185,6 +186,17 @@ def test_group_and_critic_are_mixed_at_deviation_1(weight: float) -> None:
     expected = (1 - weight) * own / own.std() + weight * group / group.std()
     assert np.concatenate(advantages) == pytest.approx(expected, abs=1e-6)
     assert targets[0] == pytest.approx([0.66816, 0.828, 1.0])  # the critic still learns the ordinary target
+
+
+def test_what_would_have_come_counts_in_a_group_in_the_units_it_was_said_in() -> None:
+    """Returns of 20, 5 + 10 times 1, and 0 of one game, while the deviation is 10."""
+    scale = RunningScale(count=1e9, mean=0.0, m2=1e11)
+    cut = replace(episode((5.0,), (0.0,), Outcome.LIMIT), last_value=1.0)
+    plays = [episode((20.0,), (0.0,)), cut, episode((0.0,), (0.0,))]
+    cfg = settings(gamma=1.0, group_weight=1.0, plays_per_game=2, normalise_rewards=True, bootstrap_at_limit=True)
+    advantages, _ = credit(plays, cfg, scale)
+    group = np.array([20, 15, 0]) - 35 / 3
+    assert np.concatenate(advantages) == pytest.approx(group / group.std(), abs=1e-4)
 
 
 def _rewards(played: Episode) -> np.ndarray:

@@ -74,6 +74,7 @@ def test_the_ratio_may_rise_further_than_fall(ratio: float, advantage: float, lo
     ("value", "old", "target", "clip", "loss"),
     [
         (1.0, 0.5, 0.0, 0.0, 0.5),  # half of 1
+        (0.0, 0.5, 0.0, 0.0, 0.0),  # there, however far it has moved
         (1.0, 0.5, 0.0, 0.2, 0.5),  # the clipped value 0.7 is nearer to the target: the greater error counts
         (0.0, 0.5, 0.0, 0.2, 0.045),  # moved past the clip 0.3, whose error 0.09 counts
         (0.4, 0.5, 0.0, 0.2, 0.08),  # within the clip

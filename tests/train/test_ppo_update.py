@@ -20,10 +20,11 @@ from grue.errors import TrainingError
 from grue.models.policy_model import PolicyModel
 from grue.rollout.pack import collate, samples
 from grue.storage import checkpoint
-from grue.train.credit import RunningScale, credit
+from grue.train.credit import RunningScale, credit, discounted_return
 from grue.train.critic import Critic
+from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
-from grue.train.ppo_update import Updater, _mean, ppo_loss, rollout_metrics
+from grue.train.ppo_update import Updater, _mean, ppo_loss, rollout_metrics, with_reference
 from grue.train.reference import Reference
 from grue.types import Branch, Episode, Observation, Outcome, Task, Turn
 
@@ -234,6 +235,38 @@ def test_what_a_policy_wrote_without_a_choice_and_in_vain_is_learnt_from() -> No
     assert samples(forced) == []  # of a teacher they would be context
 
 
+def test_a_turn_without_a_choice_has_a_ratio_of_1_whatever_it_is_divided_by() -> None:
+    four = played()[:4]
+    forced = [replace(e, turns=tuple(replace(turn, branches=(), log_prob=0.0) for turn in e.turns)) for e in four]
+    metrics, _ = update([*played()[4:], *forced], "ppo.ratio=decision", "ppo.minibatches=1")
+    assert all(map(math.isfinite, metrics.values())) and metrics["clip_fraction"] == 0
+
+
+def test_the_cut_into_micro_batches_changes_no_loss() -> None:
+    found = []
+    for tokens in (2048, 1):
+        model = tiny.policy_model()
+        updater = updater_of(settings("ppo.value_passes=0", "ppo.kl_coef=0.1"), model, apart=False)
+        updater.learner.micro_tokens = tokens
+        found.append((updater.update(played(), 0, 1.0, Reference(model)), weights(model)))
+    (whole, after), (cut, after_cut) = found
+    assert cut == pytest.approx(whole, rel=1e-3, abs=1e-5)
+    assert all(torch.allclose(after[name], after_cut[name], atol=1e-5) for name in after)
+
+
+def test_the_kl_from_the_reference_is_a_penalty() -> None:
+    model, other = tiny.policy_model(), tiny.policy_model(5)
+    items = samples(list(played()), *[[np.ones(e.steps) for e in played()] for _ in range(2)])
+    learner = updater_of(settings(), model).learner
+    batch = collate(with_reference(items, learner.read(items, 1.0, model=other)))
+    turns, reading = len(batch.turn_row_T), model(*batch.inputs)
+    cfg = settings("ppo.kl_coef=0").ppo
+    held = cfg.model_copy(update={"kl_coef": 0.5})
+    (free, _), (near, metrics) = (ppo_loss(reading, batch, c, turns, 0.0, policy=True) for c in (cfg, held))
+    assert metrics["kl_ref"] > 0.01
+    assert (near - free).item() == pytest.approx(0.5 * metrics["kl_ref"].item(), rel=1e-3)
+
+
 def test_half_of_the_games_may_fail_but_no_more() -> None:
     four = played()[:4]
     update([*four, *[broken()] * 4])
@@ -286,6 +319,14 @@ def test_what_only_a_critic_learns_from_is_read_once() -> None:
     assert update(played(), *changes)[0]["passes"] == 1
     assert update(played(), *changes, apart=False)[0]["passes"] == 3
     assert update(played(), *changes, iteration=1)[0]["passes"] == 3
+
+
+def test_a_critic_fitted_apart_keeps_each_turn_once_however_many_passes_there_are() -> None:
+    model = tiny.policy_model()
+    updater = updater_of(settings("ppo.epochs=3"), model)
+    updater.update(played(), 0, 1.0, Reference(model))
+    assert updater.critic is not None
+    assert len(updater.critic.kept[0][1]) == sum(episode.steps for episode in played())
 
 
 def test_a_step_that_float16_leaves_out_does_not_hide_the_gradients_of_the_others() -> None:
@@ -466,6 +507,24 @@ def test_what_the_critic_keeps_is_in_the_units_of_the_present_scale() -> None:
     updater.update([*played()[:6], won(42, 1)], 1, 1.0, reference)
     assert updater.divisor != pytest.approx(before, rel=0.01)
     assert updater.critic.kept[0][1] * updater.divisor == pytest.approx(targets * before)
+
+
+def test_what_the_baseline_keeps_is_in_the_units_of_the_present_scale() -> None:
+    """It is told the critic's values, which were said in units of the scale before."""
+    model, config = tiny.policy_model(), settings("ppo.normalise_rewards=true", "ppo.game_baseline=true")
+    updater = updater_of(config, model)
+    updater.baseline = GameBaseline({}, config.ppo, "0")
+    rich = [
+        replace(e, turns=tuple(replace(turn, reward=turn.reward * 1000) for turn in e.turns), last_value=1.0)
+        for e in [*played()[:6], won(40, 3)]
+    ]
+    updater.update(rich, 0, 1.0, Reference(model))
+    assert updater.divisor > 10
+    features, _ = updater.baseline.critic.kept[0]
+    said = [turn.value for e in rich for turn in e.turns]
+    assert features[:, 0].tolist() == pytest.approx([value / updater.divisor for value in said], rel=1e-4, abs=1e-6)
+    returns = [discounted_return(e, config.ppo, 1.0) for e in rich]  # the last value was said in units of 1
+    assert updater.baseline.plays[40][1] == pytest.approx(returns[-1] - np.mean(returns), rel=1e-5)
 
 
 def test_an_updater_goes_through_a_checkpoint_and_goes_on_bit_for_bit(tmp_path: Path) -> None:

@@ -68,4 +68,4 @@ def render_action(action: str) -> str:
 
 def one_line(action: str) -> str:
     """An action cannot end early, whatever the game calls it."""
-    return _ENDS.sub(" ", action.replace("\n", " "))
+    return _ENDS.sub("\n", action).replace("\n", " ")
