@@ -35,6 +35,9 @@ def test_games_that_failed_have_a_column_and_what_was_not_measured_a_dash(capsys
     assert columns.split()[-1] == "failed"
     (line,) = [line.split() for line in lines if line.split()[:2] == ["PPO", "greedy"]]
     assert line[2:4] == ["–", "–"] and line[-1] == "60"
+    found["policies"]["sft"]["decoding"]["greedy"]["games"] = 31
+    show_results(found, Progress())
+    assert capsys.readouterr().out.splitlines()[0].strip() == "0 to 60 test games"
 
 
 def test_results_of_another_make_do_not_end_the_command(capsys: pytest.CaptureFixture[str]) -> None:

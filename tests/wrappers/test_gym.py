@@ -201,8 +201,15 @@ def test_a_fold_that_does_not_exist_is_refused_with_those_that_may_be_played() -
 
 
 def test_a_space_without_actions_is_refused() -> None:
-    with pytest.raises(ConfigError, match="max_actions=0 leaves no action"):
-        grue.wrappers.gym.GrueEnv(action="index", max_actions=0)
+    wrong: Any
+    for wrong in (0, 2.5, "5"):
+        with pytest.raises(ConfigError, match=f"max_actions={wrong!r} is no number of actions"):
+            grue.wrappers.gym.GrueEnv(action="index", max_actions=wrong)
+    wrong = ["train"]
+    with pytest.raises(ConfigError, match=r"fold=\['train'\] is not a name"):
+        grue.wrappers.gym.GrueEnv(fold=wrong)
+    with pytest.raises(ConfigError, match="unknown reset option 1"):
+        grue.wrappers.gym.GrueEnv().reset(options={1: 2, "a": 3})
 
 
 def test_an_unknown_kind_of_action_is_refused() -> None:

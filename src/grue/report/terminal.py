@@ -32,7 +32,7 @@ def show_results(results: Mapping[str, Any], say: Progress) -> None:
     if any(row.failed for row in found):
         columns.append("failed")
         lines = [[*line, number(row.failed)] for line, row in zip(lines, found, strict=True)]
-    games = " and ".join(f"{count:,}" for count in counts)
+    games = " and ".join(f"{count:,}" for count in counts) if len(counts) < 3 else f"{counts[0]:,} to {counts[-1]:,}"
     say.table(columns, lines, title=f"{games} {main_fold(results)} games", left=2)
     pairs = results.get("paired")
     for pair in pairs if isinstance(pairs, list) else []:

@@ -95,8 +95,10 @@ class GrueEnv(gymnasium.Env[str, Any]):
     ) -> None:
         if action not in ("text", "index"):
             raise ConfigError(f"action={action!r} of the environment is unknown", hint="use 'text' or 'index'")
-        if max_actions < 1:
-            raise ConfigError(f"max_actions={max_actions} leaves no action", hint="use 1 or more, 64 by default")
+        if not isinstance(max_actions, int) or max_actions < 1:
+            raise ConfigError(f"max_actions={max_actions!r} is no number of actions", hint="1 or more, 64 by default")
+        if not isinstance(fold, str):
+            raise ConfigError(f"fold={fold!r} is not a name", hint="folds are train, dev and test")
         if render_mode not in (None, "ansi"):
             raise ConfigError(f"render_mode={render_mode!r} is unknown", hint="use None or 'ansi'")
         _check_is_game(game)
@@ -139,7 +141,7 @@ class GrueEnv(gymnasium.Env[str, Any]):
     def _draw(self, options: dict[str, Any]) -> Task:
         if not isinstance(options, Mapping):
             raise ConfigError(f"reset options {options!r} are not a dict", hint='for example {"game_seed": 7}')
-        unknown = sorted(set(options) - {"game_seed"})
+        unknown = [name for name in options if name != "game_seed"]
         if unknown:
             raise ConfigError(f"unknown reset option {unknown[0]!r}", hint="the only option is 'game_seed'")
         if "game_seed" not in options:
