@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tiny
 from grue.errors import DataError
 from grue.storage import episodes, jsonl
 from grue.types import Branch, Episode, Observation, Outcome, Segment, Task, Turn
@@ -161,3 +163,11 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         episodes.append(tmp_path / "blocked" / "played.jsonl", [EPISODE])
     with pytest.raises(DataError, match="cannot read"):
         list(jsonl.read(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["value", "log_prob", "entropy"])
+def test_a_number_that_could_not_be_read_again_is_not_written(name: str) -> None:
+    episode = tiny.scripted("gold", 1)[0]
+    turn = replace(episode.turns[0], **{name: float("nan")})  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"not finite|is nan"):
+        episodes.to_dict(replace(episode, turns=(turn,)))

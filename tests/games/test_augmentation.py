@@ -15,6 +15,8 @@ from grue.games.play import play
 from grue.games.recipes import Preparation, held_out, is_held_out, recipe_in
 from grue.games.renamed import Renamed, renamed_episode
 from grue.games.teachers import teacher
+from grue.games.told import Told
+from grue.games.training import training_games
 from grue.games.twx import TwxGame
 from grue.types import Outcome, Task
 
@@ -119,3 +121,12 @@ def test_renamed_episode_is_consistent_and_keeps_what_happened(game: TwxGame) ->
     pairs = {pair for turn in other.turns for pair in recipe_in(turn.observation.text)}
     assert pairs
     assert not is_held_out(frozenset(pairs))
+
+
+def test_training_games_are_renamed_and_tell_the_baseline_as_asked(game: TwxGame) -> None:
+    plain, renamed, told, both = (
+        training_games([game], share, "salt", starts)[0]
+        for share, starts in ((0.0, None), (0.5, None), (0.0, {}), (0.5, {}))
+    )
+    assert plain is game
+    assert isinstance(renamed, Renamed) and isinstance(told, Told) and isinstance(both, Renamed)

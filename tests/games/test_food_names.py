@@ -123,3 +123,18 @@ def test_the_share_of_transcripts_left_alone_is_kept() -> None:
     assert 60 < kept < 140  # 20 %, give or take 4 standard deviations
     unread = Transcript(1, "random", "Cook!", ("A red apple.",), (), (), False)
     assert augment(unread, rng, original=0.0) == unread  # no recipe was seen, so nothing can be checked against it
+
+
+def test_the_share_of_invented_names_is_kept() -> None:
+    invented, plain = (draw_renaming(frozenset(), share, random.Random(0)) for share in (1.0, 0.0))
+    assert {*invented.values()} <= {*INVENTED} and not {*plain.values()} & {*INVENTED}
+
+
+def test_lines_of_held_out_recipes_are_avoided_where_asked() -> None:
+    lines = [("red apple", "fried", "diced"), ("salt", "roasted", "sliced"), ("red tuna", "grilled", "chopped")]
+
+    def shown(*, lines_apart: bool) -> int:
+        drawn = [draw_renaming(frozenset(lines), 0.0, random.Random(n), lines_apart=lines_apart) for n in range(200)]
+        return sum(bool({(names[food], *how) for food, *how in lines} & held_out()) for names in drawn)
+
+    assert shown(lines_apart=True) == 0 < shown(lines_apart=False)

@@ -12,6 +12,7 @@ import pytest
 from grue import games
 from grue.errors import ConfigError, GameError
 from grue.games import FOLDS, make, tasks, twx
+from grue.games.params import _LOCATIONS_FOR, canonical
 from grue.games.recipes import can_occur, is_shared, preparations, read_recipe
 from grue.games.spread import PROBLEMS, problem, spread
 from grue.games.twx import TwxGame
@@ -217,3 +218,11 @@ def test_games_that_nobody_can_win_are_no_tasks(monkeypatch: pytest.MonkeyPatch)
                     outcome = game.step(action)[2]
             assert (outcome is Outcome.WON) == (seed in left), seed
             monkeypatch.undo()
+
+
+def test_mapreader_needs_as_many_rooms_as_the_way_is_long() -> None:
+    for apart, fewest in _LOCATIONS_FOR.items():
+        assert canonical("mapreader", {"maxDistanceApart": apart, "numLocations": fewest})
+        if fewest > 2:
+            with pytest.raises(ConfigError, match="too few"):
+                canonical("mapreader", {"maxDistanceApart": apart, "numLocations": fewest - 1})

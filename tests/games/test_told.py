@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from grue.games import tasks
 from grue.games.renamed import Renamed
-from grue.games.teachers.plan import plan
-from grue.games.told import Starts, Told
+from grue.games.teachers.plan import plan, read
+from grue.games.told import Starts, Told, followed
 from grue.games.twx import TwxGame
 
 KITCHEN = {"numLocations": 3, "includeDoors": 1, "numDistractorItems": 2, "numIngredients": 2}
@@ -87,3 +88,40 @@ def test_what_is_known_of_a_task_serves_its_next_play_under_other_names(game: Tw
     assert again.reset(task).to_go == first.to_go
     assert starts[task] is known
     assert Renamed(game, "salt", share=1.0).reset(task).to_go is None
+
+
+def test_an_action_that_the_game_does_not_list_moves_no_win(game: TwxGame) -> None:
+    told = Told(game, {})
+    (task,) = tasks("cookingworld", KITCHEN, "train", 40, 1)
+    first = told.reset(task)
+    cuts = [f"{verb} {food}" for food in told.recipe(task) for verb in ("slice", "chop", "dice")]
+    for action in ("open door to nowhere", *cuts):
+        assert told.step(action)[0].to_go == first.to_go, action
+
+
+def test_each_step_of_the_shortest_way_is_one_less_to_go_without_doors_too() -> None:
+    kitchen = {**KITCHEN, "includeDoors": 0}
+    game, moves = TwxGame("cookingworld", kitchen), 0
+    told = Told(game, {})
+    for task in tasks("cookingworld", kitchen, "train", 40, 5):
+        left = told.reset(task).to_go
+        assert left is not None
+        for action in plan(game.state()):
+            observation, _, outcome = told.step(action)
+            moves += action.startswith("move")
+            left -= 1
+            assert outcome is not None or observation.to_go == left
+    game.close()
+    assert moves
+
+
+def test_what_is_put_into_an_open_thing_lies_there() -> None:
+    game = TwxGame("cookingworld", {**KITCHEN, "numLocations": 1, "includeDoors": 0})
+    (task,) = tasks("cookingworld", {**KITCHEN, "numLocations": 1, "includeDoors": 0}, "train", 40, 1)
+    game.reset(task)
+    house, progress = read(game.state())
+    game.close()
+    room, lid = min(house.lids)
+    holding = replace(progress, unlidded=progress.unlidded | {(room, lid)}, held=frozenset({"apple"}))
+    moved, after = followed(house, holding, f"put apple in {lid}")
+    assert moved.where["apple"] == (room, (lid,)) and "apple" not in after.held

@@ -139,3 +139,15 @@ def test_where_activations_are_computed_again_rows_stay_padded() -> None:
     assert takes_rows(model.get_decoder(), ids)
     prepare_recomputing(model)
     assert not takes_rows(model.get_decoder(), ids)
+
+
+@pytest.mark.parametrize("length", [33, 65, 128])
+def test_a_last_token_from_which_others_are_hidden_does_not_see_them(length: int) -> None:
+    """As at the end of a tree of actions."""
+    seen = torch.ones(1, length, length, dtype=torch.bool).tril()
+    seen[0, -1, 3:-1] = False
+    draw = torch.Generator().manual_seed(0)
+    parts = [torch.randn(length, 2, 8, generator=draw) for _ in range(3)]
+    found = CausalRows.apply(*parts, 8**-0.5, row_groups([length], seen))
+    plain = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(0, 1) for x in parts), attn_mask=seen)
+    torch.testing.assert_close(found, plain.transpose(0, 1), rtol=1e-4, atol=1e-5)

@@ -25,6 +25,7 @@ from grue.cli import doctor
 from grue.config import ModelConfig, PolicyConfig, load_config
 from grue.errors import ConfigError, GrueError, ModelError
 from grue.evaluate.probe import replay
+from grue.models.adapter import lora_config
 from grue.models.load import default_device, embedded_folder, load_base, load_model
 from grue.models.memory import learned_weights
 from grue.models.policy_model import PolicyModel
@@ -829,3 +830,11 @@ def test_files_that_hold_something_else_are_one_error(
     (folder / file).write_text(content)
     with pytest.raises(ModelError):
         load_model(settings(folder))
+
+
+def test_settings_of_an_adapter_reach_it() -> None:
+    changes = ("rank=4", "alpha=24", "dropout=0.25", "dora=true", "rslora=true")
+    config = tiny.config(Path("none"), "model.adapter=lora", *(f"model.lora_{change}" for change in changes))
+    found = lora_config(tiny.llama(), config.model)
+    assert (found.r, found.lora_alpha, found.lora_dropout) == (4, 24, 0.25)
+    assert found.use_dora and found.use_rslora

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+import tiny
 from decoders import (
     ARCHITECTURES,
     MORE_RECURRENT,
@@ -320,3 +321,9 @@ def test_a_context_beyond_the_positions_of_the_model_is_refused() -> None:
     with pytest.raises(ModelError, match="gpt2 knows 128 positions, fewer than a context of 129") as caught:
         Engine(gpt2(), 1, 129)
     assert "model.context=128" in caught.value.hint
+
+
+def test_all_positions_that_a_model_knows_may_be_used() -> None:
+    model = tiny.llama()
+    known = model.config.max_position_embeddings
+    assert Engine(model, 1, known).columns == known

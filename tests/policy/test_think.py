@@ -7,6 +7,7 @@ import torch
 
 import tiny
 from grue import games
+from grue.policy import choose
 from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.types import Episode
@@ -61,3 +62,13 @@ def test_the_critic_is_asked_before_the_thought() -> None:
             ids = episode.segments[turn.segment].ids[: turn.state_position + 1]
             hidden = MODEL.lm.get_decoder()(torch.tensor([ids]), use_cache=False).last_hidden_state[0, -1]
             assert turn.value == pytest.approx(float(MODEL.value_head(hidden)), abs=1e-4)
+
+
+def test_actions_are_weighed_behind_the_thought(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "action_probabilities", lambda model, node, before, temperature: [("", len(before))])
+    episode = played()[0]
+    player = tiny.policy()
+    for turn in episode.turns:
+        assert turn.thought_ids > 0
+        places = player.weigh(turn, episode.segments[turn.segment].ids, 1.0)
+        assert places == [("", turn.state_position + 1 + turn.thought_ids)]

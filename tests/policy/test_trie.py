@@ -157,3 +157,8 @@ def test_equal_states_share_a_trie() -> None:
     tries = TrieCache(letters)
     assert tries(("go east", "look")) is tries(("go east", "look"))
     assert tries(("go east", "look")) is not tries(("go west", "look"))
+
+
+def test_padding_adds_nothing_to_an_entropy() -> None:
+    _, _, (entropy,) = draw(torch.tensor([[0.0, 0.0, -float("inf")]]), [2], [random.Random(0)], Decoding())
+    assert entropy == pytest.approx(torch.log(torch.tensor(2.0)))

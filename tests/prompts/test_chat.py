@@ -172,3 +172,18 @@ def test_a_prompt_of_another_form_is_refused_in_a_run(tmp_path: Path) -> None:
     again = Run(tmp_path / "run", config, again="sft")
     again.begin("sft")
     again.keep_prompt(changed.fingerprint)  # begun over, it may change
+
+
+def test_a_model_that_may_think_is_asked_not_to() -> None:
+    """Like Qwen 3: with `enable_thinking` false its template gives an empty thought."""
+    silent = "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
+    asks = tiny.CHAT.replace("assistant\n{% endif %}", f"assistant\n{silent}{{% endif %}}")
+    assert asks != tiny.CHAT
+    assert chat_pieces(with_template(asks)).to_assistant.endswith("<think>\n\n</think>\n\n")
+
+
+def test_a_template_whose_turns_differ_from_each_other_is_refused() -> None:
+    counts = tiny.CHAT.replace("assistant\n{% endif %}", "assistant{{ messages|length }}\n{% endif %}")
+    assert counts != tiny.CHAT
+    with pytest.raises(ModelError, match="cannot be cut"):
+        chat_pieces(with_template(counts))

@@ -119,3 +119,11 @@ def test_a_teacher_that_remembers_its_own_steps_follows_those_of_others() -> Non
 def test_a_teacher_that_cannot_play_the_game_is_refused() -> None:
     with pytest.raises(GameError, match="explore"):
         collect(tiny.policy(), [games.make("toy")], tiny.tasks(1), Decoding(), context=COLUMNS, adviser="explore")
+
+
+def test_a_teacher_is_told_of_every_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Adviser, "saw", lambda self, action: told.append(action))
+    played = advised(tiny.policy(), 3)
+    assert len(told) == sum(episode.steps for episode in played)
+    assert sorted(told) == sorted(turn.action for episode in played for turn in episode.turns)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from grue.config import PPOConfig
-from grue.train.game_baseline import GameBaseline
+from grue.train.game_baseline import PLAYS, GameBaseline
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
 GAMMA = 0.9
@@ -97,3 +97,23 @@ def test_a_restored_baseline_goes_on_as_the_first_one() -> None:
     for found in (one, other):
         found.learn(plays, targets(plays))
     assert [v.tolist() for v in one.values(plays)] == [v.tolist() for v in other.values(plays)]
+
+
+def test_old_plays_of_a_game_fade() -> None:
+    found = baseline()
+    for rewards, times in (((1.0, 0.0), 4 * PLAYS), ((0.0, 1.0), PLAYS)):
+        for _ in range(times):
+            plays = [episode(seed, reward) for seed, reward in enumerate(rewards)]
+            found.remember(plays, targets(plays))
+        if rewards[0]:
+            assert found.plays[0][1] > 0
+    assert found.plays[0][1] < 0
+    assert found.plays[0][0] == 5 * PLAYS
+
+
+def test_what_is_told_of_a_win_counts_the_steps_that_are_left() -> None:
+    play = episode(1, 0.0)  # three turns of at most 16
+    told = replace(play, turns=tuple(replace(t, observation=replace(t.observation, to_go=15)) for t in play.turns))
+    rows = baseline()._features(told)
+    assert rows[:, 9].tolist() == [0.25, 0.0, -0.25]  # steps to spare, by four
+    assert rows[:, 10].tolist() == [1.0, 1.0, 0.0]  # can it still be won?

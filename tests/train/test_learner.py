@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -322,3 +323,29 @@ def test_gradients_are_gone_when_a_step_is_done() -> None:
     model = tiny.policy_model()
     learner_of(model).step(items(model), nll, 1.0)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_critic_keeps_as_many_iterations_as_it_may_when_the_scale_moves() -> None:
+    critic = critic_of(memory=2)
+    for seed in range(4):
+        critic.rescale(0.5)
+        critic.remember(*turns(5, seed))
+    assert len(critic.kept) == 2
+
+
+def test_the_loss_of_a_critic_is_the_mean_over_turns_whatever_its_batches() -> None:
+    critic = Critic(ValueHead(8, 16), 0.0, 2, 2, "7")
+    for count in (700, 30):
+        critic.remember(*turns(count, count))
+    states, targets = (torch.cat(part) for part in zip(*critic.kept, strict=True))
+    expected = float(((critic.head(states) - targets) ** 2).mean().detach())
+    assert critic.fit()["value_loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_learner_has_the_settings_of_its_stage() -> None:
+    changes = ("ppo.weight_decay=0.3", "ppo.max_grad_norm=0.7", "model.gradient_checkpointing=true")
+    config = tiny.config(Path("none"), *changes, "model.attention=eager", "ppo.micro_tokens=777")
+    learner = Learner.of(tiny.policy_model(), config.model, config.ppo)
+    assert [group["weight_decay"] for group in learner.optimizer.param_groups] == [0.3, 0.0]
+    assert (learner.max_grad_norm, learner.micro_tokens) == (0.7, 777)
+    assert learner.recompute and learner.attention == "eager"

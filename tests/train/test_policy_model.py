@@ -78,3 +78,10 @@ def test_the_value_loss_reaches_the_language_model_only_if_they_share_a_trunk(sh
     reading.values_T.sum().backward()
     assert model.value_head.outer.weight.grad is not None
     assert any(parameter.grad is not None for parameter in model.lm.parameters()) == shared
+
+
+def test_a_soft_cap_leaves_padding_out() -> None:
+    model = tiny.policy_model()
+    model.softcap = 3.0
+    logits = model.logits(torch.randn(1, 32), torch.tensor([[4, 5, -1]]))
+    assert logits[0, 2] == -float("inf") and logits[0, :2].isfinite().all()

@@ -549,3 +549,20 @@ def test_an_updater_goes_through_a_checkpoint_and_goes_on_bit_for_bit(tmp_path: 
 def test_settings_can_be_changed_from_text() -> None:
     """The settings used above are those of the configuration, not names of their own."""
     assert override(settings(), ["ppo.entropy_coef=0.5"], None).ppo.entropy_coef == 0.5
+
+
+def test_turns_below_and_above_the_bounds_are_clipped() -> None:
+    """Another model's view of these games: some of its actions are likelier than they were, some less likely."""
+    zeros = [np.zeros(episode.steps) for episode in played()]
+    batch = collate(samples(list(played()), zeros, zeros))
+    turns = len(batch.turn_row_T)
+    with torch.no_grad():
+        reading = tiny.policy_model(2)(*batch.inputs)
+        chosen_N = torch.log_softmax(reading.logits_NC, -1).gather(1, batch.chosen_N[:, None]).squeeze(1)
+        log_probs_T = torch.zeros(turns).index_add(0, batch.node_turn_N, chosen_N)
+        cfg = PPOConfig(clip=0.2, kl_coef=0.0)
+        _, metrics = ppo_loss(reading, batch, cfg, turns, 0.0, policy=True)
+    ratio_T = (log_probs_T - batch.old_log_probs_T).exp()
+    low, high = int((ratio_T < 0.8).sum()), int((ratio_T > 1.2).sum())
+    assert low > 0 < high
+    assert float(metrics["clip_fraction"]) == pytest.approx((low + high) / turns)

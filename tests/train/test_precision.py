@@ -261,3 +261,12 @@ def test_a_pass_that_overflows_in_float16_leaves_the_critic_whole() -> None:
     row = updater.update(tiny.rollouts(model, tiny.tasks(4)), 9, 1.0, Reference(model))
     assert row["skipped"] == 0.5 and math.isfinite(row["value_loss"])
     assert all(torch.isfinite(parameter).all() for parameter in model.value_head.parameters())
+
+
+def test_the_gradient_is_as_long_in_float16() -> None:
+    """Clipping would otherwise see it multiplied by the loss scale, and cut every step."""
+    norms = []
+    for dtype in ("float32", "float16"):
+        model = tiny.policy_model()
+        norms.append(learner_of(model, dtype=dtype).step(items(model), tiny.nll, 1.0)["grad_norm"])
+    assert norms[1] == pytest.approx(norms[0], rel=0.05)
