@@ -22,6 +22,7 @@ from grue.errors import ConfigError, GrueError, TrainingError
 from grue.experiments.eval_gap.suspects import EVALUATION, TRAINING
 from grue.games.teachers import TEACHERS
 from grue.interrupt import Interrupted
+from grue.progress import Progress
 
 VERBS = [
     "run",
@@ -289,6 +290,16 @@ def test_a_full_disk_behind_the_output_is_an_error_and_no_traceback() -> None:
         assert done.returncode == 1
         assert "the output cannot be written" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_may_not_be_opened_is_an_error_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(say: Progress) -> None:
+        raise PermissionError(13, "Permission denied", "runs/a/episodes")
+
+    with pytest.raises(typer.Exit) as left:
+        perform(work)
+    assert left.value.exit_code == 1
+    assert "error: no permission for runs/a/episodes\nhint: ls -ld" in capsys.readouterr().err
 
 
 def test_a_person_plays_the_toy_game_and_leaves(tmp_path: Path) -> None:

@@ -318,7 +318,7 @@ def test_a_training_in_float16_that_skips_its_steps_says_so(
     config = tiny.config(folder, "model.dtype=float16", "demos.games=2", "sft.epochs=2", "sft.episodes_per_batch=1")
     for stage in ("demos", "sft"):
         stages.run_stage(stage, config, tmp_path / "run", say=Progress(quiet=True))  # type: ignore[arg-type]
-    assert re.search(r"\d of 4 optimiser steps overflowed in float16", capsys.readouterr().out)
+    assert re.search(r"[1-4] of 4 optimiser steps overflowed in float16", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("stage", ["sft", "dagger", "ppo"])

@@ -370,7 +370,7 @@ def test_an_undeclared_game_is_unknown() -> None:
         ),
         ('tuple("0123456789")', "__import__('sys').exit(0)", "playing it raised SystemExit"),
         ("action < str(self.number)", "{}['lamp']", "KeyError: 'lamp' (own_game_"),
-        ("action < str(self.number)", "next(iter(()))", "playing it raised StopIteration: (own_game_"),
+        ("action < str(self.number)", "next(iter(()))", "playing it raised StopIteration (own_game_"),
         ("float(won), outcome", "float('nan'), outcome", "a reward is a finite number, but it is nan"),
         (
             ", float(won), outcome",
@@ -400,13 +400,17 @@ def test_check_game_names_a_mistake_of_a_first_game(
     assert said in " ".join(result.output.split())
 
 
-def test_check_game_looks_at_a_declared_game_without_its_guard(packages: Path) -> None:
+def test_check_game_looks_at_a_declared_game_without_its_guard(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
     doubled = text.replace('tuple("0123456789")', 'tuple("00123456789")')
     (packages / "doubled_package.py").write_text(doubled, encoding="utf-8")
     install(packages, "doubled_package", "doubled = doubled_package:Guess\ntoy = doubled_package:Guess")
     result = CliRunner().invoke(app, ["check-game", "doubled", "--games", "1"])
     assert (result.exit_code, "valid actions are sorted, without doubles" in result.output) == (1, True)
+    here = packages / "here"
+    here.mkdir()
+    (here / "guess_package.py").write_text("class Guess: ...", encoding="utf-8")
+    monkeypatch.chdir(here)  # what is installed is checked, as it is what is played
     good = CliRunner().invoke(app, ["check-game", "guess", "--games", "1"])
     assert (good.exit_code, "1 test games keep the contract" in good.output) == (0, True)
     ships = CliRunner().invoke(app, ["check-game", "toy", "--games", "1"])

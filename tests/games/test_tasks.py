@@ -129,7 +129,7 @@ def test_count_and_start_choose_a_stretch_of_seeds() -> None:
         (("coin", "", "validation", 16), "unknown fold"),
         (("coin", "", "train", 0), "limit"),
         (("coin", "", "train", 16, -1), "negative"),
-        (("coin", "", "train", 16, None, 1000), "none is left"),
+        (("coin", "", "train", 16, None, 1000), "no tasks from start=1000 on"),
     ],
 )
 def test_impossible_requests_are_refused(arguments: tuple[object, ...], message: str) -> None:

@@ -420,7 +420,7 @@ def test_results_of_weights_that_are_not_final_are_said_to_be_so(tmp_path: Path)
     run = write_run(tmp_path / "run", parts="config")
     (run / "results.json").write_bytes(orjson.dumps(results(20)))
     (run / "stages.json").write_text('{"sft": {"state": "done"}, "ppo": {"state": "begun"}}')
-    assert "PPO is not finished: what is shown are its best weights so far." in parsed(run).text
+    assert "PPO is not finished: what is shown are its weights so far." in parsed(run).text
     (run / "stages.json").write_text('{"sft": {"state": "done"}, "ppo": {"state": "done"}}')
     assert "is not finished" not in parsed(run).text
 

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -203,8 +204,9 @@ def test_a_fold_that_does_not_exist_is_refused_with_those_that_may_be_played() -
 def test_a_space_without_actions_is_refused() -> None:
     wrong: Any
     for wrong in (0, 2.5, "5"):
-        with pytest.raises(ConfigError, match=f"max_actions={wrong!r} is no number of actions"):
+        with pytest.raises(ConfigError, match=f"max_actions={wrong!r} is not a number from 1 up"):
             grue.wrappers.gym.GrueEnv(action="index", max_actions=wrong)
+    assert grue.wrappers.gym.GrueEnv(action="index", max_actions=np.int64(8)).action_space == spaces.Discrete(8)
     wrong = ["train"]
     with pytest.raises(ConfigError, match=r"fold=\['train'\] is not a name"):
         grue.wrappers.gym.GrueEnv(fold=wrong)

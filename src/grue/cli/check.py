@@ -56,9 +56,11 @@ def _what(name: str, params: str, say: Progress) -> tuple[Callable[[], Game], Ta
         if name in names():
             say.warn(f"a package declares another game {name!r}: give it another name, since this one ships with grue")
         return lambda: make(name, params), Task(name, canonical_params(name, params), "train", 0, 8)
-    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: the module may be here
-    # as it is: the guard around games of packages would hide what is wrong with this one
-    game_class = plugin_class(name) if is_plugin(name) else load_class(name)
+    if is_plugin(name):  # as it is: the guard around games of packages would hide what is wrong with this one
+        game_class = plugin_class(name)
+    else:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: the module may be here
+        game_class = load_class(name)
     if not callable(game_class):
         raise ConfigError(f"{name} is not a class", hint="name it as package.module:Class")
     text = spelled_params(game_class, name, params)

@@ -19,7 +19,10 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
         trained = ", ".join(f"{run} has {policy}" for run, policy in further.items())
         say.warn(f"{result['policy']} is the furthest-trained policy that all of these runs have measured: {trained}")
     if unfinished := result["unfinished"]:
-        say.warn(f"the training of {result['policy']} is not finished in {', '.join(unfinished)}: grue run RUN goes on")
+        say.warn(
+            f"{result['policy']} is not finished in {', '.join(unfinished)}: these are its weights so far, and "
+            f"grue run {unfinished[0]} goes on"
+        )
     if left_out := max(result["left_out"].values()):
         played = sorted({count for counts in result["played"].values() for count in counts})
         why = f": they played {' and '.join(map(str, played))} games" if len(played) > 1 else ""

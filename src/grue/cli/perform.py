@@ -62,7 +62,7 @@ def perform(work: Callable[[Progress], Any], *, processes: int = 1, as_json: boo
             if error.errno == errno.ENAMETOOLONG:
                 _fail(ConfigError(f"{str(error.filename)[:60]}... is too long for a file name"), 2, as_json)
             if isinstance(error, PermissionError) and error.filename:
-                hint = "ls -l shows whose it is, and who may read it"
+                hint = "ls -ld shows who may read it, or the folder it is in"
                 _fail(GrueError(f"no permission for {error.filename}", hint=hint), 1, as_json)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
                 raise

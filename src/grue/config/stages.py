@@ -179,7 +179,7 @@ class Config(Section):
     """Everything that decides what a run does."""
 
     preset: str = Field("cooking16", description="the preset that this configuration started from")
-    seed: int = Field(0, ge=0, lt=2**31, description="seed of every random choice but the draws of sampled evaluation")
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of every random choice but those of evaluation")
     threads: int = Field(
         0,
         ge=0,

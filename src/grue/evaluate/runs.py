@@ -75,7 +75,7 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
     ]
     games = {d: _common([run.played[d] for run in runs]) for d in decodings}
     kinds = _kinds(runs, found)
-    resamples = configs[outs[0]].eval.bootstrap
+    resamples = max(config.eval.bootstrap for config in configs.values())
     names = _differing([settings for settings, _ in kinds])
     return {
         "policy": found,
@@ -107,8 +107,8 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
 
 
 def _is_unfinished(out: Path, policy: str) -> bool:
-    trained = [stage for stage in TRAINING if policy in TRAINING and STAGES.index(stage) <= STAGES.index(policy)]
-    return any(read_stages(out).get(stage, {}).get("state") == "begun" for stage in trained)
+    """Was the training of `policy`, which begins when those before it are done, broken off?"""
+    return policy in TRAINING and read_stages(out).get(policy, {}).get("state") == "begun"
 
 
 def measured_games(out: Path, name: str) -> list[Episode]:

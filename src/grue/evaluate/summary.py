@@ -58,9 +58,7 @@ class Comparison(TypedDict):
     only_b_won: float
 
 
-def summarise(
-    episodes: Sequence[Episode], *, fold: str, env_steps_trained: int = 0, bootstrap: int = 2000, seed: int = 0
-) -> Result:
+def summarise(episodes: Sequence[Episode], *, fold: str, env_steps_trained: int = 0, bootstrap: int = 2000) -> Result:
     """One row of results from the games that one policy played on one fold; equal episodes give an equal row.
 
     Raises DataError when there are no episodes or when one of them belongs to another fold.
@@ -76,7 +74,6 @@ def summarise(
     wins = outcomes[Outcome.WON]
     seeds = [episode.task.seed for episode in episodes]
     limits = {episode.task.limit for episode in episodes}
-    rng = np.random.default_rng(seed)
     turns = [turn for episode in finished for turn in episode.turns]
     scores = [episode.score for episode in finished]
     problems = shared([problem(episode.task, episode.first) for episode in finished])
@@ -89,7 +86,7 @@ def summarise(
         success=_mean([episode.won for episode in finished]),
         success_ci95=_rounded(success_interval([episode.won for episode in finished], problems)),
         score=_mean(scores),
-        score_ci95=_rounded(score_interval(scores, problems, bootstrap, rng)),
+        score_ci95=_rounded(score_interval(scores, problems, bootstrap)),
         best_score=_mean([best_score(episode) for episode in finished]),
         return_mean=_mean([sum(turn.reward for turn in episode.turns) for episode in finished]),
         steps_mean=_mean([episode.steps for episode in finished]),
@@ -107,9 +104,7 @@ def summarise(
     return row
 
 
-def compare(
-    a_episodes: Sequence[Episode], b_episodes: Sequence[Episode], *, bootstrap: int = 2000, seed: int = 0
-) -> Comparison:
+def compare(a_episodes: Sequence[Episode], b_episodes: Sequence[Episode], *, bootstrap: int = 2000) -> Comparison:
     """a minus b on the same games. A game played several times counts once, with its mean.
 
     The interval of scores has no width where all differences are equal: unlike wins, scores have no known range.
@@ -125,8 +120,8 @@ def compare(
     a_won, b_won = (np.array([by_game[game].won for game in games]) for by_game in (a_by_game, b_by_game))
     a_score, b_score = (np.array([by_game[game].score for game in games]) for by_game in (a_by_game, b_by_game))
     clusters = shared([a_by_game[game].problem for game in games])
-    success = paired_wins(a_won, b_won, bootstrap, np.random.default_rng(seed), clusters=clusters)
-    score = paired_difference(a_score, b_score, bootstrap, np.random.default_rng(seed), clusters=clusters)
+    success = paired_wins(a_won, b_won, bootstrap, clusters=clusters)
+    score = paired_difference(a_score, b_score, bootstrap, clusters=clusters)
     return Comparison(
         games=len(games),
         unpaired=len(a_by_game) + len(b_by_game) - 2 * len(games),

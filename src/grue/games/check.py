@@ -11,7 +11,7 @@ from numbers import Real
 
 from grue.errors import GameError, GrueError
 from grue.games.base import FOLDS, Game
-from grue.games.faults import cause_of, place_of
+from grue.games.faults import cause_of, named, place_of
 from grue.games.teachers.scripted import CanRehearse, HasGold
 from grue.types import Observation, Outcome, Task
 
@@ -177,7 +177,7 @@ def _doing(what: str, trail: _Trail | None = None) -> Iterator[None]:
         place = place_of(error)
         where = f" ({place})" if place else ""
         raise GameError(
-            f"the game breaks its contract: {what} raised {type(error).__name__}: {error}{where}{trail.words()}",
+            f"the game breaks its contract: {what} raised {named(error)}{where}{trail.words()}",
             hint="GRUE_DEBUG=1 in front of the command shows the traceback",
         ) from cause_of(error)
 

@@ -42,15 +42,20 @@ def engine_errors() -> Iterator[None]:
             _traced.add(place)
             print(clean("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)
         where = f" ({place})" if place else ""
-        raise GameError(f"the game failed: {type(error).__name__}: {error}{where}") from cause_of(error)
+        raise GameError(f"the game failed: {named(error)}{where}") from cause_of(error)
 
 
-def cause_of(error: BaseException) -> BaseException | None:
-    """What a context manager raises another error from: `error`, but for one.
+def named(error: BaseException) -> str:
+    """The error's type, and what it says."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """What a context manager raises another error from: `error`, or a stand-in with its traceback.
 
     contextlib takes an error from a StopIteration for Python's own rewording of it, and raises the StopIteration.
     """
-    return None if isinstance(error, StopIteration) else error
+    return RuntimeError(repr(error)).with_traceback(error.__traceback__) if isinstance(error, StopIteration) else error
 
 
 def place_of(error: BaseException) -> str:

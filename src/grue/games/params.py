@@ -96,7 +96,7 @@ def check_family(game: str) -> str:
 
 def ships(game: str) -> bool:
     """Does `game` come with grue?"""
-    return game == "toy" or game in FAMILIES or is_native(game)
+    return game == "toy" or is_native(game) or game in FAMILIES
 
 
 def is_native(game: str) -> bool:

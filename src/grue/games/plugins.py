@@ -37,7 +37,7 @@ def names() -> list[str]:
 
 def is_plugin(game: str) -> bool:
     """Is `game` declared by an installed package? One that ships is not replaced by another of its name."""
-    return game in names() and not ships(game)
+    return not ships(game) and game in names()
 
 
 def plugin_params(game: str, params: Params) -> str:

@@ -62,10 +62,11 @@ def tasks(
             f"{game} with {known or 'these parameters'}: every game of {fold} is also one of {others}",
             hint="choose parameters that allow more games",
         )
-    if len(chosen) < (start > 0 if count is None else count):
-        wanted = "none is left" if count is None else f"fewer than count={count}"
+    if count is None and start > 0 and not chosen:
+        raise ConfigError(f"fold {fold!r} of {game} has no tasks from start={start} on", hint="lower start")
+    if count is not None and len(chosen) < count:
         raise ConfigError(
-            f"fold {fold!r} of {game} has {len(chosen)} tasks from start={start} on, {wanted}",
+            f"fold {fold!r} of {game} has {len(chosen)} tasks from start={start} on, fewer than count={count}",
             hint="lower count or start",
         )
     return chosen

@@ -180,8 +180,7 @@ def missing(run: RunFiles) -> list[str]:
         notes.append("No PPO iteration has been logged.")
     if run.results is not None:
         notes += [
-            f"{policy_title(name)} is not finished: what is shown are its best weights so far."
-            for name in run.unfinished
+            f"{policy_title(name)} is not finished: what is shown are its weights so far." for name in run.unfinished
         ]
     if not run.episodes:
         notes.append("No played episode has been kept.")

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from grue.errors import DataError, GrueError
+from grue.errors import ConfigError, DataError
 from grue.names import STAGES, TRAINING
 from grue.report.shown import ShownEpisode, read_shown
 from grue.report.text import as_number, one_line, redact
@@ -69,7 +69,7 @@ def read_run(run_dir: Path) -> RunFiles:
     stages = _read_object(run_dir / "stages.json", problems) or {}
     config = _read_config(run_dir / "config.yaml", problems)
     if config is not None:
-        problems += _edits(run_dir, [name for name in STAGES if _state(stages, name)])
+        problems += _edited(run_dir, [name for name in STAGES if _state(stages, name)])
     return RunFiles(
         name=run_dir.resolve().name,
         config=config,
@@ -116,13 +116,15 @@ def _read_config(path: Path, problems: list[str]) -> dict[str, Any] | None:
     return {str(key): value for key, value in config.items()}
 
 
-def _edits(run_dir: Path, begun: list[str]) -> list[str]:
+def _edited(run_dir: Path, begun: list[str]) -> list[str]:
     """A sentence if config.yaml no longer says what the run has used."""
     try:
         found = edits(run_dir, read_run_config(run_dir), begun)
-    except GrueError:  # of another version, perhaps: it is shown as it is
+    except ConfigError:  # settings of another version, perhaps: they are shown as they are
         return []
-    what = f"config.yaml was edited after the run had used it: {redact(found)}. The results are of the old values."
+    except DataError as error:
+        return [redact(error.message)]
+    what = f"config.yaml was edited after the run had used it: {redact(found)}. What is shown is of the old values."
     return [what] if found else []
 
 

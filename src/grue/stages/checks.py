@@ -37,7 +37,7 @@ def warn_unfinished(run: Run, say: Progress) -> None:
     for stage in TRAINING:
         if run.is_broken_off(stage):
             say.warn(
-                f"{stage} is not finished in {run.out}: this measures its best weights so far. "
+                f"{stage} is not finished in {run.out}: this measures its weights so far. "
                 f"grue {stage} {run.out} finishes it, and then it is measured again"
             )
 

@@ -135,4 +135,7 @@ def _is_same_model(key: str, old: Any, new: Any) -> bool:
 
 def _has_moved(old: str, new: str) -> bool:
     """Is a model's folder gone, and another given in its place? Recorded facts tell whether the models differ."""
-    return Path(old).is_absolute() and not Path(old).exists() and Path(new).is_dir()
+    try:
+        return Path(old).is_absolute() and not Path(old).exists() and Path(new).is_dir()
+    except OSError:  # it cannot be looked for, so it may be there
+        return False

@@ -95,8 +95,8 @@ class GrueEnv(gymnasium.Env[str, Any]):
     ) -> None:
         if action not in ("text", "index"):
             raise ConfigError(f"action={action!r} of the environment is unknown", hint="use 'text' or 'index'")
-        if not isinstance(max_actions, int) or max_actions < 1:
-            raise ConfigError(f"max_actions={max_actions!r} is no number of actions", hint="1 or more, 64 by default")
+        if not isinstance(max_actions, (int, np.integer)) or max_actions < 1:
+            raise ConfigError(f"max_actions={max_actions!r} is not a number from 1 up", hint="64 is the default")
         if not isinstance(fold, str):
             raise ConfigError(f"fold={fold!r} is not a name", hint="folds are train, dev and test")
         if render_mode not in (None, "ansi"):
