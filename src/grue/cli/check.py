@@ -52,12 +52,12 @@ def _what(name: str, params: str, say: Progress) -> tuple[Callable[[], Game], Ta
             f"unknown game {name!r}",
             hint=f"{meant} a class of your own is named MODULE:CLASS, for example {own}:{own.capitalize()}",
         )
-    if is_known(name) and not is_plugin(name):
+    if is_plugin(name):  # as it is: the guard around games of packages would hide what is wrong with this one
+        game_class = plugin_class(name)
+    elif is_known(name):
         if name in names():
             say.warn(f"a package declares another game {name!r}: give it another name, since this one ships with grue")
         return lambda: make(name, params), Task(name, canonical_params(name, params), "train", 0, 8)
-    if is_plugin(name):  # as it is: the guard around games of packages would hide what is wrong with this one
-        game_class = plugin_class(name)
     else:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: the module may be here
         game_class = load_class(name)
