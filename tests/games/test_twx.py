@@ -180,8 +180,10 @@ def test_the_order_of_calls_is_checked() -> None:
         game.gold()
     game.close()
     game.close()
-    with pytest.raises(GameError, match="closed"):
+    with pytest.raises(ConfigError, match="closed"):
         game.reset(first_task("coin"))
+    with pytest.raises(GameError, match="after close"):
+        game.step("look around")
 
 
 @pytest.mark.parametrize(
