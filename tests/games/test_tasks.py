@@ -193,6 +193,12 @@ def test_games_of_twc_that_begin_alike_are_one_game() -> None:
     assert len(alike) == 73
     shown = Observation("A room.", "", "", ("look",), 0.0)
     assert len({problem(task, shown) for task in every}) == 1
+    others = (
+        replace(shown, **{part: value})  # type: ignore[arg-type]
+        for part, value in (("text", "A hall."), ("goal", "Win."), ("inventory", "a key"), ("actions", ("go",)))
+    )
+    apart = {problem(every[0], other) for other in (shown, *others)}
+    assert len(apart | {problem(replace(every[0], fold="dev"), shown)}) == 6  # whatever differs tells games apart
     few = [("coin", "numLocations=2"), ("coin", "includeDoors=0,numLocations=5"), ("textworld-coin", "level=2")]
     for name, params in (*few, ("scienceworld", "task=3"), ("babyai", "")):
         assert len({problem(replace(task, game=name, params=params), shown) for task in every}) == 1

@@ -10,7 +10,7 @@ import pytest
 import tiny
 from grue import games, stages
 from grue.errors import ConfigError, TrainingError
-from grue.games.training import training_games
+from grue.games.training import check_training, training_games
 from grue.progress import Progress
 from grue.stages.checks import check_games
 from grue.storage.contents import UNMEASURED
@@ -64,6 +64,10 @@ def test_only_games_that_can_are_renamed_or_tell_of_a_plan() -> None:
         training_games(seats, 0.5, "x")
     with pytest.raises(ConfigError, match=r"ppo\.hidden_state is for cookingworld"):
         training_games(seats, 0.0, "x", {})
+    for name in ("simonsays", "twc"):  # whose things have other names
+        check_training(name, 0.5)
+        with pytest.raises(ConfigError, match=rf"ppo\.hidden_state is for cookingworld; this is {name}"):
+            check_training(name, 0.5, hidden_state=True)
 
 
 def test_what_the_game_cannot_do_is_said_before_anything_is_played(tmp_path: Path) -> None:
