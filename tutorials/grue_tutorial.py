@@ -1333,8 +1333,8 @@ print(
 print("on the others, PPO less the teacher: ", difference(ppo_results["greedy"][UNCHOSEN], gold_dev[UNCHOSEN]))
 
 # %% [markdown]
-# **Which of the two numbers is the agent's?** In the run on file the greedy policy wins 89 % of the games that chose its weights (90 % in the curve: played in another batch, one of them ended differently) and 90 % of the
-# others. Report the second, whichever is higher. On average the first is too high, by *selection bias*: five evaluations competed on these games,
+# **Which of the two numbers is the agent's?** In the run on file the greedy policy wins 89 % of the games that chose its weights
+# (90 % in the curve: played in another batch, one of them ended differently) and 90 % of the others. Report the second, whichever is higher. On average the first is too high, by *selection bias*: five evaluations competed on these games,
 # and the best of several noisy numbers owes some of its lead to noise. A single run can hide this, because 100 games say little and the games
 # differ: the intervals overlap almost entirely, and the teacher, for whom nothing was chosen, wins 32 % of the first games and 39 % of the others.
 # Nor is the bias large where the evaluations rise in order, as here from 16 to 90 %: the last weights would have been taken without a competition.

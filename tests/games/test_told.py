@@ -116,8 +116,9 @@ def test_each_step_of_the_shortest_way_is_one_less_to_go_without_doors_too() -> 
 
 
 def test_what_is_put_into_an_open_thing_lies_there() -> None:
-    game = TwxGame("cookingworld", {**KITCHEN, "numLocations": 1, "includeDoors": 0})
-    (task,) = tasks("cookingworld", {**KITCHEN, "numLocations": 1, "includeDoors": 0}, "train", 40, 1)
+    kitchen = {**KITCHEN, "numLocations": 1, "includeDoors": 0}
+    game = TwxGame("cookingworld", kitchen)
+    (task,) = tasks("cookingworld", kitchen, "train", 40, 1)
     game.reset(task)
     house, progress = read(game.state())
     game.close()

@@ -588,13 +588,14 @@ def test_links_out_of_the_run_are_not_followed(tmp_path: Path) -> None:
     secret.write_text("password: swordfish")
     run = write_run(tmp_path / "run", parts="metrics")
     (run / "config.yaml").symlink_to(secret)
+    (run / "settings.json").symlink_to(secret)
     (run / "episodes").symlink_to(tmp_path)
     target = tmp_path / "target.html"
     target.write_text("untouched")
     (run / "report.html").symlink_to(target)
     text = parsed(run).text
     assert "swordfish" not in text
-    assert "config.yaml is not an ordinary file" in text
+    assert "config.yaml is not an ordinary file" in text and "settings.json is not an ordinary file" in text
     assert target.read_text() == "untouched"
 
 

@@ -201,7 +201,7 @@ def test_a_fold_that_does_not_exist_is_refused_with_those_that_may_be_played() -
         grue.wrappers.gym.GrueEnv("toy", fold="valid")
 
 
-def test_a_space_without_actions_is_refused() -> None:
+def test_arguments_of_the_wrong_kind_are_refused() -> None:
     wrong: Any
     for wrong in (0, 2.5, "5"):
         with pytest.raises(ConfigError, match=f"max_actions={wrong!r} is not a number from 1 up"):

@@ -7,6 +7,7 @@ from typing import Any
 
 from grue.evaluate.runs import kind_letter
 from grue.progress import Progress
+from grue.report.text import interval_text
 
 
 def show(result: Mapping[str, Any], say: Progress) -> None:
@@ -73,7 +74,6 @@ def _show_table(kind: Mapping[str, Any], decoding: str, say: Progress) -> None:
 def _cells(found: Mapping[str, Any]) -> tuple[str, str, str, str]:
     success, score = ("", "")
     if "success_ci95" in found:
-        success = "{:.1f} to {:.1f}".format(*(100 * end for end in found["success_ci95"]))
-        low, high = found["score_ci95"]
-        score = f"{low:.3f} to {high:.3f}" if low < high else ""  # all equal, which is no certainty
+        success = interval_text(found["success_ci95"])
+        score = interval_text(found["score_ci95"], scale=1, decimals=3)
     return f"{100 * found['success']:.1f}%", success, f"{found['score']:.3f}", score

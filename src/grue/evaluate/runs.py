@@ -23,7 +23,14 @@ from grue.evaluate.stats import FloatArray, Interval, by_problem, never_certain,
 from grue.evaluate.summary import Played, by_game, least_score, score_interval, shared, success_interval
 from grue.names import LENGTHS, POLICIES, STAGES, TRAINING
 from grue.storage import episodes
-from grue.storage.contents import check_distinct, evaluation_name, read_evaluation, read_run_config, read_stages
+from grue.storage.contents import (
+    check_distinct,
+    evaluation_name,
+    is_done,
+    read_evaluation,
+    read_run_config,
+    read_stages,
+)
 from grue.storage.contents import episodes as file_of
 from grue.storage.settled import check_unedited
 from grue.types import Episode, Task
@@ -52,10 +59,9 @@ def compare_runs(outs: Sequence[Path], policy: str | None = None, fold: str | No
     for out in outs:
         if not (out / "stages.json").exists() and (out / "episodes").exists():
             raise DataError(f"{out / 'stages.json'} is missing, which says how far the run has come", hint="restore it")
-        stages = read_stages(out)
-        if stages.get("eval", {}).get("state") != "done":
+        if not is_done(out, "eval"):
             raise DataError(f"{out} has not been evaluated to its end", hint=f"grue run {out} finishes it")
-        check_unedited(out, configs[out], stages)
+        check_unedited(out, configs[out], read_stages(out))
     fold = fold or configs[outs[0]].eval.fold
     asked = [policy] if policy else POLICIES[::-1]  # the furthest-trained first
     measured = {out: [p for p in asked if _decodings(out, p, fold)] for out in outs}

@@ -20,7 +20,7 @@ from grue.report.shown import ShownEpisode, read_shown
 from grue.report.text import as_number, one_line, redact
 from grue.storage.contents import UNMEASURED, read_run_config
 from grue.storage.files import explained
-from grue.storage.settled import edits
+from grue.storage.settled import SETTINGS, edits
 
 _MAX_CONFIG = 256 * 2**10
 _DEEPEST_CONFIG = 20
@@ -68,8 +68,9 @@ def read_run(run_dir: Path) -> RunFiles:
     problems: list[str] = []
     stages = _read_object(run_dir / "stages.json", problems) or {}
     config = _read_config(run_dir / "config.yaml", problems)
-    if config is not None:
-        problems += _edited(run_dir, [name for name in STAGES if _state(stages, name)])
+    used = _read_object(run_dir / SETTINGS, problems)
+    if config is not None and used is not None:
+        problems += _edited(run_dir, used, [name for name in STAGES if _state(stages, name)])
     return RunFiles(
         name=run_dir.resolve().name,
         config=config,
@@ -116,14 +117,12 @@ def _read_config(path: Path, problems: list[str]) -> dict[str, Any] | None:
     return {str(key): value for key, value in config.items()}
 
 
-def _edited(run_dir: Path, begun: list[str]) -> list[str]:
+def _edited(run_dir: Path, used: dict[str, Any], begun: list[str]) -> list[str]:
     """A sentence if config.yaml no longer says what the run has used."""
     try:
-        found = edits(run_dir, read_run_config(run_dir), begun)
+        found = edits(used, read_run_config(run_dir), begun)
     except ConfigError:  # settings of another version, perhaps: they are shown as they are
         return []
-    except DataError as error:
-        return [redact(error.message)]
     what = f"config.yaml was edited after the run had used it: {redact(found)}. What is shown is of the old values."
     return [what] if found else []
 

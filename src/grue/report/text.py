@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from math import isfinite
 
 # Bidirectional overrides and zero-width characters can make a page show something other than what is in the
@@ -59,7 +60,7 @@ def fixed(value: float | None, decimals: int) -> str:
     return "–" if value is None else f"{value:.{decimals}f}"
 
 
-def interval_text(interval: tuple[float, float] | None, *, scale: float = 100.0, decimals: int = 1) -> str:
+def interval_text(interval: Sequence[float] | None, *, scale: float = 100.0, decimals: int = 1) -> str:
     """Both ends, so joined that a minus sign is clear: "91.2 to 94.4"; empty if the interval has no width."""
     if interval is None or interval[0] == interval[1]:  # if all scores are equal, it bounds nothing
         return ""

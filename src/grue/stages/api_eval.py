@@ -24,7 +24,7 @@ from grue.stages.api_play import play_all
 from grue.stages.final import final_results
 from grue.stages.session import Session, open_session
 from grue.storage import episodes, forms, jsonl
-from grue.storage.contents import keep_evaluation, read_results
+from grue.storage.contents import REPORT, keep_evaluation, read_results
 from grue.storage.run import Run
 from grue.storage.settled import SettledError
 from grue.types import Episode
@@ -69,7 +69,7 @@ def evaluate_api(
             final_results(session, wall_s=before.get("wall_s"), command=before.get("command", ""), earlier=before)
             html.render(out)
     _tell(name, result, say)
-    say(f"its row is in {out / 'report.html'}" if done else f"kept in {table}; grue eval {out} adds the others")
+    say(f"its row is in {out / REPORT}" if done else f"kept in {table}; grue eval {out} adds the others")
     failures_of(played).warn(row, say)
     usage = result["usage"]
     if usage["empty"]:

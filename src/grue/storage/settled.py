@@ -85,17 +85,20 @@ def _to_repeat(changed: Changes) -> str:
 
 def check_unedited(out: Path, config: Config, begun: Collection[str]) -> None:
     """ConfigError if `config`, of config.yaml, says other things than what the stages so far, `begun`, have used."""
-    if edited := edits(out, config, begun):
+    if edited := edits(read_json(out / SETTINGS) or {}, config, begun):
         raise ConfigError(
             f"{out / 'config.yaml'} was edited after the run had used it: {edited}",
             hint="put the old values back; a run's results are those of the settings that made them",
         )
 
 
-def edits(out: Path, config: Config, begun: Collection[str]) -> str:
-    """What was changed in `config`, of config.yaml, since the stages so far, `begun`, have used it; "" if nothing."""
+def edits(used: Mapping[str, Any], config: Config, begun: Collection[str]) -> str:
+    """What `config`, of config.yaml, says otherwise than `used`, of settings.json, for the stages so far, `begun`.
+
+    "" if nothing.
+    """
     now = used_settings(config)
-    return _listing(_settled(_changes(now | (read_json(out / SETTINGS) or {}), now), begun))
+    return _listing(_settled(_changes({**now, **used}, now), begun))
 
 
 def _changes(used: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:

@@ -69,7 +69,7 @@ def chosen_on_what_is_reported(curves: Sequence[Mapping[int, Cell]], count: int,
         seen = {problems[place] for place in small}
         others = [place for place, posed in enumerate(problems) if posed not in seen]
         small_I = wins_IG[:, small].mean(1)
-        best = len(small_I) - 1 - int(small_I[::-1].argmax())  # of equals the latest, as in training
+        best = int(np.flatnonzero(small_I == small_I.max())[-1])  # of equals the latest, as in training
         reported.append(float(small_I[best]))
         honest.append(float(wins_IG[best, others].mean()))
     gap = np.array(honest) - np.array(reported)
