@@ -231,6 +231,27 @@ def test_two_lines_give_a_policy_that_plays_as_in_the_run(runs: dict[str, Path],
         assert policy.act(listed) == expected.turns[0].action  # who builds observations by hand may take a list
 
 
+def test_a_base_that_has_moved_can_be_named(runs: dict[str, Path], tiny_folder: Path, tmp_path: Path) -> None:
+    adapter, merged = tmp_path / "adapter", tmp_path / "merged"
+    export_run(runs["lora"], what="adapter", to=adapter, say=QUIET)
+    export_run(runs["lora"], what="merged", to=merged, say=QUIET)
+    run, other = shutil.copytree(runs["lora"], tmp_path / "run"), tiny.save(tmp_path / "other", hidden=64, seed=5)
+    here = shutil.copytree(tiny_folder, tmp_path / "here")
+    (task,) = tiny.tasks(1)
+    expected = play(games.make("toy"), task, load_policy(runs["lora"]))
+    for folder, file in ((adapter, "grue.yaml"), (run, "config.yaml")):
+        settings = (folder / file).read_text()
+        assert str(tiny_folder) in settings
+        (folder / file).write_text(settings.replace(str(tiny_folder), str(tmp_path / "gone")))
+        with pytest.raises(GrueError, match="gone"):
+            load_policy(folder)
+        assert play(games.make("toy"), task, load_policy(folder, base=str(here))).turns == expected.turns
+        with pytest.raises(ModelError, match="log-prob"):
+            load_policy(folder, base=str(other))
+    with pytest.raises(ConfigError, match="has no base"):
+        load_policy(merged, base=str(here))
+
+
 def test_a_call_that_was_interrupted_may_be_repeated(runs: dict[str, Path]) -> None:
     """It has shown the observation, and has read some of it, as after Ctrl-C in a notebook."""
     expected, policy, game = game_of(runs["full"]), load_policy(runs["full"]), games.make("toy")

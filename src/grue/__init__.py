@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def load_policy(folder: str | Path, policy: str | None = None, *, greedy: bool = True, seed: int = 0) -> PolicyPlayer:
+def load_policy(
+    folder: str | Path, policy: str | None = None, *, base: str | None = None, greedy: bool = True, seed: int = 0
+) -> PolicyPlayer:
     """The trained policy of a run directory or of an exported folder; `policy.act(observation)` names an action.
 
-    `policy` is "sft", "dagger" or "ppo", by default the furthest that the run has reached. Errors are those of
-    `grue.errors`.
+    `policy` is "sft", "dagger" or "ppo", by default the furthest that the run has reached. `base` is where the model
+    that it was trained from is now, if it was moved. Errors are those of `grue.errors`.
     """
     from grue.stages.trained import load_policy as load  # here, so that `import grue` stays light
 
-    return load(folder, policy, greedy=greedy, seed=seed)
+    return load(folder, policy, base=base, greedy=greedy, seed=seed)

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import tiny
 from grue import games
 from grue.algos.advantages import turn_gae
+from grue.cli.main import app
 from grue.config import Config, override, preset_config
 from grue.errors import ConfigError, DataError
 from grue.evaluate.evaluate import evaluate
@@ -467,6 +469,14 @@ def test_an_arm_trains_with_what_any_preset_sets_less_other_baselines(preset: st
     assert (found.episodes_per_iteration, found.minibatches, found.gamma) == (6, 6, ours.gamma)
     assert found.value_passes > 0
     assert (found.rate_warmup, found.target_kl, found.entropy_target) == (ours.rate_warmup, 0, 0)
+
+
+def test_contrasts_named_in_two_options_are_all_wanted(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    Run(out, tiny.config(out))
+    names = ["--only", "nothing", "--only", "sampled,leak"]
+    said = CliRunner().invoke(app, ["experiment", "eval-gap", str(out), *names])
+    assert said.exit_code == 2 and "there is no contrast 'nothing'" in said.stderr
 
 
 def test_contrasts_are_named_and_split_by_what_they_need() -> None:

@@ -65,7 +65,7 @@ def test_the_critic_is_asked_before_the_thought() -> None:
 
 
 def test_actions_are_weighed_behind_the_thought(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "action_probabilities", lambda model, node, before, temperature: [("", len(before))])
+    monkeypatch.setattr(choose, "action_probabilities", lambda model, node, before, *rest: [("", len(before))])
     episode = played()[0]
     player = tiny.policy()
     for turn in episode.turns:

@@ -11,12 +11,13 @@ import tiny
 from grue import games
 from grue.errors import GameError
 from grue.games.teachers import Adviser
+from grue.games.toy import ToyGame
 from grue.policy.decision import Decoding
 from grue.policy.policy import Policy
 from grue.rollout.collect import collect
 from grue.rollout.pack import collate, samples, tokenise
 from grue.storage.episodes import from_dict, to_dict
-from grue.types import Episode
+from grue.types import Episode, Observation, Outcome, Task
 
 COLUMNS = 512
 CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"
@@ -119,6 +120,34 @@ def test_a_teacher_that_remembers_its_own_steps_follows_those_of_others() -> Non
 def test_a_teacher_that_cannot_play_the_game_is_refused() -> None:
     with pytest.raises(GameError, match="explore"):
         collect(tiny.policy(), [games.make("toy")], tiny.tasks(1), Decoding(), context=COLUMNS, adviser="explore")
+
+
+class SolvedAtTimes(ToyGame):
+    """Its solution is known in every second game."""
+
+    def reset(self, task: Task) -> Observation:
+        self._seed = task.seed
+        return super().reset(task)
+
+    def gold(self) -> list[str]:
+        if self._seed % 2:
+            raise GameError("no solution is on file")
+        return super().gold()
+
+
+def test_a_teacher_that_is_lost_in_one_game_corrects_the_others() -> None:
+    tasks, seats = tiny.tasks(8), [SolvedAtTimes() for _ in range(2)]
+    played = collect(tiny.policy(), seats, tasks, Decoding(), context=COLUMNS, adviser="gold")
+    for task, episode in zip(tasks, played, strict=True):
+        assert episode.outcome is not Outcome.FAILED
+        assert bool(episode.turns[0].advice) == (task.seed % 2 == 0)
+        assert task.seed % 2 == 0 or not any(turn.advice for turn in episode.turns)
+    assert {task.seed % 2 for task in tasks} == {0, 1}
+    game = SolvedAtTimes()
+    adviser, odd = Adviser("gold", game), next(task for task in tasks if task.seed % 2)
+    observation = game.reset(odd)
+    adviser.start(odd, observation)
+    assert adviser.advice(observation) == "" and adviser.trouble == "no solution is on file"
 
 
 def test_a_teacher_is_told_of_every_action(monkeypatch: pytest.MonkeyPatch) -> None:

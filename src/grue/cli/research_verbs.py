@@ -55,7 +55,8 @@ def experiment(
         ),
     ] = None,
     only: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="contrasts of the list below, joined by commas; default: all")
+        list[str] | None,
+        typer.Option(metavar="NAMES", help="contrasts of the list below, joined by commas; default: all"),
     ] = None,
     training: Annotated[
         bool, typer.Option(help="include contrasts that need short trainings of their own, which take longest")
@@ -85,8 +86,8 @@ def experiment(
     perform(work, as_json=as_json, quiet=quiet)
 
 
-def _names(joined: str | None) -> list[str]:
-    return [name.strip() for name in (joined or "").split(",") if name.strip()]
+def _names(joined: list[str] | None) -> list[str]:
+    return [name.strip() for names in joined or () for name in names.split(",") if name.strip()]
 
 
 def bench(

@@ -24,7 +24,7 @@ from grue.policy.decision import Decision, Decoding, Lesson, Query, draw, read
 from grue.policy.engine import Engine
 from grue.policy.tree import CandidateTree, candidate_tree
 from grue.policy.trie import Node, TrieCache
-from grue.policy.weigh import candidate_weights
+from grue.policy.weigh import CachedText, candidate_weights
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn
 
@@ -194,25 +194,28 @@ class AlignedPolicy:
         branches = _branches(self.tries(actions), chosen, state_position)
         return Lesson(self.encoder.action(action), branches, whole=True)
 
-    def weigh(self, turn: Turn, ids: Sequence[int], temperature: float) -> list[tuple[str, float]]:
+    def weigh(
+        self, turn: Turn, ids: Sequence[int], temperature: float, text: CachedText | None = None
+    ) -> list[tuple[str, float]]:
         """pi of each valid action at a turn of the segment `ids`, likeliest first; 0 for those left out.
 
         Where the turn says what was weighed when it was played, these are what is left: rounding may decide otherwise.
         """
         actions, prefix = turn.observation.actions or (), ids[: turn.state_position + 1]
         candidates = [candidate for _, candidate in self._kept.spoken(actions)]
-        scores_K = candidate_weights(self.model, candidates, prefix).cpu()
-        left = turn.candidates or self._left(candidates, scores_K, prefix)
+        text = text or CachedText(self.model)
+        scores_K = candidate_weights(self.model, candidates, prefix, text).cpu()
+        left = turn.candidates or self._left(candidates, scores_K, prefix, text)
         out_K = torch.tensor([candidate not in left for candidate in candidates])
         probabilities = torch.softmax(scores_K.masked_fill(out_K, -math.inf) / temperature, -1).tolist()
         return sorted(zip(actions, probabilities, strict=True), key=lambda pair: -pair[1])
 
     def _left(
-        self, candidates: Sequence[Candidate], scores_K: torch.Tensor, prefix: Sequence[int]
+        self, candidates: Sequence[Candidate], scores_K: torch.Tensor, prefix: Sequence[int], text: CachedText
     ) -> Sequence[Candidate]:
         """Those that min-p leaves of the candidates: by their first tokens, then as whole actions."""
         firsts = tuple(dict.fromkeys(candidate.ids[0] for candidate in candidates))
-        first_K = candidate_weights(self.model, [Candidate((token,), 1.0) for token in firsts], prefix)
+        first_K = candidate_weights(self.model, [Candidate((token,), 1.0) for token in firsts], prefix, text)
         kept = {t for t, s in zip(firsts, first_K.tolist(), strict=True) if s >= float(first_K.max()) + self._least}
         likely = [(c, score) for c, score in zip(candidates, scores_K.tolist(), strict=True) if c.ids[0] in kept]
         most = max(score for _, score in likely)

@@ -12,7 +12,7 @@ from grue.policy.decision import Decision, Decoding, Lesson, Query, draw
 from grue.policy.engine import Engine
 from grue.policy.tree import state_places
 from grue.policy.trie import TrieCache, joined, path_branches
-from grue.policy.weigh import action_probabilities
+from grue.policy.weigh import CachedText, action_probabilities
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Turn
 
@@ -132,7 +132,9 @@ class ChoosePolicy:
             ids, tuple(Branch(state_position + offset, children, chosen) for offset, children, chosen in found)
         )
 
-    def weigh(self, turn: Turn, ids: Sequence[int], temperature: float) -> list[tuple[str, float]]:
+    def weigh(
+        self, turn: Turn, ids: Sequence[int], temperature: float, text: CachedText | None = None
+    ) -> list[tuple[str, float]]:
         """pi of each valid action at a turn of the segment `ids`, likeliest first."""
         before = ids[: turn.state_position + 1 + turn.thought_ids]
-        return action_probabilities(self.model, self.tries(turn.observation.actions or ()), before, temperature)
+        return action_probabilities(self.model, self.tries(turn.observation.actions or ()), before, temperature, text)

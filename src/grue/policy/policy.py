@@ -12,6 +12,7 @@ from grue.policy.decision import Decision, Decoding, Lesson, Query
 from grue.policy.engine import Engine
 from grue.policy.score import ScorePolicy
 from grue.policy.think import ThinkPolicy
+from grue.policy.weigh import CachedText
 from grue.policy.write import WritePolicy
 from grue.prompts.tokens import Encoder
 from grue.types import Turn
@@ -36,8 +37,13 @@ class Policy(Protocol):
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
         """The decisions by which the policy would do what a teacher did."""
 
-    def weigh(self, turn: Turn, ids: Sequence[int], temperature: float) -> list[tuple[str, float]]:
-        """The probability of each valid action at a turn of the segment `ids`, likeliest first."""
+    def weigh(
+        self, turn: Turn, ids: Sequence[int], temperature: float, text: CachedText | None = None
+    ) -> list[tuple[str, float]]:
+        """The probability of each valid action at a turn of the segment `ids`, likeliest first.
+
+        A `text` that is given again for the next turn spares reading again what came before.
+        """
 
 
 def make_policy(model: PolicyModel, encoder: Encoder) -> Policy:

@@ -16,7 +16,7 @@ from grue.models.scores import candidate_scores
 from grue.policy.decision import Decision, Decoding, Lesson, Query, draw
 from grue.policy.engine import Engine
 from grue.policy.tree import candidate_tree, flat_paths, state_places
-from grue.policy.weigh import candidate_weights
+from grue.policy.weigh import CachedText, candidate_weights
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn
 
@@ -76,10 +76,12 @@ class ScorePolicy:
         branch = Branch(state_position, tuple(range(len(actions))), actions.index(action))
         return Lesson(self.encoder.action(action), (branch,), self.candidates(actions))
 
-    def weigh(self, turn: Turn, ids: Sequence[int], temperature: float) -> list[tuple[str, float]]:
+    def weigh(
+        self, turn: Turn, ids: Sequence[int], temperature: float, text: CachedText | None = None
+    ) -> list[tuple[str, float]]:
         """pi of each valid action at a turn of the segment `ids`, likeliest first."""
         actions = turn.observation.actions or ()
-        scores_K = candidate_weights(self.model, self.candidates(actions), ids[: turn.state_position + 1])
+        scores_K = candidate_weights(self.model, self.candidates(actions), ids[: turn.state_position + 1], text)
         probabilities = torch.softmax(scores_K / temperature, -1).tolist()
         return sorted(zip(actions, probabilities, strict=True), key=lambda pair: -pair[1])
 

@@ -8,6 +8,7 @@ from grue.models.policy_model import PolicyModel
 from grue.policy.choose import ChoosePolicy
 from grue.policy.decision import Decision, Decoding, Lesson, Query, read
 from grue.policy.engine import Engine
+from grue.policy.weigh import CachedText
 from grue.policy.write import write_lines
 from grue.prompts.tokens import Encoder
 from grue.types import Turn
@@ -45,6 +46,8 @@ class ThinkPolicy:
         found = self._choose.lesson(actions, action, state_position + len(silence))
         return Lesson(silence + found.ids, found.branches, thought_ids=len(silence))
 
-    def weigh(self, turn: Turn, ids: Sequence[int], temperature: float) -> list[tuple[str, float]]:
+    def weigh(
+        self, turn: Turn, ids: Sequence[int], temperature: float, text: CachedText | None = None
+    ) -> list[tuple[str, float]]:
         """pi of each valid action after the thought of a turn, likeliest first."""
-        return self._choose.weigh(turn, ids, temperature)
+        return self._choose.weigh(turn, ids, temperature, text)

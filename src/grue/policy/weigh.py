@@ -1,4 +1,4 @@
-"""pi(a|s) of every valid action, exact, for people to look at: one row for each branching node, read in one pass."""
+"""pi(a|s) of every valid action, exact, for people to look at: read as a tree of tokens, in one pass."""
 
 from __future__ import annotations
 
@@ -8,81 +8,92 @@ import torch
 
 from grue.models.architecture import is_recurrent
 from grue.models.policy_model import PolicyModel
-from grue.policy.tree import lay_out
-from grue.policy.trie import Node
+from grue.models.scores import candidate_scores
+from grue.policy.engine import Engine
+from grue.policy.tree import TokenTree, candidate_tree, flat_paths
+from grue.policy.trie import Node, choices
 from grue.types import Candidate
 
+UNBOUNDED = 2**30
 
+
+class CachedText:
+    """A text that grows from turn to turn: what was read of it before is not read again."""
+
+    def __init__(self, model: PolicyModel) -> None:
+        lm = model.base_lm()
+        known = getattr(lm.config.get_text_config(), "max_position_embeddings", None)
+        self._engine = Engine(lm, 1, known or UNBOUNDED)
+        self._ids: list[int] = []
+
+    def read(self, prefix: Sequence[int], tree: TokenTree) -> torch.Tensor:
+        """States (1 + n, H): of the last id of `prefix`, then of the n tokens of `tree` after it."""
+        same = 0
+        for one, other in zip(self._ids, prefix[:-1], strict=False):
+            if one != other:
+                break
+            same += 1
+        self._engine.reset(0, same)
+        self._ids = [*prefix]
+        return self._engine.look_ahead([0], [prefix[same:]], [tree])
+
+
+@torch.inference_mode()
 def action_probabilities(
-    model: PolicyModel, root: Node, prefix: Sequence[int], temperature: float = 1.0
+    model: PolicyModel, root: Node, prefix: Sequence[int], temperature: float = 1.0, text: CachedText | None = None
 ) -> list[tuple[str, float]]:
     """(action, probability) of all actions of the trie after the ids of `prefix`; the probabilities sum to 1."""
-    nodes = _branching(root)
-    log_probs = _node_log_probs(model, nodes, prefix, temperature) if nodes else {}
+    every = choices(root, most=UNBOUNDED)
+    log_probs: list[list[float]] = []
+    if every.nodes:
+        states_SH = _states(model, prefix, every.tree, text)
+        read_K, children_KC = (torch.from_numpy(one).to(states_SH.device) for one in (every.read_K, every.children_KC))
+        logits_KC = model.logits(states_SH[read_K], children_KC)
+        log_probs = torch.log_softmax(logits_KC / temperature, -1).tolist()
     found: list[tuple[str, float]] = []
-    pending: list[tuple[Node, tuple[int, ...], float]] = [(root, (), 0.0)]
+    pending: list[tuple[Node, float]] = [(root, 0.0)]
     while pending:
-        node, path, log_prob = pending.pop()
-        if node.action is not None:
-            found.append((node.action, float(torch.tensor(log_prob).exp())))
-        steps = log_probs.get(path, [0.0] * len(node.tokens))
-        pending += [(n, (*path, t), log_prob + s) for t, n, s in zip(node.tokens, node.nodes, steps, strict=True)]
+        node, log_prob = pending.pop()
+        if node.only is not None:  # the rest is forced
+            found.append((node.only[1], float(torch.tensor(log_prob).exp())))
+        elif node.tokens:
+            steps = log_probs[every.nodes[node]] if node in every.nodes else [0.0]
+            pending += [(child, log_prob + step) for child, step in zip(node.nodes, steps, strict=False)]
     return sorted(found, key=lambda pair: -pair[1])
 
 
 @torch.inference_mode()
-def candidate_weights(model: PolicyModel, candidates: Sequence[Candidate], prefix: Sequence[int]) -> torch.Tensor:
+def candidate_weights(
+    model: PolicyModel, candidates: Sequence[Candidate], prefix: Sequence[int], text: CachedText | None = None
+) -> torch.Tensor:
     """Scores (K,) of whole actions after the ids of `prefix`, before any softmax over them."""
-    device = next(model.parameters()).device
-    if is_recurrent(model.lm.config.get_text_config()):
-        return _one_by_one(model, candidates, prefix)
-    ids, trees = lay_out([(prefix, [(len(prefix) - 1, tuple(candidates))])])
-    nothing = torch.zeros(0, dtype=torch.long, device=device)
-    children = torch.zeros(1, len(candidates), dtype=torch.long, device=device)
-    reading = model(torch.from_numpy(ids).to(device), nothing, nothing, children, nothing, nothing, trees.to(device))
-    scores_K: torch.Tensor = reading.logits_NC[0]
+    states_SH = _states(model, prefix, candidate_tree(candidates), text)
+    paths = flat_paths([candidates]).to(states_SH.device)
+    scores_K: torch.Tensor = candidate_scores(model.vocabulary_logits, states_SH, paths, (1, len(candidates)))[0]
     return scores_K
 
 
-def _one_by_one(model: PolicyModel, candidates: Sequence[Candidate], prefix: Sequence[int]) -> torch.Tensor:
-    """The same with a row of its own for each action, for models that cannot read trees."""
-    device = next(model.parameters()).device
-    tokens = [(row, place, token) for row, one in enumerate(candidates) for place, token in enumerate(one.ids)]
-    row_P, place_P, token_P = torch.tensor(tokens, device=device).T
-    longest = max(len(one.ids) for one in candidates)
-    ids = torch.tensor([[*prefix, *one.ids, *[0] * (longest - len(one.ids))] for one in candidates], device=device)
-    nothing = row_P[:0]
-    reading = model(ids, row_P, len(prefix) - 1 + place_P, token_P[:, None], nothing, nothing, whole=True)
-    logits_NC: torch.Tensor = reading.logits_NC
-    scores_K = logits_NC.new_zeros(len(candidates)).index_add(0, row_P, logits_NC[:, 0])
-    return scores_K / torch.tensor([one.divisor for one in candidates], device=device)
+def _states(model: PolicyModel, prefix: Sequence[int], tree: TokenTree, text: CachedText | None) -> torch.Tensor:
+    """As `CachedText.read`, of any model: recurrent ones cannot read trees, nor go back."""
+    if is_recurrent(model.lm.config.get_text_config()):
+        return _in_rows(model, prefix, tree)
+    return (text or CachedText(model)).read(prefix, tree)
 
 
-def _branching(root: Node) -> list[tuple[tuple[int, ...], Node]]:
-    """(path, node) of each node with several children."""
-    found: list[tuple[tuple[int, ...], Node]] = []
-    pending: list[tuple[tuple[int, ...], Node]] = [((), root)]  # not recursive: an action may have hundreds of tokens
-    while pending:
-        path, node = pending.pop()
-        if len(node.tokens) > 1:
-            found.append((path, node))
-        pending += [((*path, token), child) for token, child in zip(node.tokens, node.nodes, strict=True)]
-    return found
-
-
-@torch.inference_mode()
-def _node_log_probs(
-    model: PolicyModel, nodes: list[tuple[tuple[int, ...], Node]], prefix: Sequence[int], temperature: float
-) -> dict[tuple[int, ...], list[float]]:
-    device = next(model.parameters()).device
-    length = len(prefix) + max(len(path) for path, _ in nodes)
-    widest = max(len(node.tokens) for _, node in nodes)
-    ids = torch.tensor(
-        [[*prefix, *path] + [0] * (length - len(prefix) - len(path)) for path, _ in nodes], device=device
-    )
-    children = torch.tensor([[*node.tokens] + [-1] * (widest - len(node.tokens)) for _, node in nodes], device=device)
-    rows = torch.arange(len(nodes), device=device)
-    places = torch.tensor([len(prefix) + len(path) - 1 for path, _ in nodes], device=device)
-    logits = model(ids, rows, places, children, rows[:1], places[:1]).logits_NC
-    log_probs = torch.log_softmax(logits / temperature, -1).tolist()
-    return {path: log_probs[i][: len(node.tokens)] for i, (path, node) in enumerate(nodes)}
+def _in_rows(model: PolicyModel, prefix: Sequence[int], tree: TokenTree) -> torch.Tensor:
+    """The same with a row of its own for each way through the tree."""
+    ways: list[tuple[int, ...]] = []  # token -> the indices of those above it, and its own
+    for place, parent in enumerate(tree.parents):
+        ways.append((*(ways[parent] if parent >= 0 else ()), place))
+    inner = set(tree.parents)
+    leaves = [way for place, way in enumerate(ways) if place not in inner] or [()]
+    longest = max(map(len, leaves))
+    rows = [[*prefix, *(tree.tokens[place] for place in way), *[0] * (longest - len(way))] for way in leaves]
+    decoder = model.base_lm().get_decoder()
+    ids_BL = torch.tensor(rows, device=next(model.parameters()).device)
+    states_BLH = decoder(input_ids=ids_BL, use_cache=False).last_hidden_state
+    at = {place: (row, depth) for row, way in enumerate(leaves) for depth, place in enumerate(way)}
+    reads = [(0, len(prefix) - 1), *((at[place][0], len(prefix) + at[place][1]) for place in range(len(ways)))]
+    row_S, place_S = torch.tensor(reads, device=ids_BL.device).T
+    states_SH: torch.Tensor = states_BLH[row_S, place_S]
+    return states_SH

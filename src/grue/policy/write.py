@@ -10,7 +10,7 @@ from grue.games.guard import as_played
 from grue.models.policy_model import PolicyModel
 from grue.policy.decision import Decision, Decoding, Lesson, Query, draw, read
 from grue.policy.engine import Engine
-from grue.policy.weigh import candidate_weights
+from grue.policy.weigh import CachedText, candidate_weights
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn
 
@@ -42,7 +42,9 @@ class WritePolicy:
         ids = self.encoder.action(action)
         return Lesson(ids, whole_branches(self.model, ids, state_position))
 
-    def weigh(self, turn: Turn, ids: Sequence[int], temperature: float) -> list[tuple[str, float]]:
+    def weigh(
+        self, turn: Turn, ids: Sequence[int], temperature: float, text: CachedText | None = None
+    ) -> list[tuple[str, float]]:
         """The probability that the text of each valid action is written, likeliest first; they need not sum to 1.
 
         Over the whole vocabulary, at temperature 1: a product over tokens has no temperature of its own.
@@ -51,7 +53,7 @@ class WritePolicy:
         if not actions:
             return []
         candidates = [Candidate(self.encoder.action(action), 1.0) for action in actions]
-        scores_K = candidate_weights(self.model, candidates, ids[: turn.state_position + 1])
+        scores_K = candidate_weights(self.model, candidates, ids[: turn.state_position + 1], text)
         return sorted(zip(actions, scores_K.exp().tolist(), strict=True), key=lambda pair: -pair[1])
 
 

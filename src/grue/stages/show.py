@@ -9,6 +9,7 @@ from grue.evaluate.evaluate import evaluate
 from grue.evaluate.probe import PROBE_TEMPERATURE
 from grue.policy.decision import Decoding
 from grue.policy.policy import Policy, make_policy
+from grue.policy.weigh import CachedText
 from grue.prompts.tokens import Encoder
 from grue.prompts.transcript import render_task, tidy
 from grue.report.shown import ShownEpisode, append_shown, from_episode
@@ -34,6 +35,7 @@ def play_and_show(
     decoding = Decoding(greedy, temperature, session.config.policy.top_p)
     context = session.config.model.context
     (episode,) = evaluate(player, session.games(1), [task], decoding, context=context, player=policy)
+    text = CachedText(player.model)
     goal = episode.turns[0].observation.goal if episode.turns else ""
     shown = from_episode(
         episode,
@@ -45,7 +47,7 @@ def play_and_show(
         valued=policy == "ppo",  # no critic has learnt anything before
         tokens=token_roles(episode, player),
         considered=[
-            player.weigh(turn, episode.segments[turn.segment].ids, decoding.temperature) for turn in episode.turns
+            player.weigh(turn, episode.segments[turn.segment].ids, decoding.temperature, text) for turn in episode.turns
         ],
     )
     return shown, episode

@@ -50,13 +50,16 @@ class Trained:
         return check_probe(playing, probe, tolerance(self.config.model, self.stored), what)
 
 
-def load_policy(folder: str | Path, policy: str | None = None, *, greedy: bool = True, seed: int = 0) -> PolicyPlayer:
+def load_policy(
+    folder: str | Path, policy: str | None = None, *, base: str | None = None, greedy: bool = True, seed: int = 0
+) -> PolicyPlayer:
     """The trained policy of a run directory or of an exported folder, ready to `act` on observations.
 
-    `policy` is "sft", "dagger" or "ppo"; by default the furthest that the run has reached. Before it is returned, it
-    must reproduce the log-probabilities of a recorded game; ModelError if it does not.
+    `policy` is "sft", "dagger" or "ppo"; by default the furthest that the run has reached. `base` is where the model
+    that it was trained from is now, if not where `model.name` says. Before the policy is returned, it must reproduce
+    the log-probabilities of a recorded game; ModelError if it does not.
     """
-    trained = load_trained(Path(folder), policy)
+    trained = load_trained(Path(folder), policy, base)
     config = trained.config
     model = Actor(trained.model, config.model.dtype).model
     probe = read_probe(Path(folder), trained.name)
@@ -78,11 +81,11 @@ def load_policy(folder: str | Path, policy: str | None = None, *, greedy: bool =
     )
 
 
-def load_trained(folder: Path, policy: str | None = None) -> Trained:
-    """The model in a run directory or an exported folder."""
+def load_trained(folder: Path, policy: str | None = None, base: str | None = None) -> Trained:
+    """The model in a run directory or an exported folder. `base` replaces `model.name`."""
     if (folder / ABOUT).exists():
-        return _load_exported(folder, policy)
-    config = read_run_config(folder)
+        return _load_exported(folder, policy, base)
+    config = _on(base, read_run_config(folder))
     name = policy or furthest(folder)
     lm, tokenizer = load_model(config.model)
     model = PolicyModel(lm, value_shares_trunk=config.ppo.value_shares_trunk)
@@ -183,11 +186,21 @@ def read_about(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _load_exported(folder: Path, policy: str | None) -> Trained:
+def _on(base: str | None, config: Config) -> Config:
+    """The configuration with the model called `base`."""
+    if base is None:
+        return config
+    model = config.model.model_copy(update={"name": base, "revision": None})
+    return config.model_copy(update={"model": model})
+
+
+def _load_exported(folder: Path, policy: str | None, base: str | None) -> Trained:
     about = read_about(folder)
     if policy not in (None, about["policy"]):
         raise ConfigError(f"{folder} holds {about['policy']}, not {policy}", hint="leave the policy out")
-    config = read_config(folder / SETTINGS)
+    if base is not None and about["what"] == "merged":
+        raise ConfigError(f"{folder} holds a whole model, which has no base", hint="leave the base out")
+    config = _on(base, read_config(folder / SETTINGS))
     lm, tokenizer, head = load_artefact(folder, about["what"], config.model)
     encoder = Encoder(tokenizer, config.policy)
     checkpoint.check_prompt(folder, about.get("prompt"), encoder.fingerprint)

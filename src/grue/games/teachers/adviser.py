@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from grue.errors import GameError
+from grue.errors import GameError, TeacherError
 from grue.games.base import Game
 from grue.games.play import Player
 from grue.types import Observation, Task
@@ -25,14 +25,23 @@ class Adviser:
 
         self._teacher: Player = teacher(name, game)
         self.trouble = ""  # why the last request got no advice
+        self._lost = ""  # why there is none in this game
 
     def start(self, task: Task, observation: Observation) -> None:
-        """Another game begins. GameError where the teacher does not know such games."""
-        self._teacher.start(task, observation)
+        """Another game begins. TeacherError where the teacher does not know such games."""
+        self._lost = ""
+        try:
+            self._teacher.start(task, observation)
+        except TeacherError:
+            raise
+        except GameError as error:  # of this game alone: others go on
+            self._lost = error.message
 
     def advice(self, observation: Observation) -> str:
         """What the teacher would do now; "" where it does not know, or names an unlisted action."""
-        self.trouble = ""
+        self.trouble = self._lost
+        if self._lost:
+            return ""
         try:
             action = self._teacher.act(observation)
         except GameError as error:  # most often: the game can no longer be won
@@ -42,5 +51,5 @@ class Adviser:
 
     def saw(self, action: str) -> None:
         """What the player did."""
-        if isinstance(self._teacher, Follows):
+        if isinstance(self._teacher, Follows) and not self._lost:
             self._teacher.follow(action)
