@@ -28,7 +28,8 @@ from grue.errors import CheckpointError, ConfigError, DataError, GrueError, Mode
 from grue.evaluate.probe import replay
 from grue.experiments.eval_gap.arms import measured
 from grue.games.play import play
-from grue.models.load import default_device
+from grue.models.export import save_adapter
+from grue.models.load import default_device, load_model
 from grue.progress import Progress
 from grue.rollout.pack import collate, samples
 from grue.stages.card import model_card
@@ -148,14 +149,23 @@ def test_an_adapter_of_others_runs_nothing(runs: dict[str, Path], tmp_path: Path
     )
     with pytest.raises(ModelError, match="not of an adapter that grue has made"):
         load_policy(folder)
-    (folder / "adapter_config.json").write_text(json.dumps({**about, "peft_type": "NOSUCH"}))
-    with pytest.raises(ModelError, match="not of an adapter that grue has made"):
-        load_policy(folder)
+    for odd in ({"peft_type": "NOSUCH"}, {"auto_mapping": {"base_model_class": "C", "parent_library": "os"}}):
+        (folder / "adapter_config.json").write_text(json.dumps({**about, **odd}))
+        with pytest.raises(ModelError, match="not of an adapter that grue has made"):
+            load_policy(folder)
     (folder / "adapter_config.json").write_text(json.dumps(about))
     torch.save(load_file(folder / "adapter_model.safetensors"), folder / "adapter_model.bin")
     (folder / "adapter_model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"no adapter_model\.safetensors"):
         load_policy(folder)
+
+
+def test_an_adapter_names_its_base_as_the_settings_do(tiny_folder: Path, tmp_path: Path) -> None:
+    config = tiny.config(tiny_folder, "model.adapter=lora").model
+    lm, _ = load_model(config)
+    save_adapter(lm, config.model_copy(update={"name": "me/base", "revision": "abc"}), tmp_path)
+    about = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert (about["base_model_name_or_path"], about["revision"]) == ("me/base", "abc")
 
 
 def test_the_policy_has_changed_in_training_so_the_check_means_something(runs: dict[str, Path]) -> None:

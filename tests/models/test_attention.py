@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 import tiny
 from decoders import ARCHITECTURES
 from grue.errors import ModelError
-from grue.models.attention import attention, own_attention
+from grue.models import attention as module_of_attention
+from grue.models.attention import _of_rows, attention, own_attention
 from grue.models.causal import CHUNK
 from grue.policy.engine import Engine
 
@@ -112,3 +114,50 @@ def test_the_model_has_its_own_attention_back_after_a_pass_and_after_an_error() 
     with pytest.raises(IndexError):
         engine.feed([1], [[10**6]])  # no such token
     assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_rows_that_are_read_in_parts_give_what_they_give_at_once(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    rows, length = torch.tensor([6, 0, 3, 5, 2]), 11
+    key, value, query = torch.randn(7, 2, length, 16), torch.randn(7, 2, length, 16), torch.randn(5, 4, 3, 16)
+    mask = torch.zeros(5, 1, 3, length)
+    for row, seen in enumerate((4, 7, 11, 1, 9)):
+        mask[row, :, :, seen:] = float("-inf")
+    at_once = _of_rows(None, query, key[rows], value[rows], mask, 0.2)
+    monkeypatch.setattr(module_of_attention, "PART_BYTES", count * 4 * (key[0].numel() + value[0].numel()))
+    torch.testing.assert_close(_of_rows(rows, query, key, value, mask, 0.2), at_once)
+
+
+@pytest.mark.parametrize(
+    "what", ["bias of places", "softcap", "dropout", "a mask for each head", "sees what follows", "behind a cache"]
+)
+def test_what_it_cannot_do_is_left_to_the_stock_function(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, masked = grouped(4, 2), what in ("bias of places", "softcap", "dropout", "a mask for each head")
+    module.is_causal = what != "sees what follows"
+    query, key, value = (torch.randn(1, heads, 5, 8).bfloat16() for heads in (4, 2, 2))
+    if what == "behind a cache":
+        query = query[:, :, :3]
+    heads = 4 if what == "a mask for each head" else 1
+    mask = torch.zeros(1, heads, 5, 5).bfloat16() if masked else None
+    names = {"bias of places": "position_bias", "softcap": "softcap", "dropout": "dropout"}
+    options = {names[what]: torch.zeros(1, 4, 5, 5) if "bias" in what else 0.5} if what in names else {}
+    asked: list[dict[str, Any]] = []
+
+    def stock(*given: Any, **options: Any) -> tuple[torch.Tensor, None]:
+        asked.append(options)
+        return query, None
+
+    monkeypatch.setattr(module_of_attention, "sdpa_attention_forward", stock)
+    attention(module, query, key, value, mask, **options)
+    assert asked == [options]
+
+
+def test_after_a_packed_pass_nothing_is_packed() -> None:
+    model, ids = tiny.llama(), torch.tensor([[5, 9, 33, 7]])
+    with torch.no_grad():
+        expected = model(ids, use_cache=False).logits
+        Engine(model, 2, 16).feed([0, 1], [[1, 2], [3]])
+        with own_attention(model.get_decoder()):
+            found = model(ids, use_cache=False).logits
+    torch.testing.assert_close(found, expected)

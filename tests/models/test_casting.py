@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM
 
 import architectures
@@ -48,3 +49,13 @@ def test_what_an_architecture_wants_in_float32_stays_so() -> None:
     assert wanted
     assert {name for name, buffer in router.named_buffers() if buffer.dtype is torch.float32} == wanted
     assert {weight.dtype for weight in router.parameters()} == {torch.bfloat16}
+
+
+def test_weights_that_an_architecture_wants_in_float32_stay_so() -> None:
+    model = nn.ModuleDict({"gate": nn.Linear(4, 4), "inner": nn.Linear(4, 4)})
+    model.register_parameter("packed", nn.Parameter(torch.ones(4, dtype=torch.uint8), requires_grad=False))
+    model._keep_in_fp32_modules_strict = {"gate"}  # type: ignore[assignment]
+    cast(model, torch.bfloat16)
+    assert {w.dtype for w in model["gate"].parameters()} == {torch.float32}
+    assert {w.dtype for w in model["inner"].parameters()} == {torch.bfloat16}
+    assert model.packed.dtype is torch.uint8

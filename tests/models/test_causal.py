@@ -53,6 +53,11 @@ def assert_same(found: Any, expected: Any) -> None:
         torch.testing.assert_close(found[1][name], gradient, atol=1e-4 * largest + 1e-6, rtol=1e-3, msg=name)
 
 
+@pytest.mark.parametrize("make", decoders.RECURRENT)
+def test_a_state_does_not_run_from_row_to_row(make: Callable[[], PreTrainedModel]) -> None:
+    assert not takes_rows(make().get_decoder().eval(), torch.zeros(2, 5, dtype=torch.long))
+
+
 @pytest.mark.parametrize("make", decoders.ARCHITECTURES)
 def test_every_architecture_reads_the_same_without_padding(make: Callable[[], PreTrainedModel]) -> None:
     model, batch = PolicyModel(make()), batch_of(SIZES)

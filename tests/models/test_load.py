@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM
 
 import architectures
@@ -29,6 +30,7 @@ from grue.models.adapter import lora_config
 from grue.models.load import default_device, embedded_folder, load_base, load_model
 from grue.models.memory import learned_weights
 from grue.models.policy_model import PolicyModel
+from grue.models.quantization import check_quantisable, compute_in, loading_options, ordinary_layers
 from grue.models.skeleton import check_attention, check_model, skeleton
 from grue.models.sources import EMBEDDED_POSITIONS
 from grue.policy.choose import ChoosePolicy
@@ -183,6 +185,7 @@ def test_targets_are_those_that_were_named(folders: dict[str, Path]) -> None:
     lm, _ = load_model(settings(folders["llama"], "model.adapter=lora", "model.lora_targets=q_proj,v_proj"))
     adapted = {name.split(".lora_")[0].rpartition(".")[2] for name, p in lm.named_parameters() if p.requires_grad}
     assert adapted == {"q_proj", "v_proj"}
+    load_model(settings(folders["llama"], "model.adapter=lora", "model.lora_targets=q_proj, v_proj,"))
     with pytest.raises(ConfigError, match="no module 'q_projj'") as caught:
         load_model(settings(folders["llama"], "model.adapter=lora", "model.lora_targets=q_projj"))
     assert "q_proj" in caught.value.hint
@@ -235,6 +238,8 @@ def test_an_adapter_leaves_out_what_a_mamba_reads_past_it(folders: dict[str, Pat
     assert "out_proj" not in learned
     lm, _ = load_model(settings(folders["qwen3_5"], "model.adapter=lora"))
     assert any("linear_attn.out_proj.lora_" in n for n, p in lm.named_parameters() if p.requires_grad)
+    lm, _ = load_model(settings(folders["mamba"], "model.adapter=lora"))
+    assert {n.split(".lora_")[0].rpartition(".")[2] for n, p in lm.named_parameters() if p.requires_grad} == {"in_proj"}
 
     load_model(settings(folders["qwen3_5"], "model.adapter=lora", "model.lora_targets=out_proj"))
     for name, target in (("falcon_h1", "out_proj"), ("mamba", "in_proj,x_proj")):
@@ -246,6 +251,16 @@ def test_an_adapter_leaves_out_what_a_mamba_reads_past_it(folders: dict[str, Pat
 def test_the_first_mamba_is_not_quantised(form: str, folders: dict[str, Path]) -> None:
     with pytest.raises(ModelError, match=f"mamba multiplies with weights that {form} would pack"):
         check_model(settings(folders["mamba"], f"model.quantize={form}"), PolicyConfig())
+    with pytest.raises(ModelError, match=f"falcon_mamba multiplies with weights that {form} would pack"):
+        check_quantisable("some/model", "falcon_mamba", form)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_4_bits_are_those_of_qlora_and_compute_in_the_format_that_is_asked_for(dtype: torch.dtype) -> None:
+    pytest.importorskip("bitsandbytes")
+    asked = loading_options(ModelConfig(quantize="nf4", adapter="lora"), dtype)["quantization_config"]
+    assert asked.load_in_4bit and asked.bnb_4bit_quant_type == "nf4" and asked.bnb_4bit_use_double_quant
+    assert asked.bnb_4bit_compute_dtype is dtype
 
 
 @pytest.mark.parametrize("kind", ["aligned", "score"])
@@ -459,8 +474,26 @@ def test_a_checkpoint_in_4_bits_computes_in_the_format_that_is_asked_for(
     model, _ = load_model(settings(tmp_path / "m", "model.adapter=lora", f"model.dtype={wanted}"))
     plain = {p.dtype for n, p in model.named_parameters() if "lora_" not in n and p.is_floating_point()}
     assert plain == {dtype}
+    assert {layer.compute_dtype for layer in model.modules() if hasattr(layer, "compute_dtype")} == {dtype}
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
     assert head.weight is embeddings.weight or not model.config.tie_word_embeddings
+
+
+def test_packed_weights_are_not_cast_whatever_they_are_stored_in() -> None:
+    """Some checkpoints hold their 4 bits in bfloat16, for FSDP."""
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4)).to(torch.bfloat16)
+    model[0].weight.quant_state = object()
+    compute_in(model, torch.float32)
+    assert model[0].weight.dtype is torch.bfloat16 and model[1].weight.dtype is torch.float32
+
+
+def test_falcon_has_its_own_layers_back() -> None:
+    from transformers.models.falcon import modeling_falcon
+
+    own = modeling_falcon.FalconLinear
+    with ordinary_layers("falcon", "bitsandbytes"):
+        assert modeling_falcon.FalconLinear is nn.Linear
+    assert modeling_falcon.FalconLinear is own is not nn.Linear
 
 
 def test_latent_attention_is_read_in_8_bits(folders: dict[str, Path]) -> None:
@@ -618,6 +651,8 @@ def test_damaged_or_missing_weights_are_found_and_named_before_the_first_game(
     [
         ("q_porj", "did you mean q_proj"),
         ("q_proj,lm_head", "the output layer, or what shares its weights, cannot have an adapter"),
+        ("embed_tokens,q_proj", "the output layer, or what shares its weights, cannot have an adapter"),
+        (",", "names no module; hint: say all-linear, or some of down_proj, gate_proj,"),
         ("self_attn", "it may have down_proj, gate_proj, k_proj"),
         ("input_layernorm,q_proj", "hint: it may have down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj,"),
     ],
@@ -627,6 +662,16 @@ def test_what_cannot_have_an_adapter_is_refused(targets: str, said: str, folders
     with pytest.raises(ConfigError) as caught:
         load_model(config)
     assert said in f"{caught.value.message}; hint: {caught.value.hint}"
+
+
+def test_what_peft_cannot_import_is_one_error(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object) -> None:
+        raise ImportError("Found an incompatible version of torchao\nmore")
+
+    monkeypatch.setattr("peft.get_peft_model", broken)
+    with pytest.raises(ConfigError) as caught:
+        load_model(settings(folders["llama"], "model.adapter=lora"))
+    assert caught.value.message == "peft makes no adapter: Found an incompatible version of torchao"
 
 
 def test_what_chooses_experts_may_have_an_adapter_if_it_is_named(folders: dict[str, Path]) -> None:

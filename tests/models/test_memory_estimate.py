@@ -15,7 +15,8 @@ from vocabulary_peak import VOCABULARY
 import architectures
 import tiny
 from grue.config import Config, load_config, override
-from grue.models.load import default_device, load_model
+from grue.models.adapter import matrices
+from grue.models.load import default_device, load_base, load_model
 from grue.models.memory import (
     activation_bytes,
     estimate,
@@ -25,12 +26,14 @@ from grue.models.memory import (
     weight_bytes,
 )
 from grue.models.out_of_memory import OutOfMemoryError, explained_memory, hints, is_out_of_memory
+from grue.models.packed import packs
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import CHUNK
 from grue.models.skeleton import skeleton
 from grue.parallel import ALONE, Processes
 from grue.policy.engine import Engine
 from grue.rollout.pack import collate, samples
+from pretended_gpu import pretended
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +182,90 @@ def test_savers_lower_the_estimate(folders: dict[str, Path]) -> None:
     assert said and "cache" in said[3] and "activations" in said[4]
     parts = [float(part.split()[-1]) for part in f"{said[2]}, {said[3]}".split(", ")]
     assert sum(parts) == pytest.approx(float(said[1]), abs=0.1 + 0.01 * len(parts))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("adapter", ["none", "lora"])
+def test_what_is_held_beside_the_weights_is_that_of_the_settings(
+    adapter: str, dtype: torch.dtype, folders: dict[str, Path]
+) -> None:
+    changes = (f"model.adapter={adapter}", f"model.dtype={str(dtype).removeprefix('torch.')}")
+    config = settings(folders["qwen3"], *changes, "model.optimizer=paged-adamw-8bit")
+    if adapter == "none" and dtype is torch.bfloat16:
+        config = override(config, ["model.optimizer=adamw"])
+    found, model = estimate(config), PolicyModel(load_model(config.model)[0])
+    learned = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert found.learning["gradients"] == 4 * learned
+    assert found.always.get("adapters", 0) == (4 * learned if adapter == "lora" else 0)
+    assert found.always["optimiser"] == (8 if config.model.optimizer == "adamw" else 2) * learned
+    playing = 0
+    if adapter == "none" and dtype is torch.bfloat16:  # plays in it; on a CPU its matrices are laid out once more
+        linear = sum(m.weight.numel() for m in model.lm.get_decoder().modules() if isinstance(m, torch.nn.Linear))
+        playing = 2 * (model.lm.num_parameters() + packs(default_device(), dtype) * linear)
+    assert found.always["copies"] == 8 * learned + playing  # to start from again, and as PPO's reference
+
+
+def test_the_cache_is_that_of_all_games_while_it_grows(folders: dict[str, Path]) -> None:
+    config = settings(folders["falcon_h1"], "ppo.slots=5", "eval.slots=4")
+    places, state = remembered(skeleton(config.model))
+    buffers = 5 * (architectures.CONTEXT + 1) * places * 4
+    assert state and estimate(config).playing["cache"] == int(1.5 * buffers) + 5 * state * 4
+
+
+def test_the_most_games_and_the_most_tokens_of_any_stage_count(folders: dict[str, Path]) -> None:
+    sections = ("sft", "ppo", "dagger", "eval")
+    fixed = [f"{section}.slots=8" for section in sections[1:]] + [f"{one}.micro_tokens=256" for one in sections[:3]]
+
+    def of(*changes: str) -> tuple[int, int]:
+        found = estimate(settings(folders["llama"], *fixed, *changes))
+        return found.playing["cache"], found.learning["activations"]
+
+    cache, activations = of()
+    for section in sections:
+        rounds = "dagger.rounds=1" if section == "dagger" else "dagger.rounds=0"
+        if section != "sft":
+            assert of(f"{section}.slots=32", rounds) == (4 * cache, activations)
+        if section != "eval":
+            assert of(f"{section}.micro_tokens=1024", rounds) == (cache, pytest.approx(4 * activations, abs=4))
+    assert of("dagger.slots=32", "dagger.micro_tokens=1024") == (cache, activations)  # without rounds
+
+
+def test_passes_keep_what_their_attention_and_their_casts_keep(folders: dict[str, Path]) -> None:
+    """Here 4 heads in 2 layers."""
+
+    def of(*changes: str, tokens: int = 64, dtype: torch.dtype = torch.float32) -> int:
+        config = settings(folders["llama"], *changes).model
+        return activation_bytes(skeleton(config), config, tokens, dtype)
+
+    for tokens in (64, 1024):
+        pairs = tokens * min(tokens, architectures.CONTEXT) * 4 * 2
+        assert of("model.attention=eager", tokens=tokens) - of(tokens=tokens) == (4 + 4) * pairs
+    short, long = (of("model.adapter=lora", tokens=tokens, dtype=torch.bfloat16) for tokens in (64, 1024))
+    assert long == 16 * short  # our own kernel keeps no matrix of pairs
+    shards, alone = (of(f"model.sharding={kind}", dtype=torch.bfloat16) for kind in ("fsdp", "none"))
+    linear = sum(inputs * outputs for inputs, outputs in matrices(skeleton(settings(folders["llama"]).model)).values())
+    assert alone - shards == 2 * linear
+    # of a layer its input, 64 numbers, and beside the layers three times as much
+    assert 2 * of("model.gradient_checkpointing=true") - of() == 64 * (2 * 2 + 3) * 4 * 64
+
+
+def test_a_stored_checkpoint_in_4_bits_is_counted_as_such(folders: dict[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    lm, tokenizer = load_base(settings(folders["llama"], "model.quantize=nf4").model)
+    lm.save_pretrained(tmp_path / "m")
+    tokenizer.save_pretrained(tmp_path / "m")
+    config = settings(tmp_path / "m", "model.adapter=lora").model
+    held = sum(p.numel() * p.element_size() for p in load_base(config)[0].parameters())
+    assert weight_bytes(skeleton(config), config) == pytest.approx(held, rel=0.05)
+
+
+def test_gpus_are_not_shared_by_the_processes_of_a_machine(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    config = settings(folders["llama"])
+    with pretended():
+        assert estimate(config, Processes(0, 4)).available == estimate(config).available
 
 
 def test_shards_divide_all_but_the_copy_that_plays(folders: dict[str, Path]) -> None:

@@ -12,6 +12,8 @@ import torch
 from packaging.version import Version
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 import decoders
 from grue.models.norms import _Fused, fuse_norms
@@ -93,9 +95,11 @@ def test_autocast_does_not_make_float32_of_16_bits(
 ) -> None:
     """As torch 2.12 does on a GPU, where the pretended one has a CPU's autocast."""
     kernel = nn.functional.rms_norm
+    seen: list[bool] = []
 
     def as_on_a_gpu(states: torch.Tensor, shape: Any, weight: torch.Tensor, eps: float) -> torch.Tensor:
         raised = torch.is_autocast_enabled("cuda")
+        seen.append(raised)
         return kernel(states.float(), shape, weight.float(), eps) if raised else kernel(states, shape, weight, eps)
 
     model = made(make).to(torch.bfloat16)
@@ -106,7 +110,34 @@ def test_autocast_does_not_make_float32_of_16_bits(
     with pretended(), torch.autocast("cuda", dtype=torch.bfloat16):
         there, given = norm.to("cuda"), states.to("cuda")
         assert as_on_a_gpu(given, (states.shape[1],), there.weight, 1e-6).dtype is torch.float32
+        seen.clear()
         assert there(given).dtype is torch.bfloat16
+    assert seen and not any(seen)
+
+
+@needs_stand_in
+@torch.no_grad()
+def test_a_norm_keeps_its_epsilon_and_what_its_weight_has_learnt() -> None:
+    plain, added = nn.Sequential(LlamaRMSNorm(64, eps=1e-2)), nn.Sequential(Gemma3RMSNorm(64)).to(torch.bfloat16)
+    added[0].weight.copy_(torch.linspace(0.001, 0.01, 64))  # beside 1 bfloat16 knows 0 and 0.008
+    for model, states in ((plain, torch.linspace(-0.1, 0.1, 64)), (added, torch.linspace(-3, 3, 64).bfloat16())):
+        expected = model(states)
+        fuse_norms(model)
+        assert len(fused(model)) == 1
+        with pretended():
+            found = deepcopy(model).to("cuda")(states.to("cuda")).cpu()
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+
+
+@needs_stand_in
+@torch.no_grad()
+def test_states_in_another_format_are_left_to_the_norm_itself() -> None:
+    model, states = nn.Sequential(LlamaRMSNorm(64)).to(torch.bfloat16), torch.linspace(-3, 3, 64)
+    expected = model(states)
+    fuse_norms(model)
+    with pretended():
+        found = deepcopy(model).to("cuda")(states.to("cuda")).cpu()
+    assert found.dtype is expected.dtype and torch.equal(found, expected)
 
 
 class HalfRMSNorm(nn.Module):
@@ -127,8 +158,37 @@ class GatedRMSNorm(HalfRMSNorm):
         return super().forward(states) * 2 * (1 if gate is None else gate)
 
 
+class LateRMSNorm(HalfRMSNorm):
+    """Adds epsilon after the root."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return states / (states.square().mean(-1, keepdim=True).sqrt() + self.eps) * self.weight
+
+
+class HeadsRMSNorm(HalfRMSNorm):
+    """Has a weight for each head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 4))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return nn.functional.rms_norm(states.unflatten(-1, (2, 4)), (4,), None, self.eps).mul(self.weight).flatten(-2)
+
+
 def test_what_computes_something_else_stays_as_it_is() -> None:
-    model = nn.Sequential(HalfRMSNorm(), GatedRMSNorm(), nn.LayerNorm(8))
+    late = LateRMSNorm()
+    late.eps = 1e-3
+    model = nn.Sequential(HalfRMSNorm(), GatedRMSNorm(), nn.LayerNorm(8), late, HeadsRMSNorm())
+    model.append(LlamaRMSNorm(8).to("meta"))  # without data nothing can be tried
     kinds = [type(module) for module in model]
     fuse_norms(model)
     assert [type(module) for module in model] == kinds
+
+
+def test_norms_that_are_fused_stay_so() -> None:
+    model = made(decoders.llama)
+    fuse_norms(model)
+    kinds = [type(module) for module in model.modules()]
+    fuse_norms(model)
+    assert [type(module) for module in model.modules()] == kinds

@@ -64,6 +64,17 @@ def test_a_new_critic_expects_nothing() -> None:
     assert ValueHead(16)(torch.randn(5, 16)).tolist() == [0] * 5
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_critic_reads_states_of_any_scale_in_float32(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    head, states = ValueHead(16), torch.randn(5, 16).to(dtype)
+    nn.init.normal_(head.outer.weight)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, larger = head(states), head(states * 128)
+    assert found.dtype is torch.float32 and torch.equal(found, head(states))
+    torch.testing.assert_close(larger, found, atol=1e-3, rtol=1e-3)
+
+
 def test_the_value_head_lives_where_the_model_does() -> None:
     model = PolicyModel(tiny.llama().to("meta"))
     assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
