@@ -105,6 +105,7 @@ class Episode:
     segments: tuple[Segment, ...] = ()
     error: str = ""  # why it failed, for Outcome.FAILED
     last_value: float = 0.0  # the critic's value of `final` for a game at its limit, if `collect` was asked for it
+    problem: str = ""  # what the game poses, where others may pose the same (`games.alike`); "" where nobody looked
 
     @property
     def first(self) -> Observation | None:

@@ -24,6 +24,7 @@ from grue.cli.main import app
 from grue.cli.play import what_to_play
 from grue.config import load_config
 from grue.errors import ConfigError, GameError, ModelError, TeacherError
+from grue.evaluate.stats import wilson
 from grue.games.base import Game
 from grue.games.faults import Guarded
 from grue.games.play import play
@@ -38,7 +39,7 @@ from grue.progress import Progress
 from grue.rollout.collect import collect
 from grue.stages import run_all, run_stage
 from grue.storage import episodes
-from grue.storage.contents import read_evaluation, read_stages
+from grue.storage.contents import read_evaluation, read_metrics, read_stages
 from grue.types import Observation, Outcome, Task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -72,6 +73,20 @@ def test_a_game_without_a_list_of_actions_is_refused_to_who_chooses_among_them(p
             run(config, tmp_path / "run", say=Progress(quiet=True))
         assert caught.value.hint.startswith("set policy.kind=write")
         assert read_stages(tmp_path / "run") == {}
+
+
+def test_a_game_without_a_list_of_actions_is_measured_without_random_play(packages: Path, tmp_path: Path) -> None:
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    mute = text.replace('tuple("0123456789")', "None")
+    mute += "\n    def gold(self):\n        return [str(self.number)]\n"
+    (packages / "silent_package.py").write_text(mute, encoding="utf-8")
+    install(packages, "silent_package", "silent = silent_package:Guess")
+    sizes = ["game.limit=3", "demos.games=4", "sft.epochs=1", "ppo.iterations=1", "ppo.dev_every=0", "eval.games=4"]
+    config = load_config("toy", ["game.name=silent", "policy.kind=write", "policy.reply_tokens=4", *sizes])
+    results = run_all(config, tmp_path / "run", say=Progress(quiet=True))
+    assert set(results["policies"]) == {"gold", "base", "sft", "ppo"}
+    assert results["policies"]["gold"]["decoding"]["scripted"]["success"] == 1
+    assert "random" not in (tmp_path / "run" / "report.html").read_text(encoding="utf-8").lower().split("results")[0]
 
 
 @pytest.mark.usefixtures("packages")
@@ -229,9 +244,19 @@ def test_a_guarded_game_has_the_methods_of_its_game_and_no_others() -> None:
 def test_a_game_that_cannot_solve_itself_is_trained_and_played(packages: Path, tmp_path: Path) -> None:
     """The command of the documents, in small: random demonstrations, no SFT, no row for gold."""
     changes = ["game.name=guess", "game.limit=10", "demos.teacher=random", "demos.games=4", "sft.epochs=0"]
-    config = load_config("toy", [*changes, "ppo.iterations=1", "ppo.dev_every=0", "eval.games=4"])
+    sizes = ["ppo.iterations=1", "ppo.dev_every=1", "ppo.dev_games=40", "eval.games=40", "eval.side_games=0"]
+    config = load_config("toy", [*changes, *sizes])
     results = run_all(config, tmp_path / "run", say=Progress(quiet=True))
     assert set(results["policies"]) == {"random", "base", "ppo"}
+    # ten numbers are ten problems, whatever the number of games
+    scripted = results["policies"]["random"]["decoding"]["scripted"]
+    assert scripted["games"] == 40 and 6 <= scripted["problems"] <= 10
+    first = read_metrics(tmp_path / "run", "dev")[0]
+    width, alone = (
+        first["success_greedy_hi"] - first["success_greedy_lo"],
+        wilson(round(40 * first["success_greedy"]), 40),
+    )
+    assert width > 1.5 * (alone[1] - alone[0])
     assert [pair["b"] for pair in results["paired"]] == ["base"]
     task, _ = what_to_play("guess", [], 10_000)
     assert (task.game, task.fold) == ("guess", "dev")
@@ -427,6 +452,14 @@ def test_check_game_passes_the_example_and_names_what_a_broken_game_breaks(
     monkeypatch.setattr(sys, "path", list(sys.path))
     good = CliRunner().invoke(app, ["check-game", "own_game:Guess", "--games", "2"])
     assert (good.exit_code, "2 test games keep the contract" in good.output) == (0, True)
+    assert re.search(r"50 train games look like (8|9|10) different ones\n", good.output)
+    assert re.search(
+        r"50 test games look like (8|9|10) different ones, and 50 of them like games of train", good.output
+    )
+    rare = text.replace("check_seed(task)", "check_seed(task)\n        assert (task.seed + 1) % 7, 'no seventh'")
+    (tmp_path / "rare_game.py").write_text(rare, encoding="utf-8")
+    found = CliRunner().invoke(app, ["check-game", "rare_game:Guess", "--games", "1"])
+    assert re.search(r"\d of 50 dev games failed: with more --games the check may say why", found.output)
     bad = CliRunner().invoke(app, ["check-game", "rude_game:Guess", "--games", "1"])
     assert (bad.exit_code, "breaks its contract" in bad.output) == (1, True)
     late = text.replace(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -11,12 +14,17 @@ from typing import Any
 from grue.cli.common import reading_arguments
 from grue.errors import ConfigError, GameError
 from grue.games import Game, canonical_params, is_known, known_games, make
+from grue.games.alike import likeness
 from grue.games.base import FOLDS
 from grue.games.check import check_game
+from grue.games.faults import Guarded
+from grue.games.params import ships
 from grue.games.plugins import is_plugin, load_class, names, plugin_class, spelled_params
 from grue.names import RUN_FOLDS
 from grue.progress import Progress
 from grue.types import Task
+
+COMPARED = 50  # games of each fold
 
 
 def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str, Any]:
@@ -32,7 +40,23 @@ def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str
         for seed in FOLDS[fold][:games]:
             check_game(factory, Task(task.game, task.params, fold, seed, task.limit))
         say(f"{name}: {games} {fold} games keep the contract")
-    return {"game": name, "games": games, "folds": list(RUN_FOLDS), "ok": True}
+    found = {"game": name, "games": games, "folds": list(RUN_FOLDS), "ok": True}
+    return found if ships(name) else found | {"different": _different(factory, task, say)}
+
+
+def _different(factory: Callable[[], Game], task: Task, say: Progress) -> dict[str, int]:
+    """Say how many of `COMPARED` games of each fold look different, and how many look like one of train."""
+    draw = random.Random(0)
+    seeds = {fold: draw.sample(FOLDS[fold], COMPARED) for fold in RUN_FOLDS}
+    with closing(Guarded(factory())) as game:
+        looks = {fold: [likeness(game, replace(task, fold=fold, seed=seed)) for seed in seeds[fold]] for fold in seeds}
+    for fold, found in looks.items():
+        known = sum(look in looks["train"] for look in found if look)
+        again = f", and {known} of them like games of train" if fold != "train" and known else ""
+        say(f"{COMPARED} {fold} games look like {len({*found} - {''})} different ones{again}")
+        if failed := found.count(""):
+            say.warn(f"{failed} of {COMPARED} {fold} games failed: with more --games the check may say why")
+    return {fold: len({*found} - {""}) for fold, found in looks.items()}
 
 
 def _plain(setting: str) -> str:

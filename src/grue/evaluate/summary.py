@@ -7,7 +7,8 @@ every mean and is counted beside it. The pessimistic number is under "success_fa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NotRequired, TypedDict
 
 import numpy as np
@@ -76,7 +77,7 @@ def summarise(episodes: Sequence[Episode], *, fold: str, env_steps_trained: int 
     limits = {episode.task.limit for episode in episodes}
     turns = [turn for episode in finished for turn in episode.turns]
     scores = [episode.score for episode in finished]
-    problems = shared([problem(episode.task, episode.first) for episode in finished])
+    problems = shared([problem(episode.task, episode.first, episode.problem) for episode in finished])
 
     row = Result(
         fold=fold,
@@ -163,9 +164,14 @@ def by_game(episodes: Iterable[Episode]) -> dict[Task, Played]:
     for episode in episodes:
         if episode.outcome is not Outcome.FAILED:
             if episode.task not in played:
-                played[episode.task] = Played(problem(episode.task, episode.first))
+                played[episode.task] = Played(problem(episode.task, episode.first, episode.problem))
             played[episode.task].add(episode)
     return played
+
+
+def with_problems(episodes: Sequence[Episode], named: Mapping[Task, str]) -> Sequence[Episode]:
+    """The episodes with what their games pose, where that is `named`."""
+    return [replace(episode, problem=named.get(episode.task, "")) for episode in episodes] if named else episodes
 
 
 def shared(problems: Sequence[Hashable]) -> Sequence[Hashable] | None:

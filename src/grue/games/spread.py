@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 
-from grue.games.params import coin_rooms, values
+from grue.games.params import coin_rooms, ships, values
 from grue.types import Observation, Task
 
 # Folds with fewer problems than seeds: seed k + 100 poses the problem of seed k, with other furniture.
@@ -14,15 +16,18 @@ _FEW_ROOMS_WITHOUT_DOORS = 5  # so 1000 are 821 with 180 beginnings; with one mo
 _FEW_OF_BABYAI = 0  # 1000 games of this level are 651 with 122 beginnings; those of the others 980 at least
 
 
-def problem(task: Task, first: Observation | None) -> Hashable:
+def problem(task: Task, first: Observation | None, named: str = "") -> Hashable:
     """Equal for tasks that pose the same problem: whoever has solved one has as good as solved the other.
 
-    `first` is what the game showed first. Where a fold has far fewer games than seeds, games that begin alike count as
-    one problem: these are all identical games and a few others, which makes no interval too narrow.
+    `named` is `Episode.problem`, and `first` is what the game showed first. Where a fold has far fewer games than
+    seeds, games that begin alike count as one problem: these are all identical games and a few others, which makes no
+    interval too narrow.
     """
     number = PROBLEMS.get(task.game)
     if number is not None:
         return (task.game, task.params, task.fold, task.seed % number)
+    if named:
+        return (task.game, task.params, task.fold, named)
     if first is not None and first.text and has_few_games(task):  # older files kept no text
         return (task.game, task.params, task.fold, first.text, first.goal, first.inventory, first.actions)
     return task
@@ -45,10 +50,14 @@ def spread(every: Sequence[Task], count: int) -> list[Task]:
     """`count` of a fold's tasks in the order of their seeds, spread evenly: some stretches are easier than others.
 
     Where problems repeat, the spread is over problems: even steps through the seeds would meet the same few again and
-    again. ScienceWorld's seeds go through its variations in turn, so there the first ones differ most.
+    again. ScienceWorld's seeds go through its variations in turn, so there the first ones differ most. In a game of
+    another package, which may draw its layouts by `seed % 20`, each is a random one of its stretch.
     """
     if count >= len(every) or (every and every[0].game == "scienceworld"):
         return list(every[:count])
+    if not ships(every[0].game):
+        draw, edges = random.Random(0), [i * len(every) // count for i in range(count + 1)]
+        return [every[draw.randrange(low, high)] for low, high in pairwise(edges)]
     by_problem = sorted(every, key=lambda task: task.seed % PROBLEMS[task.game] if task.game in PROBLEMS else 0)
     chosen = [by_problem[i * len(every) // count] for i in range(count)]
     return sorted(chosen, key=lambda task: task.seed)

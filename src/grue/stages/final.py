@@ -14,7 +14,7 @@ from grue.errors import DataError, GameError
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.failures import failures_of
 from grue.evaluate.runs import measured_games
-from grue.evaluate.summary import compare, summarise
+from grue.evaluate.summary import compare, summarise, with_problems
 from grue.evaluate.tales import mean_score, tales_scores
 from grue.games import what_checks
 from grue.games.play import play
@@ -50,10 +50,11 @@ class Row(NamedTuple):
 
 
 def scripted_players(session: Session) -> tuple[str, ...]:
-    """Random play, the game's own solution if it has one, and the teacher."""
+    """Random play if the game lists valid actions, its own solution if it has one, and the teacher."""
     (game,) = session.games(1)
+    random = ("random",) if session.lists_actions else ()
     gold = ("gold",) if isinstance(game, HasGold) else ()
-    return tuple(dict.fromkeys(("random", *gold, session.config.demos.teacher)))
+    return tuple(dict.fromkeys((*random, *gold, session.config.demos.teacher)))
 
 
 def trained_policies(session: Session) -> tuple[str, ...]:
@@ -98,7 +99,7 @@ def measure(session: Session) -> None:
             playing = f"{row.policy} {row.fold} {row.decoding}"
             bar.advance(0, note=f"{playing} ...{last}")
             cfg = session.config.eval
-            played = _play(session, row, tasks[row.name], bar)
+            played = with_problems(_play(session, row, tasks[row.name], bar), session.problems(tasks[row.name]))
             _tell_failures(played, row, session)
             result = summarise(played, fold=row.fold, bootstrap=cfg.bootstrap)
             if cfg.restarts and (score := _tales(session, row, played)) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,9 +13,10 @@ import torch
 
 from grue import heap
 from grue.config import Config, DaggerConfig, LearningConfig, PPOConfig
-from grue.errors import GrueError, first_line
+from grue.errors import GameError, GrueError, first_line
 from grue.evaluate.probe import check_probe, tolerance
 from grue.games import Game, make, tasks
+from grue.games.alike import is_unknown, likeness
 from grue.games.spread import spread
 from grue.hardware import usual_threads
 from grue.interrupt import Interrupt
@@ -57,6 +58,7 @@ class Session:
     processes: Processes
     trackers: Trackers
     _games: list[Game] = field(default_factory=list)
+    _posed: dict[Task, str] = field(default_factory=dict)
     _short: set[tuple[str, int]] = field(default_factory=set)  # folds that a warning called smaller than asked for
 
     def games(self, count: int) -> list[Game]:
@@ -69,6 +71,24 @@ class Session:
     def slots(self, count: int) -> int:
         """How many of `count` simultaneous games are this process's."""
         return -(-count // self.processes.count)
+
+    @cached_property
+    def lists_actions(self) -> bool:
+        """Does the game list valid actions? If not, nobody can play it who chooses among them."""
+        (game,), (task,) = self.games(1), self.tasks("train", 1)
+        try:
+            return game.reset(task).actions is not None
+        except GameError:  # counted when it is played
+            return True
+
+    def problems(self, tasks: Sequence[Task]) -> dict[Task, str]:
+        """A name for what each of the tasks poses, where it must be tried out which are alike (`games.alike`)."""
+        missing = [task for task in tasks if task not in self._posed] if is_unknown(tasks) else []
+        if missing:
+            (game,) = self.games(1)
+            found = [(task, likeness(game, task)) for task in self.processes.share(missing)]
+            self._posed |= dict(self.processes.gather(found))
+        return self._posed
 
     def tasks(self, fold: str, count: int | None = None) -> list[Task]:
         """`count` tasks of a fold, spread over it (`games.spread`); all of them without a count."""
@@ -137,6 +157,7 @@ class Session:
 
     def context(self, cfg: DaggerConfig | PPOConfig, learner: Learner) -> StageContext:
         """What DAgger or PPO works with."""
+        dev = self.tasks("dev", cfg.dev_games)
         return StageContext(
             self.run,
             self.config,
@@ -144,9 +165,10 @@ class Session:
             self.encoder,
             self.games(self.slots(cfg.slots)),
             self.tasks("train"),
-            self.tasks("dev", cfg.dev_games),
+            dev,
             self.say,
             self.interrupt,
+            self.problems(dev) if cfg.dev_every else {},
         )
 
     def load(self, policy: str) -> None:

@@ -52,6 +52,8 @@ def to_dict(episode: Episode) -> dict[str, Any]:
         data["error"] = episode.error
     if episode.last_value:
         data["last_value"] = _finite(episode.last_value, "last value")
+    if episode.problem:
+        data["problem"] = episode.problem
     return data
 
 
@@ -69,6 +71,7 @@ def from_dict(data: dict[str, Any], *, where: str = "episode") -> Episode:
             segments=tuple(Segment(_ids(ids)) for ids in data.get("segments", ())),
             error=_text(data.get("error", "")),
             last_value=_number(data.get("last_value", 0.0), float),
+            problem=_text(data.get("problem", "")),
         )
     except KeyError as error:
         raise DataError(f"{where}: an episode without {error}", hint="was this file written by grue?") from error

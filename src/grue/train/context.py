@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from grue.config import Config
 from grue.games import Game
@@ -29,6 +29,7 @@ class StageContext:
     dev_tasks: Sequence[Task]  # by which the best weights are chosen
     say: Progress
     interrupt: Interrupt
+    dev_problems: Mapping[Task, str] = field(default_factory=dict)  # for `Episode.problem`
 
     @property
     def processes(self) -> Processes:

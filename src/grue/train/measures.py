@@ -11,7 +11,7 @@ from grue.config import Config
 from grue.errors import TrainingError
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.failures import failures_of
-from grue.evaluate.summary import summarise
+from grue.evaluate.summary import summarise, with_problems
 from grue.games import Game, what_checks
 from grue.parallel import Processes
 from grue.policy.decision import Decoding
@@ -44,12 +44,17 @@ def mean(values: Sequence[float]) -> float:
 
 
 def dev_metrics(
-    config: Config, policy: Policy, games: Sequence[Game], tasks: Sequence[Task], processes: Processes
+    config: Config,
+    policy: Policy,
+    games: Sequence[Game],
+    tasks: Sequence[Task],
+    processes: Processes,
+    problems: Mapping[Task, str] | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """(metrics, the same in words) of `tasks` of the dev fold, played greedily."""
+    """(metrics, the same in words) of `tasks` of the dev fold, played greedily. `problems`: see `Episode.problem`."""
     greedy, context, kind = Decoding(greedy=True), config.model.context, config.policy.kind
     episodes = evaluate(policy, games, tasks, greedy, context=context, player=kind, processes=processes)
-    found = summarise(episodes, fold="dev", bootstrap=200)
+    found = summarise(with_problems(episodes, problems or {}), fold="dev", bootstrap=200)
     if found["success"] is None or found["success_ci95"] is None:
         raise TrainingError(
             f"all {len(episodes)} dev games failed: {episodes[0].error}", hint=what_checks(config.game.name)

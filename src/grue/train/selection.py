@@ -63,7 +63,9 @@ class Selection:
     def watch(self, number: int, policy: Policy) -> None:
         """Measure after `number` iterations or rounds; keep the weights where none before were better."""
         start, context = time.monotonic(), self.context
-        row, words = dev_metrics(context.config, policy, context.games, context.dev_tasks, context.processes)
+        row, words = dev_metrics(
+            context.config, policy, context.games, context.dev_tasks, context.processes, context.dev_problems
+        )
         context.run.log(self.rows, number, {**row, "seconds": time.monotonic() - start})
         context.say(f"{self.unit} {number}: {words}")
         merit = merit_of(row)

@@ -1,0 +1,96 @@
+"""Seeds of a game of one's own that are the same game count once, and a part of a fold meets all of its games."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import tiny
+from grue.errors import GameError
+from grue.evaluate.summary import compare, summarise, with_problems
+from grue.games.alike import is_unknown, likeness
+from grue.games.base import FOLDS
+from grue.games.spread import spread
+from grue.games.toy import ToyGame
+from grue.storage.episodes import from_dict, to_dict
+from grue.types import Episode, Observation, Outcome, Task
+
+
+class Doors:
+    """One of five doors is the right one. It begins alike for all seeds; only the wrong doors differ."""
+
+    def __init__(self, shown: bool = False, broken: int = -1) -> None:
+        self.shown, self.broken, self.right = shown, broken, 0
+
+    def reset(self, task: Task) -> Observation:
+        self.right, self.steps = task.seed % 5, 0
+        if self.right == self.broken:
+            raise GameError("no such door")
+        return self.show(f"Take door {self.right}." if self.shown else "Take a door.")
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        won = action == str(self.right)
+        return self.show("Open." if won else "Shut."), float(won), Outcome.WON if won else None
+
+    def show(self, text: str) -> Observation:
+        return Observation(text, "Find the way out.", "", tuple("01234"), 0.0)
+
+    def close(self) -> None: ...
+
+
+class Solved(Doors):
+    """The doors tell nothing, only the solution does."""
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        return self.show("..."), 0.0, None
+
+    def gold(self) -> list[str]:
+        if not self.right:
+            raise GameError("no solution is on file")
+        return [str(self.right)]
+
+
+TASKS = [Task("doors", "", "test", FOLDS["test"].start + seed, 20) for seed in range(1000)]
+
+
+def test_seeds_of_one_game_are_alike_and_those_of_others_are_not() -> None:
+    for game in (Doors(shown=True), Doors(), Solved()):
+        names = [likeness(game, task) for task in TASKS[:20]]
+        assert [names.index(name) for name in names] == [number % 5 for number in range(20)]
+    assert likeness(ToyGame(), tiny.tasks(2)[0]) != likeness(ToyGame(), tiny.tasks(2)[1])
+    broken = [likeness(Doors(broken=3), task) for task in TASKS[:5]]
+    assert broken[3] == "" and len({*broken}) == 5
+    assert is_unknown(TASKS) and not is_unknown(tiny.tasks(1)) and not is_unknown([])
+
+
+def test_a_part_of_a_fold_is_not_in_step_with_how_a_game_uses_its_seeds() -> None:
+    for count in (20, 40, 100):
+        chosen = spread(TASKS, count)
+        assert chosen == spread(TASKS, count)
+        for number, task in enumerate(chosen):  # one of each stretch
+            assert number * 1000 // count <= task.seed - FOLDS["test"].start < (number + 1) * 1000 // count
+        layouts = {task.seed % 20 for task in chosen}
+        assert len(layouts) > (10 if count == 20 else 15)
+    assert spread(TASKS, 1000) == TASKS
+
+
+def test_intervals_are_over_the_games_that_differ() -> None:
+    def played(task: Task, won: bool) -> Episode:
+        seen = Observation("Take a door.", "Find the way out.", "", (), float(won))
+        return Episode(task, "me", (), Outcome.WON if won else Outcome.LOST, seen)
+
+    half = [played(task, task.seed % 5 in (0, 3)) for task in TASKS[:100]]
+    none = [played(task, False) for task in TASKS[:100]]
+    named = {task: likeness(Doors(), task) for task in TASKS[:100]}
+    alone, together = summarise(half, fold="test"), summarise(with_problems(half, named), fold="test")
+    assert with_problems(half, {}) is half
+    assert (alone["success"], together["success"], together.get("problems")) == (0.4, 0.4, 5)
+    assert "problems" not in alone
+    low, high = together["success_ci95"] or (0, 0)
+    assert alone["success_ci95"] is not None
+    assert low < alone["success_ci95"][0] - 0.1 and high > alone["success_ci95"][1] + 0.1
+    kept = [from_dict(to_dict(episode)) for episode in with_problems(half, named)]
+    assert [episode.problem for episode in kept] == [named[task] for task in TASKS[:100]]
+    narrow, wide = compare(half, none)["ci95"], compare(kept, with_problems(none, named))["ci95"]
+    assert wide[1] - wide[0] > 2 * (narrow[1] - narrow[0])
+    other = replace(half[0], problem="a")
+    assert from_dict(to_dict(other)) == other
