@@ -82,7 +82,7 @@ class Interrupt:
             os._exit(128 + number)
         self._number, self._since = number, time.monotonic()
         if _speaks():
-            _write("\nstopping at the next safe point; interrupt again to stop at once\n")
+            _write("\nstopping at the next safe point (in PPO after this iteration); interrupt again to stop at once\n")
 
 
 def _speaks() -> bool:

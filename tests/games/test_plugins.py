@@ -252,11 +252,8 @@ def test_a_game_that_cannot_solve_itself_is_trained_and_played(packages: Path, t
     scripted = results["policies"]["random"]["decoding"]["scripted"]
     assert scripted["games"] == 40 and 6 <= scripted["problems"] <= 10
     first = read_metrics(tmp_path / "run", "dev")[0]
-    width, alone = (
-        first["success_greedy_hi"] - first["success_greedy_lo"],
-        wilson(round(40 * first["success_greedy"]), 40),
-    )
-    assert width > 1.5 * (alone[1] - alone[0])
+    low, high = wilson(round(40 * first["success_greedy"]), 40)
+    assert first["success_greedy_hi"] - first["success_greedy_lo"] > 1.5 * (high - low)
     assert [pair["b"] for pair in results["paired"]] == ["base"]
     task, _ = what_to_play("guess", [], 10_000)
     assert (task.game, task.fold) == ("guess", "dev")
@@ -375,14 +372,14 @@ def test_an_undeclared_game_is_unknown() -> None:
             "closing it, twice,",
         ),
         ("def step(self, action: str)", "def step(self)", "playing it raised TypeError"),
-        ('tuple("0123456789")', 'list("0123456789")', "valid actions are a tuple, or None"),
+        ('tuple("0123456789")', 'list("0123456789")', "valid actions are a tuple, or None, but they are a list"),
         (
             'tuple("0123456789")',
             "('fig\\n', 'pear')",
             "a valid action is one line, without spaces around it, but one is 'fig",
         ),
         ('tuple("0123456789")', "()", "there is a valid action while the game goes on"),
-        ('tuple("0123456789")', "tuple(range(10))", "text, goal, inventory and actions are str"),
+        ('tuple("0123456789")', "tuple(range(10))", "text, goal, inventory and actions are str, but one is 0 ("),
         (
             "    def close",
             "    def gold(self):\n        return [str(self.number)]\n\n    rehearse = lambda *_: []\n\n    def close",
@@ -400,9 +397,22 @@ def test_an_undeclared_game_is_unknown() -> None:
         (
             ", float(won), outcome",
             ", float(won)",
-            "step gives (Observation, reward, outcome), but it gives (Observation(",
+            "step gives (Observation, reward, outcome), but it gives a tuple of 2 (",
         ),
         ("self.show(text, float(won))", "self.show(None, float(won))", "text, goal, inventory and actions are str"),
+        ('tuple("0123456789")', 'tuple("10")', "sorted, without doubles, but they are ('1', '0') ("),
+        ("= Outcome.WON if won", "= won if won", "an outcome is None or one of Outcome, but it is True ("),
+        (
+            "check_seed(task)",
+            "pass",
+            "is refused, but reset takes it: call grue.games.base.check_seed(task) there (",
+        ),
+        (
+            '"I think of a number."',
+            'f"I think of number {id(self)}."',
+            "equal first observations, but text differs: '",
+        ),
+        ('"Lower."', 'f"Lower. {id(self)}"', "equal actions give equal steps, but text differs: '"),
         ("Outcome.LIMIT if", "Outcome.FAILED if", "a game that fails raises an exception"),
         (
             "    def close",

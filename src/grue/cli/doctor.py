@@ -107,8 +107,14 @@ def check_model(config: Config) -> dict[str, str]:
     from grue.models import skeleton
     from grue.models.memory import estimate
     from grue.models.out_of_memory import hints
+    from grue.parallel import ALONE
+    from grue.stages.checks import check_learning
 
     skeleton.check_model(config.model, config.policy)
+    try:
+        check_learning(config, ALONE)
+    except ConfigError as error:
+        return _check(f"model {config.model.name}", "bad", error.message, error.hint)
     needed = estimate(config)
     hint = "" if needed.fits else f"in this order: {'; '.join(hints(config, 'ppo'))}"
     return _check(f"model {config.model.name}", "ok" if needed.fits else "note", needed.line(), hint)

@@ -7,11 +7,12 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from numbers import Real
 
 from grue.errors import GameError, GrueError
 from grue.games.base import FOLDS, Game
-from grue.games.faults import cause_of, named, place_of
+from grue.games.faults import cause_of, kind_of, named, place_of
 from grue.games.teachers.scripted import CanRehearse, HasGold
 from grue.types import Observation, Outcome, Task
 
@@ -29,7 +30,7 @@ def check_game(factory: Callable[[], Game], task: Task, *, steps: int = 8) -> No
         with _doing("playing it", trail):
             _check_determinism(first, second, replace(task, limit=steps), trail)
             _check_limit(first, replace(task, limit=steps), trail)
-            _check_seeds(first, task)
+            _check_seeds(first, task, trail)
             _check_gold(first, task, trail)
         with _doing("closing it, twice,"):
             first.close()
@@ -57,7 +58,7 @@ class _Trail:
         self.actions.append(action)
         found = game.step(action)
         whole = isinstance(found, tuple) and len(found) == 3 and isinstance(found[0], Observation)
-        _require(whole, "step gives (Observation, reward, outcome)", f"it gives {found!r:.60}")
+        _require(whole, "step gives (Observation, reward, outcome)", f"it gives {kind_of(found)}")
         _, reward, outcome = found
         number = isinstance(reward, Real) and math.isfinite(reward)
         _require(number, "a reward is a finite number", f"it is {reward!r:.60}")
@@ -74,8 +75,9 @@ class _Trail:
 def _check_determinism(first: Game, second: Game, task: Task, trail: _Trail) -> None:
     """Equal tasks and equal actions give equal texts, in one game and across two."""
     here, there = trail.reset(first, task), second.reset(task)
-    _require(isinstance(here, Observation), "reset gives an Observation", f"it gives {here!r:.60}")
-    _require(here == first.reset(task) == there, "equal tasks give equal first observations")
+    _require(isinstance(here, Observation), "reset gives an Observation", f"it gives {kind_of(here)}")
+    for other in (first.reset(task), there):
+        _require(here == other, "equal tasks give equal first observations", _difference(here, other))
     _check_observation(here)
     _require(bool(here.text), "the first observation has a text")  # later ones may be silent: simonsays from memory
     initial, total = here.score, 0.0
@@ -88,11 +90,13 @@ def _check_determinism(first: Game, second: Game, task: Task, trail: _Trail) -> 
         here, reward, outcome = trail.step(first, action)
         there, reward_there, outcome_there = second.step(action)
         total += reward
-        _require((here, reward, outcome) == (there, reward_there, outcome_there), "equal actions give equal steps")
+        same = (here, reward, outcome) == (there, reward_there, outcome_there)
+        _require(same, "equal actions give equal steps", _difference(here, there))
         risen = here.score - initial
         sums = math.isclose(total, risen, abs_tol=1e-9)
         _require(sums, "rewards add up to the score", f"they add up to {total:g}, the score has risen by {risen:g}")
-        _require(outcome is None or isinstance(outcome, Outcome), "an outcome is None or one of Outcome")
+        known = outcome is None or isinstance(outcome, Outcome)
+        _require(known, "an outcome is None or one of Outcome", f"it is {outcome!r:.60}")
         won = (outcome is Outcome.WON) == (here.score >= 1.0)
         _require(won, "a score of 1 is a win, and only that", f"score {here.score:g}, outcome {outcome}")
         if outcome is not None:
@@ -104,15 +108,21 @@ def _check_determinism(first: Game, second: Game, task: Task, trail: _Trail) -> 
 
 def _check_observation(observation: Observation) -> None:
     actions = observation.actions
-    _require(actions is None or isinstance(actions, tuple), "valid actions are a tuple, or None")
+    _require(
+        actions is None or isinstance(actions, tuple),
+        "valid actions are a tuple, or None",
+        f"they are {kind_of(actions)}",
+    )
     texts = (observation.text, observation.goal, observation.inventory, *(observation.actions or ()))
-    _require(all(isinstance(text, str) for text in texts), "text, goal, inventory and actions are str")
+    stray = next((text for text in texts if not isinstance(text, str)), "")
+    _require(isinstance(stray, str), "text, goal, inventory and actions are str", f"one is {stray!r:.60}")
     _require(all(map(_is_text, texts)), "texts are Unicode, without half characters (lone surrogates)")
     _require(bool(observation.goal), "an observation has a goal")
     score = observation.score
     _require(isinstance(score, Real) and -1.0 <= score <= 1.0, "a score is between -1 and 1", f"it is {score!r:.60}")
     if actions is not None:
-        _require(actions == tuple(sorted(set(actions))), "valid actions are sorted, without doubles")
+        ordered = tuple(sorted(set(actions)))
+        _require(actions == ordered, "valid actions are sorted, without doubles", f"they are {actions!r:.80}")
         odd = next((action for action in actions if action.strip().splitlines() != [action]), None)
         _require(odd is None, "a valid action is one line, without spaces around it", f"one is {odd!r}")
 
@@ -129,9 +139,12 @@ def _check_limit(game: Game, task: Task, trail: _Trail) -> None:
             _require((outcome is Outcome.LIMIT) == (step == limit), f"a limit of {limit} ends at step {limit}")
 
 
-def _check_seeds(game: Game, task: Task) -> None:
+def _check_seeds(game: Game, task: Task, trail: _Trail) -> None:
     other = next(seeds for name, seeds in FOLDS.items() if name != task.fold)
-    _require(_raises(lambda: game.reset(replace(task, seed=other[0]))), "a seed outside its fold is refused")
+    refused = _raises(lambda: trail.reset(game, replace(task, seed=other[0])))
+    _require(
+        refused, "a seed outside its fold is refused", "reset takes it: call grue.games.base.check_seed(task) there"
+    )
 
 
 def _check_gold(game: Game, task: Task, trail: _Trail) -> None:
@@ -180,6 +193,18 @@ def _doing(what: str, trail: _Trail | None = None) -> Iterator[None]:
             f"the game breaks its contract: {what} raised {named(error)}{where}{trail.words()}",
             hint="GRUE_DEBUG=1 in front of the command shows the traceback",
         ) from cause_of(error)
+
+
+def _difference(here: Observation, there: object) -> str:
+    """Where two observations part, for a message; "" if not there."""
+    for name in ("text", "goal", "inventory", "actions", "score"):
+        one, other = getattr(here, name), getattr(there, name, None)
+        if one != other:
+            pairs = zip(str(one), str(other), strict=False)
+            start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            cut = slice(max(0, start - 20), start + 40)
+            return f"{name} differs: {str(one)[cut]!r} and {str(other)[cut]!r}"
+    return ""
 
 
 def _is_text(text: str) -> bool:

@@ -92,7 +92,12 @@ class Guarded:
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         with engine_errors():
-            observation, reward, outcome = self._game.step(action)
+            found = self._game.step(action)
+            if not isinstance(found, tuple) or len(found) != 3:
+                raise GameError(f"step gave {kind_of(found)}", hint="it gives (Observation, reward, outcome)")
+            observation, reward, outcome = found
+            if not (outcome is None or isinstance(outcome, Outcome | str)):
+                raise GameError(f"step gave the outcome {outcome!r:.60}", hint="it gives None or one of Outcome")
             if not isfinite(reward):
                 raise GameError(f"the game gave a reward of {reward}")
             if outcome is Outcome.FAILED:
@@ -112,6 +117,8 @@ def _sound(observation: Observation) -> Observation:
 
     GameError where it could not be stored, which would end the run and not just the game.
     """
+    if not isinstance(observation, Observation):
+        raise GameError(f"the game gave {kind_of(observation)} for an observation", hint="see grue.types.Observation")
     for text in (observation.text, observation.goal, observation.inventory, *(observation.actions or ())):
         try:
             text.encode()
@@ -126,6 +133,11 @@ def _sound(observation: Observation) -> Observation:
     if (type(observation.score), type(observation.actions), observation.actions) == kept:
         return observation
     return replace(observation, score=float(observation.score), actions=actions)
+
+
+def kind_of(given: object) -> str:
+    """What something is, for a message: "a tuple of 2", "a str"."""
+    return f"a tuple of {len(given)}" if isinstance(given, tuple) else f"a {type(given).__name__}"
 
 
 def _ask(game: Game, method: str, /, *arguments: Any, **options: Any) -> Any:

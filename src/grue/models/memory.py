@@ -250,7 +250,7 @@ def _head_size(config: Any) -> int:
 
 
 def _listed(parts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {_gib(size)}" for name, size in parts.items() if size >= GIB // 100)
+    return ", ".join(f"{name} {_gib(size)}" for name, size in parts.items() if size >= GIB // 100) or "little"
 
 
 def _gib(size: int) -> str:

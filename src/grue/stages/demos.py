@@ -10,7 +10,9 @@ import torch
 
 from grue.errors import ConfigError, GameError, TeacherError
 from grue.evaluate.failures import failures_of
+from grue.games import what_checks
 from grue.games.omission import replay_with_omissions
+from grue.games.params import ships
 from grue.games.play import demo_report, play
 from grue.games.teachers import GoldPruned, teacher
 from grue.models.policy_model import PolicyModel
@@ -43,7 +45,9 @@ def check_teacher(session: Session) -> None:
     if kind != "write" and not first.actions:
         raise ConfigError(
             f"{task.game} lists no valid actions, but policy.kind={kind} chooses among them",
-            hint="set policy.kind=write; some games list them with validActions=1 in game.params",
+            hint="set policy.kind=write; some games list them with validActions=1 in game.params"
+            if ships(task.game)
+            else "return them, sorted, in Observation.actions, or set policy.kind=write",
         )
 
 
@@ -97,10 +101,15 @@ def demos(session: Session) -> dict[str, Any]:
         if failures.all:
             raise GameError(
                 f"none of {failures.games} demonstrations could be played: {failures.error}",
-                hint=f"fix that, or choose another demos.teacher; then grue demos {session.run.out} --again",
+                hint=f"fix that{_checked(config.game.name)}, or choose another demos.teacher; then "
+                f"grue demos {session.run.out} --again",
             )
         failures.warn("demos", say)
     return facts
+
+
+def _checked(game: str) -> str:
+    return "" if ships(game) else f" ({what_checks(game)})"
 
 
 def lost_demos(run: Run) -> bool:

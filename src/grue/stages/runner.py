@@ -114,8 +114,10 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
     if missing:
         warn_settings(config, say)
     with open_session(run, config, say, processes) as session:
-        if name == "dagger":
-            with run.changed_unless_refused():
+        with run.changed_unless_refused():
+            if name == "demos" and missing:
+                check_first_look(session)
+            if name == "dagger":
                 check_adviser(session)
         if missing:
             _do(session, name)

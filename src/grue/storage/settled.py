@@ -121,8 +121,14 @@ def _settled(changed: Changes, begun: Collection[str]) -> Changes:
 
 
 def _listing(changed: Changes) -> str:
-    listing = ", ".join(f"{key} ({old} there, {new} now)" for key, (old, new) in [*changed.items()][:_LISTED])
+    listing = ", ".join(
+        f"{key} ({_said(old)} there, {_said(new)} now)" for key, (old, new) in [*changed.items()][:_LISTED]
+    )
     return listing + (f" and {len(changed) - _LISTED} more" if len(changed) > _LISTED else "")
+
+
+def _said(value: Any) -> Any:
+    return "nothing" if value == "" else value
 
 
 def _has_begun(section: str, begun: Collection[str]) -> bool:
