@@ -412,7 +412,7 @@ def test_an_undeclared_game_is_unknown() -> None:
             'f"I think of number {id(self)}."',
             "equal first observations, but text differs: '",
         ),
-        ('"Lower."', 'f"Lower. {id(self)}"', "equal actions give equal steps, but text differs: '"),
+        ('"Higher." if', 'f"Higher. {id(self)}" if', "equal actions give equal steps, but text differs: '"),
         ("Outcome.LIMIT if", "Outcome.FAILED if", "a game that fails raises an exception"),
         (
             "    def close",
