@@ -33,7 +33,7 @@ def likeness(game: Game, task: Task) -> str:
         if isinstance(game, HasGold):
             with suppress(GameError):  # some games have no solution for some seeds
                 shown.append(game.gold())
-        draw = random.Random(0)  # the same actions for all tasks
+        draw = random.Random("likeness")  # the same actions for all tasks
         outcome: Outcome | None = None
         for _ in range(TRIED):
             if outcome is not None or not here.actions:

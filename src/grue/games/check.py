@@ -82,7 +82,7 @@ def _check_determinism(first: Game, second: Game, task: Task, trail: _Trail) -> 
     _require(bool(here.text), "the first observation has a text")  # later ones may be silent: simonsays from memory
     initial, total = here.score, 0.0
     outcome: Outcome | None = None
-    draw = random.Random(task.seed)
+    draw = random.Random(f"check/{task.seed}")  # a game may draw from Random(seed) itself, and would be guessed
     for _ in range(task.limit):
         _check_observation(here)
         _require(here.actions != (), "there is a valid action while the game goes on, or None says that it lists none")
