@@ -28,7 +28,7 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for block in blocks:
         if "grue.retrieval" in block and find_spec("bm25s") is None:
             continue
-        exec(compile(block, str(PAGE), "exec"), names)
+        exec(compile(block.replace("range(40)", "range(2)"), str(PAGE), "exec"), names)
     assert Path("mine.jsonl").stat().st_size > 0
     assert Path("runs/small/report.html").exists()
 
