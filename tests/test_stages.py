@@ -890,6 +890,17 @@ def test_settings_of_what_is_skipped_then_and_now_may_change(tiny_folder: Path, 
         stages.run_stage("ppo", override(config, ["dagger.steps=8", "dagger.rounds=2"]), out, say=QUIET)
 
 
+def test_a_command_says_which_settings_it_changes(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, out = tiny.config(tiny_folder, "demos.games=3"), tmp_path / "run"
+    for changes in ([], [], ["ppo.gamma=0.5", "demos.omission_keeps="]):
+        stages.run_stage("demos", override(config, changes), out, say=Progress())
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("new settings of") == 1
+    assert f"new settings of {out}: ppo.gamma (0.97 there, 0.5 now)" in said
+
+
 def test_what_is_told_not_to_train_leaves_no_policy_and_is_no_result(tiny_folder: Path, tmp_path: Path) -> None:
     out, small = tmp_path / "run", ("demos.games=4", "eval.games=2", "eval.side_games=0")
     config = tiny.config(tiny_folder, *small, "sft.epochs=1", "ppo.iterations=0")

@@ -44,9 +44,12 @@ def test_a_run_directory_holds_its_whole_configuration(tmp_path: Path) -> None:
 def test_settings_are_fixed_once_their_stage_has_begun(tmp_path: Path) -> None:
     Run(tmp_path, load_config("toy"))
     run = Run(tmp_path, load_config("toy", ["model.lora_rank=4", "sft.epochs=2"]))  # nothing has begun
+    assert {*run.adopted.split("), ")} == {"sft.epochs (1 there, 2 now)", "model.lora_rank (16 there, 4 now"}
     run.begin("sft")
     changed = ["model.lora_rank=4", "sft.epochs=2", "ppo.gamma=0.5", "threads=3"]
-    assert Run(tmp_path, load_config("toy", changed)).config.ppo.gamma == 0.5
+    found = Run(tmp_path, load_config("toy", changed))
+    assert (found.config.ppo.gamma, found.adopted) == (0.5, "ppo.gamma (0.97 there, 0.5 now)")
+    assert Run(tmp_path, load_config("toy", changed)).adopted == ""
     with pytest.raises(ConfigError, match=r"sft\.epochs \(2 there, 3 now\)") as caught:
         Run(tmp_path, load_config("toy", [*changed, "sft.epochs=3"]))
     assert "model.lora_rank" not in str(caught.value)

@@ -37,6 +37,7 @@ from grue.stages.session import Session, open_session
 from grue.stages.sft import sft
 from grue.stages.trained import check_trained
 from grue.storage.contents import is_done, read_results
+from grue.storage.run import Run
 from grue.tracking.beside import show_finished
 
 
@@ -62,6 +63,7 @@ def run_all(config: Config, out: Path | str, *, say: Progress, again: bool = Fal
             missing.append("eval")
     if missing:
         warn_settings(config, say)
+    _tell_adopted(run, say)
     say(plan(config, out) if missing else f"all is done in {out}; --again starts over and deletes what is there")
     if hint := hint_at_processes(config, processes) if missing else "":
         say(hint)
@@ -103,6 +105,7 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
     if not (out / "config.yaml").exists():
         say(f"{described(config)}; into {out}")
     run = open_run(out, config, name if again else "", processes, name)
+    _tell_adopted(run, say)
     if name == "eval":
         warn_unfinished(run, say)
     missing = not run.is_done(name) or (name == "demos" and lost_demos(run))  # what is lost is recorded again
@@ -126,6 +129,12 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
             _show(results, out, say)
             return results
     return run.facts(name)
+
+
+def _tell_adopted(run: Run, say: Progress) -> None:
+    """Whoever mistypes a resumed command should see what it has changed."""
+    if run.adopted:
+        say(f"new settings of {run.out}: {run.adopted}")
 
 
 def _show(results: Mapping[str, Any], out: Path, say: Progress) -> None:

@@ -37,7 +37,7 @@ from grue.storage.contents import (
 )
 from grue.storage.files import explained, lock_folder, remove_leftovers, write_atomic
 from grue.storage.left import DEV_ROWS, delete_left
-from grue.storage.settled import SETTINGS, check_settled, used_settings
+from grue.storage.settled import SETTINGS, adopted, check_settled, used_settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,6 +69,7 @@ class Run:
         self._stages_file = out / "stages.json"
         self._prompt_file = out / "prompt.json"
         self.lost: tuple[str, ...] = ()  # stages that start over: `begin` deletes what they have left
+        self.adopted = ""  # which settings this command has changed
         self._prompt: str | None = None  # hash of the prompt format, once a model has been loaded
         self._clocks: dict[str, float] = {}  # stage -> when it would have begun, had it run without a break
         self.resumed = self.config_file.exists()
@@ -99,6 +100,7 @@ class Run:
         if self.resumed:
             self._before = read_config(self.config_file)
             check_settled(out, self._before, config, self._stages)
+            self.adopted = adopted(self._before, config)
         if not self._over:
             self._write_config(self.config)
 

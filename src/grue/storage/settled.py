@@ -101,6 +101,11 @@ def edits(used: Mapping[str, Any], config: Config, begun: Collection[str]) -> st
     return _listing(_settled(_changes({**now, **used}, now), begun))
 
 
+def adopted(before: Config, asked: Config) -> str:
+    """What `asked`, which `check_settled` allows, changes in a run's settings; "" if nothing."""
+    return _listing(_changes(used_settings(before), used_settings(asked)))
+
+
 def _changes(used: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
     """The settings that differ; those of a training that is skipped, then and now, have no effect."""
     skipped = {stage for stage, length in LENGTHS.items() if used[f"{stage}.{length}"] == now[f"{stage}.{length}"] == 0}
