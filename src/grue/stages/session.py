@@ -75,9 +75,12 @@ class Session:
     @cached_property
     def lists_actions(self) -> bool:
         """Does the game list valid actions? If not, nobody can play it who chooses among them."""
-        (game,), (task,) = self.games(1), self.tasks("train", 1)
+        game = self.config.game
+        (task,) = tasks(
+            game.name, game.params, "train", game.limit, count=1, java=game.java, read_timeout=game.read_timeout_s
+        )
         try:
-            return game.reset(task).actions is not None
+            return self.games(1)[0].reset(task).actions is not None
         except GameError:  # counted when it is played
             return True
 
