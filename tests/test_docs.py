@@ -25,6 +25,7 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     run_all(load_config("toy", SMALL), Path("runs/toy"), say=Progress(quiet=True))
     names: dict[str, object] = {}
+    assert sum("range(40)" in block for block in blocks) == 1  # which would take minutes
     for block in blocks:
         if "grue.retrieval" in block and find_spec("bm25s") is None:
             continue

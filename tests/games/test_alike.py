@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 import tiny
 from grue.errors import GameError
 from grue.evaluate.summary import compare, summarise, with_problems
-from grue.games.alike import is_unknown, likeness
+from grue.games.alike import is_unknown, likeness, untold
 from grue.games.base import FOLDS
 from grue.games.spread import spread
 from grue.games.toy import ToyGame
@@ -57,9 +59,26 @@ def test_seeds_of_one_game_are_alike_and_those_of_others_are_not() -> None:
         names = [likeness(game, task) for task in TASKS[:20]]
         assert [names.index(name) for name in names] == [number % 5 for number in range(20)]
     assert likeness(ToyGame(), tiny.tasks(2)[0]) != likeness(ToyGame(), tiny.tasks(2)[1])
-    broken = [likeness(Doors(broken=3), task) for task in TASKS[:5]]
-    assert broken[3] == "" and len({*broken}) == 5
+    with pytest.raises(GameError, match="no such door"):
+        likeness(Doors(broken=3), TASKS[3])
+    assert likeness(Doors(), replace(TASKS[0], limit=1)) == likeness(Doors(), TASKS[0])  # a short limit hides nothing
     assert is_unknown(TASKS) and not is_unknown(tiny.tasks(1)) and not is_unknown([])
+
+
+class Bandit(Doors):
+    """Every door opens and only the reward says which one was right."""
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        return self.show("Open."), float(action == str(self.right)), None
+
+
+def test_games_that_differ_in_what_pays_are_not_alike() -> None:
+    assert len({likeness(Bandit(), task) for task in TASKS[:20]}) == 5
+
+
+def test_where_nothing_tells_most_games_apart_nothing_is_known() -> None:
+    assert untold(["a", "b", "a", "a"]) == "a"
+    assert untold(["a", "b", "a", "b"]) == untold(["a"]) == untold([]) == ""
 
 
 def test_a_part_of_a_fold_is_not_in_step_with_how_a_game_uses_its_seeds() -> None:
@@ -70,7 +89,7 @@ def test_a_part_of_a_fold_is_not_in_step_with_how_a_game_uses_its_seeds() -> Non
             assert number * 1000 // count <= task.seed - FOLDS["test"].start < (number + 1) * 1000 // count
         layouts = {task.seed % 20 for task in chosen}
         assert len(layouts) > (10 if count == 20 else 15)
-    assert spread(TASKS, 1000) == TASKS
+    assert spread(TASKS, 1000) == TASKS and spread(TASKS, 0) == []
 
 
 def test_intervals_are_over_the_games_that_differ() -> None:
@@ -92,5 +111,7 @@ def test_intervals_are_over_the_games_that_differ() -> None:
     assert [episode.problem for episode in kept] == [named[task] for task in TASKS[:100]]
     narrow, wide = compare(half, none)["ci95"], compare(kept, with_problems(none, named))["ci95"]
     assert wide[1] - wide[0] > 2 * (narrow[1] - narrow[0])
+    older = compare(with_problems(half, named), none)["ci95"]  # one side does not say what its games pose
+    assert older == compare(half, with_problems(none, named))["ci95"] == wide
     other = replace(half[0], problem="a")
     assert from_dict(to_dict(other)) == other

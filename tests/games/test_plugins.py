@@ -81,12 +81,14 @@ def test_a_game_without_a_list_of_actions_is_measured_without_random_play(packag
     mute += "\n    def gold(self):\n        return [str(self.number)]\n"
     (packages / "silent_package.py").write_text(mute, encoding="utf-8")
     install(packages, "silent_package", "silent = silent_package:Guess")
-    sizes = ["game.limit=3", "demos.games=4", "sft.epochs=1", "ppo.iterations=1", "ppo.dev_every=0", "eval.games=4"]
+    sizes = ["game.limit=3", "demos.games=4", "sft.epochs=1", "ppo.iterations=1", "ppo.dev_every=0", "eval.games=20"]
     config = load_config("toy", ["game.name=silent", "policy.kind=write", "policy.reply_tokens=4", *sizes])
     results = run_all(config, tmp_path / "run", say=Progress(quiet=True))
     assert set(results["policies"]) == {"gold", "base", "sft", "ppo"}
     assert results["policies"]["gold"]["decoding"]["scripted"]["success"] == 1
-    assert "random" not in (tmp_path / "run" / "report.html").read_text(encoding="utf-8").lower().split("results")[0]
+    assert "No test result" not in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    # nothing tells these games apart but their solutions
+    assert 6 <= results["policies"]["base"]["decoding"]["greedy"].get("problems", 10) <= 10
 
 
 @pytest.mark.usefixtures("packages")
@@ -250,7 +252,7 @@ def test_a_game_that_cannot_solve_itself_is_trained_and_played(packages: Path, t
     assert set(results["policies"]) == {"random", "base", "ppo"}
     # ten numbers are ten problems, whatever the number of games
     scripted = results["policies"]["random"]["decoding"]["scripted"]
-    assert scripted["games"] == 40 and 6 <= scripted["problems"] <= 10
+    assert scripted["games"] == 40 and 9 <= scripted["problems"] <= 10
     first = read_metrics(tmp_path / "run", "dev")[0]
     low, high = wilson(round(40 * first["success_greedy"]), 40)
     assert first["success_greedy_hi"] - first["success_greedy_lo"] > 1.5 * (high - low)
@@ -462,14 +464,13 @@ def test_check_game_passes_the_example_and_names_what_a_broken_game_breaks(
     monkeypatch.setattr(sys, "path", list(sys.path))
     good = CliRunner().invoke(app, ["check-game", "own_game:Guess", "--games", "2"])
     assert (good.exit_code, "2 test games keep the contract" in good.output) == (0, True)
-    assert re.search(r"50 train games look like (8|9|10) different ones\n", good.output)
-    assert re.search(
-        r"50 test games look like (8|9|10) different ones, and 50 of them like games of train", good.output
-    )
+    assert re.search(r"\d+ train games look like 10 different ones\n", good.output)
+    assert re.search(r"50 test games look like (9|10) different ones, 50 of them like one of \d+ of train", good.output)
     rare = text.replace("check_seed(task)", "check_seed(task)\n        assert (task.seed + 1) % 7, 'no seventh'")
     (tmp_path / "rare_game.py").write_text(rare, encoding="utf-8")
     found = CliRunner().invoke(app, ["check-game", "rare_game:Guess", "--games", "1"])
-    assert re.search(r"\d of 50 dev games failed: with more --games the check may say why", found.output)
+    assert re.search(r"dev seed \d+ failed: the game failed: AssertionError: no seventh", found.output)
+    assert re.search(r"4\d dev games look like (9|10) different ones, 4\d of them .*; [1-9]\d? failed", found.output)
     bad = CliRunner().invoke(app, ["check-game", "rude_game:Guess", "--games", "1"])
     assert (bad.exit_code, "breaks its contract" in bad.output) == (1, True)
     late = text.replace(

@@ -69,12 +69,12 @@ def test_probabilities_equal_brute_force_over_whole_actions(model: PolicyModel, 
     assert max(found.values()) > 1.1 / len(ACTIONS)  # the model is not uniform, so this could fail
 
 
-@pytest.mark.parametrize("kind", ["choose", "aligned", "score", "write"])
+@pytest.mark.parametrize("kind", ["choose", "aligned", "score", "write", "think"])
 def test_a_text_is_read_once_turn_after_turn(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     player = tiny.player(MODEL, kind=kind, **({"min_p": 0.1} if kind == "aligned" else {}))
     games_played = [games.make("toy"), games.make("toy")]
     one, other = collect(player, games_played, tiny.tasks(2, limit=6), Decoding(), context=320)
-    pairs = [(turn, episode.segments[0].ids) for episode in (one, other, one) for turn in episode.turns]
+    pairs = [(turn, episode.segments[turn.segment].ids) for episode in (one, other, one) for turn in episode.turns]
     alone = [player.weigh(turn, ids, 1.0) for turn, ids in pairs]
 
     read: list[int] = []
@@ -88,9 +88,18 @@ def test_a_text_is_read_once_turn_after_turn(kind: str, monkeypatch: pytest.Monk
     text = CachedText(player.model)
     for (turn, ids), expected in zip(pairs, alone, strict=True):
         assert dict(player.weigh(turn, ids, 1.0, text)) == pytest.approx(dict(expected), abs=1e-4)
-    # each of the three texts once, and the last id of a text again where a second question is asked
-    whole = sum(len(episode.segments[0].ids) for episode in (one, other, one))
+    # each text once, and the last id of a text again where a second question is asked
+    whole = sum(len(segment.ids) for episode in (one, other, one) for segment in episode.segments)
     assert len(one.turns) > 2 and sum(read) <= whole + len(read)
+
+
+def test_a_read_that_fails_leaves_nothing_wrong_behind() -> None:
+    prefix, root = prefix_of(), build_trie(ACTIONS, tiny.encoder().action)
+    text, expected = CachedText(MODEL), action_probabilities(MODEL, root, prefix)
+    action_probabilities(MODEL, root, prefix[:5], text=text)
+    with pytest.raises(IndexError):
+        action_probabilities(MODEL, root, [*prefix[:-1], 10**6], text=text)  # no such token
+    assert dict(action_probabilities(MODEL, root, prefix, text=text)) == pytest.approx(dict(expected), abs=1e-5)
 
 
 @settings(max_examples=15)

@@ -152,6 +152,16 @@ def test_a_listed_action_that_is_written_is_valid_and_only_such_a_one() -> None:
         assert encoder.text([*ids, *encoder.action("look")]) == action  # what follows the line is not read
 
 
+def test_what_is_longer_than_a_reply_is_never_written_even_at_the_last_place() -> None:
+    places = MODEL.lm.config.max_position_embeddings
+    player, long = tiny.player(MODEL, kind="write", reply_tokens=4), "open " + "very " * 40 + "old chest"
+    turn = Turn(Observation("", "", "", ("x", long), 0.0), "x", 0.0, state_position=places - 5)
+    shown = dict(player.weigh(turn, [5] * (places - 4), 1.0))
+    assert shown[long] == 0 < shown["x"]
+    alone = Turn(Observation("", "", "", (long,), 0.0), long, 0.0, state_position=8)
+    assert player.weigh(alone, [5] * 9, 1.0) == [(long, 0)]
+
+
 @pytest.mark.parametrize("model", [MODEL, PolicyModel(decoders.RECURRENT[0]())], ids=["attends", "recurrent"])
 def test_the_weight_of_an_action_is_the_probability_that_it_is_written(model: PolicyModel) -> None:
     actions = ("go east", "look")

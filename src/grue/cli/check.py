@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grue.cli.common import reading_arguments
-from grue.errors import ConfigError, GameError
+from grue.errors import ConfigError, GameError, GrueError
 from grue.games import Game, canonical_params, is_known, known_games, make
 from grue.games.alike import likeness
 from grue.games.base import FOLDS
@@ -24,7 +25,8 @@ from grue.names import RUN_FOLDS
 from grue.progress import Progress
 from grue.types import Task
 
-COMPARED = 50  # games of each fold
+COMPARED = 50  # games of a fold
+PATIENCE_S = 5.0
 
 
 def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str, Any]:
@@ -41,22 +43,34 @@ def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str
             check_game(factory, Task(task.game, task.params, fold, seed, task.limit))
         say(f"{name}: {games} {fold} games keep the contract")
     found = {"game": name, "games": games, "folds": list(RUN_FOLDS), "ok": True}
-    return found if ships(name) else found | {"different": _different(factory, task, say)}
+    return found if ships(name) else found | _different(factory, task, say)
 
 
-def _different(factory: Callable[[], Game], task: Task, say: Progress) -> dict[str, int]:
-    """Say how many of `COMPARED` games of each fold look different, and how many look like one of train."""
-    draw = random.Random(0)
-    seeds = {fold: draw.sample(FOLDS[fold], COMPARED) for fold in RUN_FOLDS}
+def _different(factory: Callable[[], Game], task: Task, say: Progress) -> dict[str, dict[str, int]]:
+    """How many of `COMPARED` games of each fold look different, are like one of train, or failed.
+
+    Of train as many games are looked at as `PATIENCE_S` allows.
+    """
+    draw, looks, failed = random.Random(0), dict[str, list[str]](), dict[str, int]()
     with closing(Guarded(factory())) as game:
-        looks = {fold: [likeness(game, replace(task, fold=fold, seed=seed)) for seed in seeds[fold]] for fold in seeds}
-    for fold, found in looks.items():
-        known = sum(look in looks["train"] for look in found if look)
-        again = f", and {known} of them like games of train" if fold != "train" and known else ""
-        say(f"{COMPARED} {fold} games look like {len({*found} - {''})} different ones{again}")
-        if failed := found.count(""):
-            say.warn(f"{failed} of {COMPARED} {fold} games failed: with more --games the check may say why")
-    return {fold: len({*found} - {""}) for fold, found in looks.items()}
+        for fold in RUN_FOLDS:
+            until, looks[fold], failed[fold] = time.monotonic() + PATIENCE_S, [], 0
+            for number, seed in enumerate(draw.sample(FOLDS[fold], len(FOLDS[fold]))):
+                if number >= COMPARED and (fold != "train" or time.monotonic() > until):
+                    break
+                try:
+                    looks[fold].append(likeness(game, replace(task, fold=fold, seed=seed)))
+                except GrueError as error:
+                    failed[fold] += 1
+                    if failed[fold] == 1:
+                        say.warn(f"{fold} seed {seed} failed: {error.message}")
+    train = {*looks["train"]}
+    like = {fold: sum(look in train for look in found) for fold, found in looks.items() if fold != "train"}
+    for name, found in looks.items():
+        again = f", {like[name]} of them like one of {len(looks['train'])} of train" if like.get(name) else ""
+        again += f"; {failed[name]} failed" if failed[name] else ""
+        say(f"{len(found)} {name} games look like {len({*found})} different ones{again}")
+    return {"different": {fold: len({*found}) for fold, found in looks.items()}, "like_train": like, "failed": failed}
 
 
 def _plain(setting: str) -> str:

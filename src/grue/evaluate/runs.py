@@ -20,7 +20,7 @@ from grue.errors import DataError
 from grue.evaluate.bootstrap import paired_difference, paired_wins
 from grue.evaluate.seeds import difference_over_seeds, mean_over_seeds
 from grue.evaluate.stats import FloatArray, Interval, by_problem, never_certain, not_surer
-from grue.evaluate.summary import Played, by_game, least_score, score_interval, shared, success_interval
+from grue.evaluate.summary import Played, by_game, least_score, posed, score_interval, shared, success_interval
 from grue.names import LENGTHS, POLICIES, STAGES, TRAINING
 from grue.storage import episodes
 from grue.storage.contents import (
@@ -209,7 +209,7 @@ def _table(played: Sequence[Games], games: Sequence[Task], which: str) -> FloatA
 
 def _problems(played: Sequence[Games], games: Sequence[Task]) -> Sequence[Hashable]:
     """What each game poses; games that pose the same are not independent."""
-    return [played[0][task].problem for task in games]
+    return [posed((one[task] for one in played), task) for task in games]
 
 
 def _mean(played: Sequence[Games], games: Sequence[Task], resamples: int) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def _difference(
     """By decoding, the mean of the runs a less that of the runs b, of success and of score."""
     differences = {}
     for decoding, common in games.items():
-        problems = _problems([a[0].played[decoding]], common)
+        problems = _problems([run.played[decoding] for run in (*a, *b)], common)
         over_seeds = min(len(a), len(b), len(set(problems))) > 1
         found: dict[str, Any] = {"over_seeds": over_seeds}
         for name, which in MEASURES.items():

@@ -120,7 +120,7 @@ def compare(a_episodes: Sequence[Episode], b_episodes: Sequence[Episode], *, boo
         )
     a_won, b_won = (np.array([by_game[game].won for game in games]) for by_game in (a_by_game, b_by_game))
     a_score, b_score = (np.array([by_game[game].score for game in games]) for by_game in (a_by_game, b_by_game))
-    clusters = shared([a_by_game[game].problem for game in games])
+    clusters = shared([posed((a_by_game[game], b_by_game[game]), game) for game in games])
     success = paired_wins(a_won, b_won, bootstrap, clusters=clusters)
     score = paired_difference(a_score, b_score, bootstrap, clusters=clusters)
     return Comparison(
@@ -169,9 +169,14 @@ def by_game(episodes: Iterable[Episode]) -> dict[Task, Played]:
     return played
 
 
-def with_problems(episodes: Sequence[Episode], named: Mapping[Task, str]) -> Sequence[Episode]:
-    """The episodes with what their games pose, where that is `named`."""
-    return [replace(episode, problem=named.get(episode.task, "")) for episode in episodes] if named else episodes
+def with_problems(episodes: Sequence[Episode], names: Mapping[Task, str]) -> Sequence[Episode]:
+    """The episodes with the name of what each game poses, if it has one."""
+    return [replace(episode, problem=names.get(episode.task, "")) for episode in episodes] if names else episodes
+
+
+def posed(plays: Iterable[Played], task: Task) -> Hashable:
+    """What `task` poses. Some of its plays may not say so: older ones, or those from outside a run."""
+    return next((one.problem for one in plays if one.problem != task), task)
 
 
 def shared(problems: Sequence[Hashable]) -> Sequence[Hashable] | None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from grue.errors import GameError
 from grue.games.base import Game
@@ -26,24 +28,31 @@ def is_unknown(tasks: Sequence[Task]) -> bool:
 
 
 def likeness(game: Game, task: Task) -> str:
-    """A name that tasks share if they look alike; "" where the game fails, so that it is like no other."""
-    try:
-        first = here = game.reset(task)
-        shown: list[object] = [_seen(first)]
-        if isinstance(game, HasGold):
-            with suppress(GameError):  # some games have no solution for some seeds
-                shown.append(game.gold())
-        draw = random.Random("likeness")  # the same actions for all tasks
-        outcome: Outcome | None = None
-        for _ in range(TRIED):
-            if outcome is not None or not here.actions:
-                break
-            here, _, outcome = game.step(draw.choice(here.actions))
-            shown.append(_seen(here))
-    except GameError:
-        return ""
+    """A name that tasks share if they look alike. GameError where the game fails."""
+    here = game.reset(replace(task, limit=max(task.limit, TRIED)))
+    shown: list[object] = [_seen(here)]
+    if isinstance(game, HasGold):
+        with suppress(GameError):  # some games have no solution for some seeds
+            shown.append(game.gold())
+    draw = random.Random("likeness")  # the same actions for all tasks
+    outcome: Outcome | None = None
+    for _ in range(TRIED):
+        if outcome is not None or not here.actions:
+            break
+        here, reward, outcome = game.step(draw.choice(here.actions))
+        shown.append((_seen(here), reward, outcome))
     return hashlib.sha256(repr(shown).encode()).hexdigest()[:16]
 
 
+def untold(names: Sequence[str]) -> str:
+    """The name of more than half of the games: what was tried did not tell them apart. "" if there is none.
+
+    Perhaps they are one game. But a game that hides what it is about, such as a word out of thousands, looks like this,
+    too, and as one problem its interval would say nothing.
+    """
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    return name if 2 * count > len(names) > 1 else ""
+
+
 def _seen(one: Observation) -> tuple[object, ...]:
-    return one.text, one.goal, one.inventory, one.actions
+    return one.text, one.goal, one.inventory, one.actions, one.score

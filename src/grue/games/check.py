@@ -91,7 +91,8 @@ def _check_determinism(first: Game, second: Game, task: Task, trail: _Trail) -> 
         there, reward_there, outcome_there = second.step(action)
         total += reward
         same = (here, reward, outcome) == (there, reward_there, outcome_there)
-        _require(same, "equal actions give equal steps", _difference(here, there))
+        both = f"reward and outcome are {(reward, outcome)} and {(reward_there, outcome_there)}"
+        _require(same, "equal actions give equal steps", _difference(here, there) or both)
         risen = here.score - initial
         sums = math.isclose(total, risen, abs_tol=1e-9)
         _require(sums, "rewards add up to the score", f"they add up to {total:g}, the score has risen by {risen:g}")

@@ -96,8 +96,9 @@ class Guarded:
             if not isinstance(found, tuple) or len(found) != 3:
                 raise GameError(f"step gave {kind_of(found)}", hint="it gives (Observation, reward, outcome)")
             observation, reward, outcome = found
-            if not (outcome is None or isinstance(outcome, Outcome | str)):
+            if not (outcome is None or isinstance(outcome, str)):  # as Outcome is
                 raise GameError(f"step gave the outcome {outcome!r:.60}", hint="it gives None or one of Outcome")
+            outcome = None if outcome is None else Outcome(outcome)
             if not isfinite(reward):
                 raise GameError(f"the game gave a reward of {reward}")
             if outcome is Outcome.FAILED:
@@ -105,7 +106,7 @@ class Guarded:
             self._left -= 1
             if outcome is None and self._left <= 0:  # who plays it would never come to an end
                 raise GameError("the game did not end at its step limit", hint="its last step has Outcome.LIMIT")
-            return _sound(observation), float(reward), None if outcome is None else Outcome(outcome)
+            return _sound(observation), float(reward), outcome
 
     def close(self) -> None:
         with engine_errors():

@@ -16,18 +16,18 @@ _FEW_ROOMS_WITHOUT_DOORS = 5  # so 1000 are 821 with 180 beginnings; with one mo
 _FEW_OF_BABYAI = 0  # 1000 games of this level are 651 with 122 beginnings; those of the others 980 at least
 
 
-def problem(task: Task, first: Observation | None, named: str = "") -> Hashable:
+def problem(task: Task, first: Observation | None, name: str = "") -> Hashable:
     """Equal for tasks that pose the same problem: whoever has solved one has as good as solved the other.
 
-    `named` is `Episode.problem`, and `first` is what the game showed first. Where a fold has far fewer games than
+    `name` is `Episode.problem`, and `first` is what the game showed first. Where a fold has far fewer games than
     seeds, games that begin alike count as one problem: these are all identical games and a few others, which makes no
     interval too narrow.
     """
     number = PROBLEMS.get(task.game)
     if number is not None:
         return (task.game, task.params, task.fold, task.seed % number)
-    if named:
-        return (task.game, task.params, task.fold, named)
+    if name:
+        return (task.game, task.params, task.fold, name)
     if first is not None and first.text and has_few_games(task):  # older files kept no text
         return (task.game, task.params, task.fold, first.text, first.goal, first.inventory, first.actions)
     return task
@@ -55,7 +55,7 @@ def spread(every: Sequence[Task], count: int) -> list[Task]:
     """
     if count >= len(every) or (every and every[0].game == "scienceworld"):
         return list(every[:count])
-    if not ships(every[0].game):
+    if count > 0 and not ships(every[0].game):
         draw, edges = random.Random(0), [i * len(every) // count for i in range(count + 1)]
         return [every[draw.randrange(low, high)] for low, high in pairwise(edges)]
     by_problem = sorted(every, key=lambda task: task.seed % PROBLEMS[task.game] if task.game in PROBLEMS else 0)

@@ -52,8 +52,8 @@ def read_config(config: ModelConfig) -> dict[str, Any]:
     if not Path(config.name).is_dir() and (config.name.startswith((".", "/", "~")) or config.name.count("/") > 1):
         raise ModelError(
             f"there is no folder {config.name!r}, which model.name names",
-            hint=f"{HINT}. Was it moved? Put its new place into model.name: for a run in its config.yaml, for an "
-            "exported adapter in its grue.yaml",
+            hint=f"{HINT}. Was it moved? Put its new place into model.name (for a run in its config.yaml, for an "
+            "exported adapter in its grue.yaml), or give load_policy base=PLACE",
         )
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every attempt; we report the failure once
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 
@@ -21,10 +22,12 @@ class CachedText:
     """A text that grows from turn to turn: what was read of it before is not read again."""
 
     def __init__(self, model: PolicyModel) -> None:
-        lm = model.base_lm()
-        known = getattr(lm.config.get_text_config(), "max_position_embeddings", None)
-        self._engine = Engine(lm, 1, known or UNBOUNDED)
-        self._ids: list[int] = []
+        self._lm, self._ids = model.base_lm(), list[int]()
+
+    @cached_property
+    def _engine(self) -> Engine:
+        known = getattr(self._lm.config.get_text_config(), "max_position_embeddings", None)
+        return Engine(self._lm, 1, known or UNBOUNDED)
 
     def read(self, prefix: Sequence[int], tree: TokenTree) -> torch.Tensor:
         """States (1 + n, H): of the last id of `prefix`, then of the n tokens of `tree` after it."""
@@ -34,8 +37,10 @@ class CachedText:
                 break
             same += 1
         self._engine.reset(0, same)
+        self._ids = self._ids[:same]  # all that is known if the pass fails
+        states_SH = self._engine.look_ahead([0], [prefix[same:]], [tree])
         self._ids = [*prefix]
-        return self._engine.look_ahead([0], [prefix[same:]], [tree])
+        return states_SH
 
 
 @torch.inference_mode()

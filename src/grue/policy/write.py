@@ -52,9 +52,14 @@ class WritePolicy:
         actions = turn.observation.actions or ()
         if not actions:
             return []
-        candidates = [Candidate(self.encoder.action(action), 1.0) for action in actions]
-        scores_K = candidate_weights(self.model, candidates, ids[: turn.state_position + 1], text)
-        return sorted(zip(actions, scores_K.exp().tolist(), strict=True), key=lambda pair: -pair[1])
+        encoded = {action: self.encoder.action(action) for action in actions}
+        most = self.encoder.prompt.reply_tokens  # what is longer is never written
+        short = {action: Candidate(found, 1.0) for action, found in encoded.items() if len(found) <= most}
+        found = dict.fromkeys(actions, 0.0)
+        if short:
+            scores_K = candidate_weights(self.model, [*short.values()], ids[: turn.state_position + 1], text)
+            found |= zip(short, scores_K.exp().tolist(), strict=True)
+        return sorted(found.items(), key=lambda pair: -pair[1])
 
 
 def whole_branches(model: PolicyModel, ids: Sequence[int], state_position: int) -> tuple[Branch, ...]:

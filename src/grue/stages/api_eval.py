@@ -14,7 +14,7 @@ from typing import Any
 from grue.config import Config
 from grue.errors import ConfigError
 from grue.evaluate.failures import failures_of
-from grue.evaluate.summary import summarise
+from grue.evaluate.summary import summarise, with_problems
 from grue.launch import launched
 from grue.policy.chat_client import COUNTS, TOKENS, ChatClient
 from grue.policy.endpoint import Endpoint
@@ -56,7 +56,8 @@ def evaluate_api(
     client = ChatClient(endpoint, spent)
     with open_session(run, config, say) as session:
         played = _play_rest(session, client, name, file, spent, concurrency)
-        result: dict[str, Any] = {**summarise(played, fold=cfg.fold, bootstrap=cfg.bootstrap)}
+        named = with_problems(played, session.problems([episode.task for episode in played]))
+        result: dict[str, Any] = {**summarise(named, fold=cfg.fold, bootstrap=cfg.bootstrap)}
         result |= {"model": endpoint.model, "temperature": endpoint.temperature, "usage": _total(spent)}
         key = {"policy": name, "fold": cfg.fold, "decoding": decoding}
         table = run.evaluation_file

@@ -63,7 +63,6 @@ def run_all(config: Config, out: Path | str, *, say: Progress, again: bool = Fal
             missing.append("eval")
     if missing:
         warn_settings(config, say)
-    _tell_adopted(run, say)
     say(plan(config, out) if missing else f"all is done in {out}; --again starts over and deletes what is there")
     if hint := hint_at_processes(config, processes) if missing else "":
         say(hint)
@@ -81,6 +80,7 @@ def run_all(config: Config, out: Path | str, *, say: Progress, again: bool = Fal
             results = final_results(session, wall_s=wall_s, command=this_command()) if processes.leads else {}
     if not processes.leads:
         return results
+    _tell_adopted(run, say)
     if not missing:
         show_finished(config.track, out, say)
     _show(results, out, say)
@@ -105,13 +105,13 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
     if not (out / "config.yaml").exists():
         say(f"{described(config)}; into {out}")
     run = open_run(out, config, name if again else "", processes, name)
-    _tell_adopted(run, say)
     if name == "eval":
         warn_unfinished(run, say)
     missing = not run.is_done(name) or (name == "demos" and lost_demos(run))  # what is lost is recorded again
     if not missing and (name != "eval" or read_results(out) is not None):
         if processes.leads:
             show_finished(config.track, out, say)
+        _tell_adopted(run, say)
         say(f"{name} is done in {out}; --again repeats it, and deletes what later stages left")
         return run.facts(name)
     if missing:
@@ -135,6 +135,7 @@ def _tell_adopted(run: Run, say: Progress) -> None:
     """Whoever mistypes a resumed command should see what it has changed."""
     if run.adopted:
         say(f"new settings of {run.out}: {run.adopted}")
+    run.adopted = ""  # said
 
 
 def _show(results: Mapping[str, Any], out: Path, say: Progress) -> None:
@@ -145,6 +146,7 @@ def _show(results: Mapping[str, Any], out: Path, say: Progress) -> None:
 def _do(session: Session, name: StageName) -> None:
     with session.run.changed_unless_refused():
         check_before(session, name)
+    _tell_adopted(session.run, session.say)
     start = time.monotonic()
     if session.run.lost:
         session.say(f"what {_listed(session.run.lost)} left in {session.run.out} is deleted")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,10 @@ import torch
 
 from grue import heap
 from grue.config import Config, DaggerConfig, LearningConfig, PPOConfig
-from grue.errors import GameError, GrueError, first_line
+from grue.errors import GrueError, first_line
 from grue.evaluate.probe import check_probe, tolerance
 from grue.games import Game, make, tasks
-from grue.games.alike import is_unknown, likeness
+from grue.games.alike import is_unknown, likeness, untold
 from grue.games.spread import spread
 from grue.hardware import usual_threads
 from grue.interrupt import Interrupt
@@ -35,6 +35,7 @@ from grue.policy.policy import Policy, make_policy
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
 from grue.stages.trained import check_weights, read_probe
+from grue.storage import episodes
 from grue.storage.run import Run
 from grue.tracking.beside import Trackers
 from grue.train.context import StageContext
@@ -58,7 +59,7 @@ class Session:
     processes: Processes
     trackers: Trackers
     _games: list[Game] = field(default_factory=list)
-    _posed: dict[Task, str] = field(default_factory=dict)
+    _looks: dict[Task, str] = field(default_factory=dict)  # "" for games that failed
     _short: set[tuple[str, int]] = field(default_factory=set)  # folds that a warning called smaller than asked for
 
     def games(self, count: int) -> list[Game]:
@@ -74,24 +75,34 @@ class Session:
 
     @cached_property
     def lists_actions(self) -> bool:
-        """Does the game list valid actions? If not, nobody can play it who chooses among them."""
-        game = self.config.game
-        (task,) = tasks(
-            game.name, game.params, "train", game.limit, count=1, java=game.java, read_timeout=game.read_timeout_s
-        )
-        try:
-            return self.games(1)[0].reset(task).actions is not None
-        except GameError:  # counted when it is played
-            return True
+        """Did the game list valid actions in its demonstrations? If not, nobody can play who chooses among them."""
+        first = (demo.first for demo in episodes.read(self.run.episodes("demos")) if demo.first is not None)
+        seen = next(first, None)
+        return seen is None or bool(seen.actions)
 
-    def problems(self, tasks: Sequence[Task]) -> dict[Task, str]:
+    def problems(self, played: Sequence[Task]) -> dict[Task, str]:
         """A name for what each of the tasks poses, where it must be tried out which are alike (`games.alike`)."""
-        missing = [task for task in tasks if task not in self._posed] if is_unknown(tasks) else []
+        missing = [task for task in played if task not in self._looks] if is_unknown(played) else []
         if missing:
-            (game,) = self.games(1)
-            found = [(task, likeness(game, task)) for task in self.processes.share(missing)]
-            self._posed |= dict(self.processes.gather(found))
-        return self._posed
+            self.say(f"looking which of {len(missing)} {missing[0].fold} games are alike")
+            self._looks |= dict(self.processes.gather([self._look(task) for task in self.processes.share(missing)]))
+        looks = {task: self._looks[task] for task in played if task in self._looks}
+        if same := untold([*looks.values()]):
+            alike = [task for task, look in looks.items() if look == same]
+            if missing:
+                self.say.warn(
+                    f"{len(alike)} of {len(looks)} {alike[0].fold} games look the same at first; they count as "
+                    "different ones, so if they are not, intervals are too narrow (docs/games.md, Seeds)"
+                )
+            looks |= dict.fromkeys(alike, "")
+        return looks
+
+    def _look(self, task: Task) -> tuple[Task, str]:
+        if self.processes.count == 1:
+            self.interrupt.check()
+        with suppress(GrueError):  # whoever plays it will meet the error
+            return task, likeness(self.games(1)[0], task)
+        return task, ""
 
     def tasks(self, fold: str, count: int | None = None) -> list[Task]:
         """`count` tasks of a fold, spread over it (`games.spread`); all of them without a count."""

@@ -190,7 +190,7 @@ def _on(base: str | None, config: Config) -> Config:
     """The configuration with the model called `base`."""
     if base is None:
         return config
-    model = config.model.model_copy(update={"name": base, "revision": None})
+    model = config.model.model_copy(update={"name": str(base), "revision": None})
     return config.model_copy(update={"model": model})
 
 

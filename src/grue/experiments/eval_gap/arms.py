@@ -13,6 +13,7 @@ import torch
 
 from grue.config import PPOConfig
 from grue.evaluate.evaluate import evaluate
+from grue.evaluate.summary import with_problems
 from grue.experiments.eval_gap.defects import Arm, advantages_with, top_k_policy
 from grue.experiments.eval_gap.settings import Settings
 from grue.games.renamed import renamed_episode
@@ -227,4 +228,5 @@ def measured(session: Session, model: PolicyModel, tasks: Sequence[Task], *, gre
     policy = make_policy(Actor(model, session.config.model.dtype).model, session.encoder)
     games = session.games(min(session.config.eval.slots, len(tasks)))
     decoding = Decoding(greedy, session.config.sampling_temperature)
-    return evaluate(policy, games, tasks, decoding, context=session.config.model.context)
+    played = evaluate(policy, games, tasks, decoding, context=session.config.model.context)
+    return [*with_problems(played, session.problems(tasks))]

@@ -75,7 +75,7 @@ def from_episodes(name: str, episodes: Sequence[Episode], **extra: Any) -> Cell:
 
 def _alike(episodes: Sequence[Episode]) -> dict[int, int]:
     first: dict[Hashable, int] = {}
-    found = {e.task.seed: first.setdefault(problem(e.task, e.first), e.task.seed) for e in episodes}
+    found = {e.task.seed: first.setdefault(problem(e.task, e.first, e.problem), e.task.seed) for e in episodes}
     return {seed: other for seed, other in found.items() if other != seed}
 
 

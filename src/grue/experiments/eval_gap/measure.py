@@ -12,6 +12,7 @@ import numpy as np
 from grue import games as all_games
 from grue.errors import DataError
 from grue.evaluate.evaluate import evaluate
+from grue.evaluate.summary import with_problems
 from grue.experiments.eval_gap.arms import PPOArm, Weights, measured, train_sft_arm
 from grue.experiments.eval_gap.cells import Cell, Cells, from_episodes
 from grue.experiments.eval_gap.defects import Arm, ExtraStep, cut_at_limit, top_k_policy
@@ -199,7 +200,7 @@ class Measure:
                 )
             tasks = self.tasks(fold, self.size.games)
             self.session.say(f"{name}: {len(tasks)} games of {fold}")
-            episodes = run(self.session.player(), tasks)
+            episodes = with_problems(run(self.session.player(), tasks), self.session.problems(tasks))
             lengths = [len(segment.ids) for episode in episodes for segment in episode.segments[-1:]]
             return from_episodes(name, episodes, tokens_median=float(np.median(lengths)) if lengths else 0.0)
 
