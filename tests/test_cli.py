@@ -15,7 +15,7 @@ import typer
 
 from grue import __version__
 from grue.cli import common, epilogs
-from grue.cli.doctor import what_to_estimate
+from grue.cli.doctor import check_model, what_to_estimate
 from grue.cli.perform import perform
 from grue.config import PRESETS, load_config
 from grue.errors import ConfigError, GrueError, TrainingError
@@ -356,6 +356,15 @@ def test_doctor_takes_a_model_as_an_option_or_as_a_setting() -> None:
     ]
     assert estimates == [load_config("toy", ["model.name=m", "sft.epochs=2"])] * 2
     assert what_to_estimate(None, None, None) is None
+
+
+def test_doctor_says_which_library_a_model_s_settings_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = what_to_estimate(["model.quantize=nf4"], "embedded", None)
+    assert config is not None
+    monkeypatch.setattr("grue.errors.find_spec", lambda name: None)
+    found = check_model(config)
+    assert (found["status"], "needs bitsandbytes, which is not installed" in found["value"]) == ("bad", True)
+    assert "[qlora]" in found["hint"]
 
 
 def test_doctor_sees_a_java_that_does_not_start_and_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,12 +29,15 @@ from grue.hardware import physical_cores
 from grue.interrupt import Interrupt
 from grue.models.load import load_model
 from grue.parallel import ALONE, Processes
+from grue.policy.tree import TokenTree
+from grue.policy.weigh import CachedText
 from grue.progress import Progress
 from grue.rollout.pack import samples
 from grue.stages.announce import hint_at_processes, plan
 from grue.stages.export import export_run
 from grue.stages.final import final_results, side_games
 from grue.stages.session import open_session
+from grue.stages.show import shown_episode
 from grue.stages.trained import load_trained, read_probe
 from grue.storage import checkpoint, episodes, jsonl
 from grue.storage.contents import read_metrics, read_run_config, read_stages
@@ -888,6 +892,23 @@ def test_settings_of_what_is_skipped_then_and_now_may_change(tiny_folder: Path, 
         stages.run_stage("ppo", override(config, ["dagger.steps=8", "ppo.iterations=2"]), out, say=QUIET)
     with pytest.raises(ConfigError, match=r"grue dagger .* --again"):
         stages.run_stage("ppo", override(config, ["dagger.steps=8", "dagger.rounds=2"]), out, say=QUIET)
+
+
+def test_a_game_that_is_shown_is_read_once(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[CachedText] = []
+    read = CachedText.read
+
+    def noted(text: CachedText, prefix: Sequence[int], tree: TokenTree) -> torch.Tensor:
+        asked.append(text)
+        return read(text, prefix, tree)
+
+    monkeypatch.setattr(CachedText, "read", noted)
+    stored = read_run_config(finished)
+    with open_session(Run(finished, stored, leads=False), stored, QUIET) as session:
+        session.load("ppo")
+        shown = shown_episode(session, "ppo", "", session.tasks("dev", 1)[0])
+    assert len(asked) >= len([turn for turn in shown.turns if len(turn.considered) > 1]) > 1
+    assert len({id(text) for text in asked}) == 1
 
 
 def test_a_command_says_which_settings_it_changes(

@@ -75,6 +75,18 @@ def test_a_game_without_a_list_of_actions_is_refused_to_who_chooses_among_them(p
         assert read_stages(tmp_path / "run") == {}
 
 
+def test_a_game_whose_first_text_is_too_long_is_refused_before_its_demonstrations(
+    packages: Path, tmp_path: Path
+) -> None:
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    (packages / "long_package.py").write_text(text.replace('of a number."', 'of a number. " * 999'), encoding="utf-8")
+    install(packages, "long_package", "long = long_package:Guess")
+    config = load_config(None, ["game.name=long", "demos.games=2", "demos.teacher=random"])
+    with pytest.raises(ModelError, match="more than the context of 1024"):
+        run_stage("demos", config, tmp_path / "run", say=Progress(quiet=True))
+    assert read_stages(tmp_path / "run") == {}
+
+
 def test_a_game_without_a_list_of_actions_is_measured_without_random_play(packages: Path, tmp_path: Path) -> None:
     text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
     mute = text.replace('tuple("0123456789")', "None")
