@@ -16,7 +16,7 @@ import numpy as np
 from grue.errors import DataError
 from grue.evaluate.bootstrap import bootstrap_mean, paired_difference, paired_wins
 from grue.evaluate.stats import Interval, wilson, wilson_of_problems
-from grue.games.spread import problem
+from grue.games.spread import problem_of
 from grue.types import Episode, Outcome, Task
 
 
@@ -77,7 +77,7 @@ def summarise(episodes: Sequence[Episode], *, fold: str, env_steps_trained: int 
     limits = {episode.task.limit for episode in episodes}
     turns = [turn for episode in finished for turn in episode.turns]
     scores = [episode.score for episode in finished]
-    problems = shared([problem(episode.task, episode.first, episode.problem) for episode in finished])
+    problems = shared([problem_of(episode) for episode in finished])
 
     row = Result(
         fold=fold,
@@ -164,7 +164,7 @@ def by_game(episodes: Iterable[Episode]) -> dict[Task, Played]:
     for episode in episodes:
         if episode.outcome is not Outcome.FAILED:
             if episode.task not in played:
-                played[episode.task] = Played(problem(episode.task, episode.first, episode.problem))
+                played[episode.task] = Played(problem_of(episode))
             played[episode.task].add(episode)
     return played
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from itertools import pairwise
 
 from grue.games.params import coin_rooms, ships, values
-from grue.types import Observation, Task
+from grue.types import Episode, Observation, Task
 
 # Folds with fewer problems than seeds: seed k + 100 poses the problem of seed k, with other furniture.
 PROBLEMS = {"arithmetic": 100, "sorting": 100}
@@ -31,6 +31,11 @@ def problem(task: Task, first: Observation | None, name: str = "") -> Hashable:
     if first is not None and first.text and has_few_games(task):  # older files kept no text
         return (task.game, task.params, task.fold, first.text, first.goal, first.inventory, first.actions)
     return task
+
+
+def problem_of(episode: Episode) -> Hashable:
+    """What the game of `episode` posed."""
+    return problem(episode.task, episode.first, episode.problem)
 
 
 def has_few_games(task: Task) -> bool:

@@ -31,11 +31,8 @@ class CachedText:
 
     def read(self, prefix: Sequence[int], tree: TokenTree) -> torch.Tensor:
         """States (1 + n, H): of the last id of `prefix`, then of the n tokens of `tree` after it."""
-        same = 0
-        for one, other in zip(self._ids, prefix[:-1], strict=False):
-            if one != other:
-                break
-            same += 1
+        pairs = enumerate(zip(self._ids, prefix[:-1], strict=False))
+        same = next((place for place, (one, other) in pairs if one != other), min(len(self._ids), len(prefix) - 1))
         self._engine.reset(0, same)
         self._ids = self._ids[:same]  # all that is known if the pass fails
         states_SH = self._engine.look_ahead([0], [prefix[same:]], [tree])
@@ -87,18 +84,16 @@ def _states(model: PolicyModel, prefix: Sequence[int], tree: TokenTree, text: Ca
 
 def _in_rows(model: PolicyModel, prefix: Sequence[int], tree: TokenTree) -> torch.Tensor:
     """The same with a row of its own for each way through the tree."""
-    ways: list[tuple[int, ...]] = []  # token -> the indices of those above it, and its own
-    for place, parent in enumerate(tree.parents):
-        ways.append((*(ways[parent] if parent >= 0 else ()), place))
     inner = set(tree.parents)
-    leaves = [way for place, way in enumerate(ways) if place not in inner] or [()]
+    ends = [seen.nonzero()[0].tolist() for place, seen in enumerate(tree.seen()) if place not in inner]
+    leaves: list[list[int]] = ends or [[]]
     longest = max(map(len, leaves))
     rows = [[*prefix, *(tree.tokens[place] for place in way), *[0] * (longest - len(way))] for way in leaves]
     decoder = model.base_lm().get_decoder()
     ids_BL = torch.tensor(rows, device=next(model.parameters()).device)
     states_BLH = decoder(input_ids=ids_BL, use_cache=False).last_hidden_state
     at = {place: (row, depth) for row, way in enumerate(leaves) for depth, place in enumerate(way)}
-    reads = [(0, len(prefix) - 1), *((at[place][0], len(prefix) + at[place][1]) for place in range(len(ways)))]
+    reads = [(0, len(prefix) - 1), *((at[place][0], len(prefix) + at[place][1]) for place in range(len(tree.tokens)))]
     row_S, place_S = torch.tensor(reads, device=ids_BL.device).T
     states_SH: torch.Tensor = states_BLH[row_S, place_S]
     return states_SH

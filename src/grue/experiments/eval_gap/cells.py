@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from grue.errors import DataError
 from grue.evaluate.summary import shared
 from grue.games import what_checks
-from grue.games.spread import problem
+from grue.games.spread import problem, problem_of
 from grue.storage.files import explained, write_atomic
 from grue.types import Episode, Outcome, Task
 
@@ -75,7 +75,7 @@ def from_episodes(name: str, episodes: Sequence[Episode], **extra: Any) -> Cell:
 
 def _alike(episodes: Sequence[Episode]) -> dict[int, int]:
     first: dict[Hashable, int] = {}
-    found = {e.task.seed: first.setdefault(problem(e.task, e.first, e.problem), e.task.seed) for e in episodes}
+    found = {e.task.seed: first.setdefault(problem_of(e), e.task.seed) for e in episodes}
     return {seed: other for seed, other in found.items() if other != seed}
 
 
