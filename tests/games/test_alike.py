@@ -1,7 +1,8 @@
-"""Seeds of a game of one's own that are the same game count once, and a part of a fold meets all of its games."""
+"""Games that pose the same problem count once, and a part of a fold of one's own game meets all of its problems."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 import tiny
 from grue.errors import GameError
 from grue.evaluate.summary import compare, summarise, with_problems
-from grue.games.alike import is_unknown, likeness, untold
+from grue.games import canonical_params, make
+from grue.games.alike import is_unknown, likeness, must_be_named, name_of, untold
 from grue.games.base import FOLDS
+from grue.games.recipes import HasRecipe, preparations, read_recipe
 from grue.games.spread import spread
 from grue.games.toy import ToyGame
 from grue.storage.episodes import from_dict, to_dict
@@ -115,3 +118,23 @@ def test_intervals_are_over_the_games_that_differ() -> None:
     assert older == compare(half, with_problems(none, named))["ci95"] == wide
     other = replace(half[0], problem="a")
     assert from_dict(to_dict(other)) == other
+
+
+def test_kitchens_with_one_ingredient_are_named_after_their_recipe() -> None:
+    params = canonical_params("cookingworld", {"numLocations": 1, "numIngredients": 1})
+    few = [Task("cookingworld", params, "test", 20000 + number, 10) for number in range(60)]
+    many = replace(few[0], params=canonical_params("cookingworld", {"numIngredients": 2}))
+    assert must_be_named(few) and must_be_named(TASKS)
+    assert not (must_be_named([many]) or must_be_named(tiny.tasks(1)) or must_be_named([]))
+    with closing(make("cookingworld", few[0].params)) as game:
+        assert isinstance(game, HasRecipe)
+        names = {task: name_of(game, task) for task in few}
+        for task in few[:5]:
+            game.reset(task)
+            food, cooking, cutting = names[task].rsplit(maxsplit=2)
+            text = game.step("read cookbook")[0].text
+            read = preparations(read_recipe(text))
+            assert read == {(food, cooking, cutting)}, text
+    assert 10 < len({*names.values()}) < 45
+    lost = [Episode(task, "me", (), Outcome.LOST, Observation("", "", "", (), 0.0)) for task in few]
+    assert summarise(with_problems(lost, names), fold="test").get("problems") == len({*names.values()})

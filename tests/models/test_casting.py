@@ -48,7 +48,9 @@ def test_what_an_architecture_wants_in_float32_stays_so() -> None:
     cast(router, torch.bfloat16)
     assert wanted
     assert {name for name, buffer in router.named_buffers() if buffer.dtype is torch.float32} == wanted
-    assert {weight.dtype for weight in router.parameters()} == {torch.bfloat16}
+    strict = router._keep_in_fp32_modules_strict or ()  # since transformers 5.24 the router's weights, too
+    others = {w.dtype for name, w in router.named_parameters() if not any(part in name for part in strict)}
+    assert others == {torch.bfloat16}
 
 
 def test_weights_that_an_architecture_wants_in_float32_stay_so() -> None:

@@ -192,3 +192,15 @@ def test_norms_that_are_fused_stay_so() -> None:
     kinds = [type(module) for module in model.modules()]
     fuse_norms(model)
     assert [type(module) for module in model.modules()] == kinds
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("weight", [0.0, 40.0, 60.0, 400.0])
+def test_large_weights_do_not_hide_what_is_added_to_them(weight: float, dtype: torch.dtype) -> None:
+    """With weights of 60, the norm without the 1 is off by 1.6 %: small enough to be taken for rounding."""
+    for make, added in ((Gemma3RMSNorm, 1.0), (LlamaRMSNorm, 0.0)):
+        norm = make(64).to(dtype)
+        nn.init.constant_(norm.weight, weight)
+        fuse_norms(nn.ModuleList([norm]))
+        if added or weight:  # of weights 0, all is 0
+            assert isinstance(norm, _Fused) and norm.grue_offset == added

@@ -1,7 +1,8 @@
-"""Which seeds of a game of another package are the same game: a thousand seeds may pose only twenty problems.
+"""Names for what games pose, where it takes more than seed and first text to tell which pose the same problem.
 
-Of the games that ship this is known (`spread`). Of others it is tried out: seeds that begin alike, answer the same
-actions alike and have the same solution count as one problem. Whoever has solved one has as good as solved the other.
+Kitchens with a single ingredient are named after their recipe. What the seeds of a game of another package decide is
+not known; they may pose only twenty problems, so it is tried out: seeds that begin alike, answer the same actions alike
+and have the same solution count as one problem. Whoever has solved one has as good as solved the other.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import replace
 from grue.errors import GameError
 from grue.games.base import Game
 from grue.games.params import ships
+from grue.games.recipes import HasRecipe, preparations
+from grue.games.spread import has_few_recipes
 from grue.games.teachers.scripted import HasGold
 from grue.types import Observation, Outcome, Task
 
@@ -25,6 +28,18 @@ TRIED = 16  # actions
 def is_unknown(tasks: Sequence[Task]) -> bool:
     """Must it be tried out which of these tasks are alike?"""
     return bool(tasks) and not ships(tasks[0].game)
+
+
+def must_be_named(tasks: Sequence[Task]) -> bool:
+    """Does it take `name_of` to know which of these tasks pose the same problem?"""
+    return is_unknown(tasks) or (bool(tasks) and has_few_recipes(tasks[0]))
+
+
+def name_of(game: Game, task: Task) -> str:
+    """A name that tasks share if they pose the same problem. GameError where the game fails."""
+    if has_few_recipes(task) and isinstance(game, HasRecipe):
+        return "; ".join(" ".join(way) for way in sorted(preparations(game.recipe(task))))
+    return likeness(game, task)
 
 
 def likeness(game: Game, task: Task) -> str:

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
 from grue.errors import GameError
 from grue.games.base import PROTECTED
+from grue.types import Task
 
 Preparation = tuple[str, str, str]  # food, cooking ("raw", "fried", ...), cutting ("uncut", "diced", ...)
+
+
+@runtime_checkable
+class HasRecipe(Protocol):
+    """A game that can tell the recipe of a task."""
+
+    def recipe(self, task: Task) -> dict[str, tuple[str, str]]: ...
+
 
 COOKING = {"fry": "fried", "roast": "roasted", "grill": "grilled"}
 CUTTING = {"chop": "chopped", "slice": "sliced", "dice": "diced"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -61,12 +62,13 @@ def _eps(module: nn.Module) -> float | None:
 @torch.no_grad()
 def _offset(module: Any) -> float | None:
     """What a norm adds to its weight (1 in Gemma), found by trying; None if it is not such an RMS norm."""
-    weight = module.weight
-    states = torch.linspace(-3, 5, 4 * len(weight), dtype=weight.dtype, device=weight.device).view(4, -1)
+    exact = deepcopy(module).float()  # in 16 bits, a weight of 300 is the same as one of 301
+    weight = exact.weight
+    states = torch.linspace(-3, 5, 4 * len(weight), device=weight.device).view(4, -1)
     states[1] /= 1_000  # where epsilon counts
-    expected = module(states)
+    expected = exact(states)
     for offset in (0.0, 1.0):
-        found = nn.functional.rms_norm(states.float(), weight.shape, weight.float() + offset, _eps(module))
-        if torch.allclose(found, expected.float(), rtol=0.02, atol=1e-4):
+        found = nn.functional.rms_norm(states, weight.shape, weight + offset, _eps(module))
+        if torch.allclose(found, expected, rtol=1e-4, atol=1e-5):
             return offset
     return None

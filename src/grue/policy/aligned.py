@@ -125,7 +125,8 @@ class AlignedPolicy:
         widest = max(map(len, roots))
         tokens_BC = torch.tensor([[*root, *[-1] * (widest - len(root))] for root in roots], device=log_probs_BV.device)
         first_BC = log_probs_BV.gather(1, tokens_BC.clamp(min=0)).masked_fill(tokens_BC < 0, -math.inf)
-        kept_BC = (first_BC >= first_BC.max(-1, keepdim=True).values + self._least).tolist()
+        # not >=, with which nothing would be left where numbers overflowed; `Decision.is_finite` finds that
+        kept_BC = (~(first_BC < first_BC.max(-1, keepdim=True).values + self._least)).tolist()
         return [
             self._kept.menu(listed, frozenset(token for token, keep in zip(root, kept, strict=False) if keep))
             for listed, root, kept in zip(actions, roots, kept_BC, strict=True)
@@ -181,7 +182,7 @@ class AlignedPolicy:
         rows = zip(decisions, menus, scores_BC.tolist(), picks, log_probs, entropies, strict=True)
         for decision, menu, scores, pick, log_prob, entropy in rows:
             decision.log_prob, decision.entropy = log_prob, entropy
-            left = [number for number, score in enumerate(scores) if score > -math.inf]
+            left = [number for number, score in enumerate(scores) if score != -math.inf]
             if len(left) > 1:
                 decision.candidates = tuple(menu.candidates[number] for number in left)
                 decision.branches = [Branch(decision.position, tuple(range(len(left))), left.index(pick))]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from grue.errors import ConfigError
+from grue.errors import ConfigError, ModelError
 from grue.models.policy_model import PolicyModel
 from grue.policy.engine import Engine
 from grue.policy.trie import Node
@@ -32,6 +32,11 @@ class Decoding:
             )
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p={self.top_p} keeps no share of the tokens", hint="it is above 0 and at most 1")
+
+
+def overflowed() -> ModelError:
+    """What is said of a text in which the model's numbers are not finite."""
+    return ModelError("the model's numbers overflowed", hint="set model.dtype to bfloat16 or float32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,11 @@ class Decision:
     thought: str = ""
     thought_ids: int = 0
     node: Node = field(default_factory=Node)  # its current place in a trie, for policies that walk one
+
+    @property
+    def is_finite(self) -> bool:
+        """False where the model's numbers overflowed, as they may in float16."""
+        return math.isfinite(self.value) and math.isfinite(self.log_prob)
 
     @property
     def position(self) -> int:

@@ -1,8 +1,8 @@
 """The token sequence of one episode: what the policy has been shown and has done, cut into segments.
 
-Ids are only ever appended. If the next observation cannot continue the sequence (it no longer fits, a window moves on,
-or a list of actions is shown for the current step alone), a new segment begins. The task and the current observation
-are always whole.
+Ids are only ever appended. If the next observation cannot continue the sequence (it no longer fits, or a window, in
+which only the current step lists its actions, moves on), a new segment begins. The task and the current observation are
+always whole.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from grue.errors import ModelError
-from grue.policy.decision import Decision, Decoding, Query
+from grue.policy.decision import Decision, Decoding, Query, overflowed
 from grue.policy.engine import Engine
 from grue.policy.policy import Policy
 from grue.prompts.history import History
@@ -44,7 +44,10 @@ class PolicyPlayer:
         self._unanswered = None
 
     def act(self, observation: Observation) -> str:
-        """The action for what is seen now. ModelError where the game lists no actions and the policy needs them."""
+        """The action for what is seen now.
+
+        ModelError where the game lists no actions and the policy needs them, or where numbers overflow in float16.
+        """
         if not isinstance(observation, Observation):
             raise ModelError(
                 f"act takes an Observation, not {type(observation).__name__}",
@@ -66,6 +69,8 @@ class PolicyPlayer:
         query = Query(0, actions, len(history.ids), self._rng, history.ids[history.seen :])
         try:
             (self.decision,) = self.policy.act(self._engine, [query], self._decoding)
+            if not self.decision.is_finite:
+                raise overflowed()
         except BaseException:  # Ctrl-C in a notebook, too: who calls again has everything read again
             history.seen = 0
             raise

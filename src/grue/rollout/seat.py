@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field, replace
 
 from grue.errors import GameError, ModelError
 from grue.games import Game, begin_step
 from grue.games.teachers import Adviser
-from grue.policy.decision import Decision, Query
+from grue.policy.decision import Decision, Query, overflowed
 from grue.policy.policy import Policy
 from grue.prompts.history import History
 from grue.types import Episode, Observation, Outcome, Task, Turn
@@ -61,7 +62,7 @@ class Seat:
         return None
 
     def give_up(self, error: ModelError) -> Episode:
-        """The episode of a game that the policy cannot read: the others go on."""
+        """The episode of a game that the model cannot read: the others go on."""
         return self._end(Outcome.FAILED, f"{error.message}; {error.hint}")
 
     def unread(self) -> list[int]:
@@ -97,6 +98,8 @@ class Seat:
             # If asking the teacher crashed the engine, the next step fails; report the teacher's error as the cause.
             asked = self.adviser.trouble if self.adviser is not None else ""
             return self._end(Outcome.FAILED, f"{error.message} (the teacher: {asked})" if asked else error.message)
+        if not decision.is_finite:  # learnt from, one such turn would spoil the critic, and all advantages with it
+            return self.give_up(overflowed())
         self.turns.append(
             Turn(
                 observation=before,
@@ -133,6 +136,8 @@ class Seat:
 
     def close(self, value: float) -> Episode:
         """The episode of a game at its limit, where `value` is the critic's estimate at its last observation."""
+        if not math.isfinite(value):
+            return self.give_up(overflowed())
         return replace(self._end(Outcome.LIMIT), last_value=value)
 
     def _show(self) -> None:

@@ -16,7 +16,7 @@ from grue.config import Config, DaggerConfig, LearningConfig, PPOConfig
 from grue.errors import GrueError, first_line
 from grue.evaluate.probe import check_probe, tolerance
 from grue.games import Game, make, tasks
-from grue.games.alike import is_unknown, likeness, untold
+from grue.games.alike import is_unknown, must_be_named, name_of, untold
 from grue.games.spread import spread
 from grue.hardware import usual_threads
 from grue.interrupt import Interrupt
@@ -81,13 +81,13 @@ class Session:
         return seen is None or bool(seen.actions)
 
     def problems(self, played: Sequence[Task]) -> dict[Task, str]:
-        """A name for what each of the tasks poses, where it must be tried out which are alike (`games.alike`)."""
-        missing = [task for task in played if task not in self._looks] if is_unknown(played) else []
+        """A name for what each of the tasks poses, where it takes one to know which pose the same (`games.alike`)."""
+        missing = [task for task in played if task not in self._looks] if must_be_named(played) else []
         if missing:
             self.say(f"looking which of {len(missing)} {missing[0].fold} games are alike")
             self._looks |= dict(self.processes.gather([self._look(task) for task in self.processes.share(missing)]))
         looks = {task: self._looks[task] for task in played if task in self._looks}
-        if same := untold([*looks.values()]):
+        if is_unknown(played) and (same := untold([*looks.values()])):
             alike = [task for task, look in looks.items() if look == same]
             if missing:
                 self.say.warn(
@@ -101,7 +101,7 @@ class Session:
         if self.processes.count == 1:
             self.interrupt.check()
         with suppress(GrueError):  # whoever plays it will meet the error
-            return task, likeness(self.games(1)[0], task)
+            return task, name_of(self.games(1)[0], task)
         return task, ""
 
     def tasks(self, fold: str, count: int | None = None) -> list[Task]:

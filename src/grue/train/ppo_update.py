@@ -260,7 +260,7 @@ class Updater:
 
     def _steer_entropy(self, entropy: float) -> None:
         target = self.config.ppo.entropy_target
-        if target > 0:
+        if target > 0 and math.isfinite(entropy):  # all steps may have been skipped in float16
             factor = 1.1 if entropy < target else 1 / 1.1
             most = max(MOST_ENTROPY_COEF, self.config.ppo.entropy_coef)
             self.entropy_coef = float(np.clip(self.entropy_coef * factor, LEAST_ENTROPY_COEF, most))
