@@ -582,3 +582,16 @@ def test_an_upload_takes_the_place_of_another_and_is_private(
     assert not asked
     push(tmp_path / "out", "me/policy", public=True)
     assert asked
+
+
+def test_the_base_can_be_loaded_to_compare_with(runs: dict[str, Path]) -> None:
+    task, game = tiny.tasks(1, "dev")[0], games.make("toy")
+    for run in (runs["full"], runs["lora"]):
+        base, trained = load_policy(run, "base"), load_policy(run)
+        assert base.name == "base"
+        first = game.reset(task)
+        for policy in (base, trained):
+            policy.start(task, first)
+            policy.act(first)
+        assert base.decision is not None and trained.decision is not None
+        assert base.decision.entropy != trained.decision.entropy

@@ -138,7 +138,7 @@ def test_numbers_that_are_not_finite_are_not_stored(tmp_path: Path, value: float
     broken = Episode(EPISODE.task, "choose", (Turn(START, "look around", value),), Outcome.WON, None)
     with pytest.raises(DataError, match="reward"):
         episodes.append(tmp_path / "played.jsonl", [broken])
-    assert list(episodes.read(tmp_path / "played.jsonl")) == []
+    assert not (tmp_path / "played.jsonl").exists()
 
 
 def test_text_that_is_not_text_is_named(tmp_path: Path) -> None:
@@ -171,3 +171,9 @@ def test_a_number_that_could_not_be_read_again_is_not_written(name: str) -> None
     turn = replace(episode.turns[0], **{name: float("nan")})  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"not finite|is nan"):
         episodes.to_dict(replace(episode, turns=(turn,)))
+
+
+def test_a_file_that_is_not_there_is_an_error_unless_it_may_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"there is no file .*typo\.jsonl"):
+        episodes.read(tmp_path / "typo.jsonl")
+    assert list(episodes.read(tmp_path / "typo.jsonl", missing_ok=True)) == []

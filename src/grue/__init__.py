@@ -21,8 +21,8 @@ def load_policy(
 ) -> PolicyPlayer:
     """The trained policy of a run directory or of an exported folder; `policy.act(observation)` names an action.
 
-    `policy` is "sft", "dagger" or "ppo", by default the furthest that the run has reached. `base` is where the model
-    that it was trained from is now, if it was moved. Errors are those of `grue.errors`.
+    `policy` is "base", "sft", "dagger" or "ppo", by default the furthest that the run has reached. `base` is where the
+    model that it was trained from is now, if it was moved. Errors are those of `grue.errors`.
     """
     from grue.stages.trained import load_policy as load  # here, so that `import grue` stays light
 

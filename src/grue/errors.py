@@ -8,10 +8,12 @@ from importlib.util import find_spec
 class GrueError(Exception):
     """Base of every error that a user can fix. `hint` is the next thing to try."""
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str | GrueError, *, hint: str = "") -> None:
+        if isinstance(message, GrueError):  # Gymnasium's vector environments make an error of an error
+            hint, message = hint or message.hint, message.message
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message: str = message
+        self.hint: str = hint
 
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -232,3 +233,9 @@ def test_mapreader_needs_as_many_rooms_as_the_way_is_long() -> None:
         if fewest > 2:
             with pytest.raises(ConfigError, match="too few"):
                 canonical("mapreader", {"maxDistanceApart": apart, "numLocations": fewest - 1})
+
+
+@pytest.mark.parametrize("wrong", [{"count": 1.5}, {"limit": "16"}, {"start": None}, {"count": True}])
+def test_counts_are_whole_numbers(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(wrong))}=.* is not a whole number"):
+        tasks("toy", fold="dev", **wrong)

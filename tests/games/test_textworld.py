@@ -291,3 +291,20 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
             games.make(name)
     with pytest.raises(ConfigError, match=re.escape("-e '.[babyai]'")):
         games.make("babyai")
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GRUE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(GameError, match=r"games cannot be kept in .*file[^\0]*set GRUE_CACHE"):
+        game_file(games.tasks("textworld-coin", {"level": 6}, "dev", 10, count=1)[0])
+
+
+def test_a_story_that_was_cut_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRUE_CACHE", str(tmp_path))
+    task = games.tasks("textworld-coin", {"level": 6}, "dev", 10, count=1)[0]
+    story = game_file(task)
+    whole = story.read_bytes()
+    for part in (whole[:1000], b""):
+        story.write_bytes(part)
+        assert game_file(task).read_bytes()[:28] == whole[:28] and story.stat().st_size == len(whole)

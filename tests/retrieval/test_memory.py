@@ -147,3 +147,8 @@ def test_games_that_may_be_the_same_are_its_own_too() -> None:
     assert memory.search(begins, 5, without=replace(task, seed=9)) == []
     assert len(memory.search(f"{begins} A door.", 5, without=replace(task, seed=9))) == 2
     assert len(memory.search(begins, 5, without=replace(task, seed=9, params="numLocations=11"))) == 2
+
+
+def test_what_is_no_memory_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="tuple is no Memory"):
+        Remembering(games.make("toy"), ())  # type: ignore[arg-type]

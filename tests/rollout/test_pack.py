@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import tiny
 from grue.config import PPOConfig, SFTConfig
+from grue.errors import DataError
 from grue.models.policy_model import WHOLE, PolicyModel, Reading
 from grue.rollout.pack import (
     Batch,
@@ -244,3 +246,27 @@ def test_minibatches_are_a_partition_that_the_seed_decides(items: list[Sample], 
     assert len(parts) == min(count, len(items))
     assert max(sizes) - min(sizes) <= 1
     assert parts == list(minibatches(items, count, random.Random(seed)))
+
+
+def test_numbers_that_belong_to_other_turns_are_refused() -> None:
+    episodes = tiny.rollouts(tiny.policy_model(), tiny.tasks(2))
+    right = [np.zeros(episode.steps) for episode in episodes]
+    assert samples(episodes, right, right)
+    for wrong, said in (
+        (right[:1], "1 arrays of advantages for 2 episodes"),
+        ([*right, right[0]], "3 arrays of advantages for 2 episodes"),
+        ([right[0], np.zeros(50)], r"advantages of episode 1, which has \d+ turns, have the shape \(50,\)"),
+        ([right[0], np.array(1.0)], r"have the shape \(\)"),
+    ):
+        with pytest.raises(DataError, match=said):
+            samples(episodes, wrong)
+        with pytest.raises(DataError, match=said.replace("advantages", "returns")):
+            samples(episodes, right, wrong)
+
+
+def test_games_that_no_policy_has_read_are_refused() -> None:
+    gold = tiny.scripted("gold", 1)[0]
+    with pytest.raises(DataError, match=r"episode 0 holds no token ids: gold played it[^\0]*tokenise"):
+        samples([gold])
+    assert samples([tokenise(gold, tiny.policy())])
+    assert samples([replace(gold, turns=(), outcome=Outcome.LIMIT)]) == []

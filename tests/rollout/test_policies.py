@@ -317,3 +317,30 @@ def test_the_report_marks_the_tokens_that_were_decided(kind: str) -> None:
     assert {place for place, role in enumerate(roles) if role == "branch"} == decided
     assert len(decided) >= episode.steps
     assert all(roles[turn.state_position] == "read" for turn in episode.turns)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"greedy": "sampled"}, "greedy='sampled' is neither True nor False"),
+        ({"greedy": 1}, "greedy=1 is neither"),
+        ({"temperature": "1"}, "temperature='1' is not a number"),
+        ({"top_p": None}, "top_p=None is not a number"),
+    ],
+)
+def test_a_decoding_takes_a_truth_value_and_numbers(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Decoding(**settings)
+
+
+def test_arguments_that_are_easily_confused_are_named() -> None:
+    policy, game, every = tiny.policy(), games.make("toy"), tiny.tasks(1)
+    for given, said in (
+        ((game, every, Decoding(), 512), "games is one ToyGame"),
+        (([game], every[0], Decoding(), 512), "tasks is not a list of tasks"),
+        (([game], every, "greedy", 512), "'greedy' is no Decoding"),
+        (([game], every, Decoding(), "512"), "context='512'"),
+    ):
+        seats, tasks, decoding, context = given
+        with pytest.raises(ConfigError, match=said):
+            evaluate(policy, seats, tasks, decoding, context=context)  # type: ignore[arg-type]

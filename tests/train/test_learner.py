@@ -349,3 +349,32 @@ def test_a_learner_has_the_settings_of_its_stage() -> None:
     assert [group["weight_decay"] for group in learner.optimizer.param_groups] == [0.3, 0.0]
     assert (learner.max_grad_norm, learner.micro_tokens) == (0.7, 777)
     assert learner.recompute and learner.attention == "eager"
+
+
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt(), ValueError("a bug"), None])
+def test_a_step_that_was_broken_off_leaves_nothing_to_the_next(trouble: BaseException | None) -> None:
+    """Ctrl-C or an error in a later micro-batch; None: a loss that is not finite."""
+
+    def broken(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        calls.append(1)
+        if trouble is None:
+            return nll(reading, batch)[0] * math.nan, {}
+        if len(calls) == 2:
+            raise trouble
+        return nll(reading, batch)
+
+    found = []
+    for first in (False, True):
+        model, calls = tiny.policy_model(), list[int]()
+        learner = learner_of(model, micro_tokens=64)
+        if first:
+            with pytest.raises(TrainingError if trouble is None else type(trouble)):
+                learner.step(items(model), broken, 1.0)
+        found.append((learner.step(items(model), nll, 1.0), weights(model)))
+    assert found[0][0] == found[1][0]
+    assert same(found[0][1], found[1][1])
+
+
+def test_a_step_without_samples_is_an_error() -> None:
+    with pytest.raises(TrainingError, match="no samples to learn from"):
+        learner_of(tiny.policy_model()).step([], nll, 1.0)

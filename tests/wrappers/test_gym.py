@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import gymnasium
@@ -12,10 +14,13 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import grue.wrappers.gym
+import tiny
 from grue.config.presets import PRESETS
-from grue.errors import ConfigError
+from grue.errors import ConfigError, GameError
 from grue.games import jvm, make, tasks
 from grue.games.teachers import teacher
+from grue.policy.decision import Decoding
+from grue.rollout.player import PolicyPlayer
 from grue.wrappers.gym import IDS, AnyText
 
 JAVA = [name for name in IDS if name != "Toy"]
@@ -241,3 +246,65 @@ def test_games_that_measure_are_not_played_by_their_seeds_either() -> None:
         env.reset(options={"game_seed": left_out[0]})
     with pytest.raises(ConfigError, match="folds are train, dev and test"):
         gymnasium.make("grue/Toy-v0", fold="pretrain")
+
+
+def test_errors_say_what_to_call_in_gymnasium() -> None:
+    env = grue.wrappers.gym.GrueEnv("toy", limit=1)
+    with pytest.raises(GameError, match=r"no game under way\nhint: call reset\(\) first"):
+        env.step("look")
+    env.reset(seed=0)
+    assert env.step("look")[3]
+    with pytest.raises(GameError, match=r"call reset\(\) first"):
+        env.step("look")
+    env.close()
+    for call in (env.reset, lambda: env.step("look")):
+        with pytest.raises(ConfigError, match="this environment is closed"):
+            call()
+
+
+def test_a_preset_is_told_from_a_game() -> None:
+    for preset, game in (("tales-coin", "coin"), ("smoke", "cookingworld")):
+        with pytest.raises(
+            ConfigError, match=rf"'{preset}' is a preset, not a game\nhint: its game is GrueEnv\('{game}'"
+        ):
+            grue.wrappers.gym.GrueEnv(preset)
+
+
+@pytest.mark.parametrize("settings", [{"limit": [1]}, {"limit": "5"}, {"limit": 0}, {"max_actions": True}])
+def test_numbers_are_numbers(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(settings))}=.* is not a number from 1 up"):
+        grue.wrappers.gym.GrueEnv("toy", action="index", **settings)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_error_in_another_process_can_be_read() -> None:
+    """Gymnasium makes a second error of the first one, and its text was then an error, too."""
+    make = {"num_envs": 1, "vectorization_mode": "async", "vector_kwargs": {"shared_memory": False}}
+    envs = gymnasium.make_vec("grue/Toy-v0", **make)
+    envs.reset(seed=0)
+    with pytest.raises(ConfigError) as error:
+        envs.reset(options={"game_seed": 5000})
+    assert "5000" in str(error.value) and "hint" in str(error.value) and error.value.hint
+    envs.close(terminate=True)
+
+
+def test_a_policy_plays_what_the_environment_shows() -> None:
+    env = grue.wrappers.gym.GrueEnv("toy")
+    text, info = env.reset(seed=1)
+    shown = env.observation
+    assert text.endswith(shown.text) and text != shown.text
+    assert (shown.goal, shown.actions) == (info["goal"], info["valid_actions"])
+    player = PolicyPlayer(tiny.policy(), name="x", context=512, limit=16, decoding=Decoding(greedy=True))
+    while not info["outcome"]:
+        *_, info = env.step(player.act(env.observation))
+        assert info["valid"]
+
+
+def test_what_leads_to_an_engine_is_not_copied() -> None:
+    env = grue.wrappers.gym.GrueEnv("coin")
+    for copy_of in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(ConfigError, match="a TwxGame cannot be copied or pickled"):
+            copy_of(env._game)
+    with pytest.raises(ConfigError, match="cannot be copied"):
+        copy.deepcopy(env)
+    env.close()

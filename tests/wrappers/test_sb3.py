@@ -143,3 +143,13 @@ def test_numbers_outside_the_list_are_refused(number: int) -> None:
     env.reset(seed=0)
     with pytest.raises(ConfigError, match=f"there is no action {number}: the list has"):
         env.step(number)
+
+
+@pytest.mark.parametrize("action", ["look", 1.7, None])
+def test_an_action_is_a_whole_number(action: object) -> None:
+    env = toy()
+    env.reset(seed=0)
+    with pytest.raises(ConfigError, match="is the number of a text"):
+        env.step(action)
+    look = env.actions.index("look")
+    assert env.step(np.array(look)) and env.step(np.int64(look))

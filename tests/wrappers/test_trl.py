@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from grue.errors import GameError
+from grue.errors import ConfigError, GameError
 from grue.games import make, tasks
 from grue.games.toy import ToyGame
 from grue.models.load import embedded_folder
@@ -172,3 +172,13 @@ def test_the_game_gets_the_action_as_every_player_gives_it(monkeypatch: pytest.M
     env.reset(game_seed=0)
     env.act("  look\n\taround ")
     assert got == ["look around"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [(("toi", "", 16), "toi"), (("toy", {"rooms": 99}, 16), "out of range"), (("toy", "", 0), "limit=0 is not")],
+)
+def test_what_does_not_exist_is_refused_before_a_trainer_asks_for_it(given: tuple[Any, ...], said: str) -> None:
+    game, params, limit = given
+    with pytest.raises(ConfigError, match=said):
+        adapter.environment(game, params, limit=limit)

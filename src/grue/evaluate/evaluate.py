@@ -37,6 +37,7 @@ def evaluate(
             f"evaluate plays a policy, as load_policy and make_policy give it, not {type(policy).__name__}",
             hint="for any other player: [play(game, task, player) for task in tasks], then summarise (docs/python.md)",
         )
+    _check_given(games, tasks, decoding, context)
     return collect(
         policy,
         games,
@@ -48,3 +49,20 @@ def evaluate(
         on_episode=on_episode,
         processes=processes,
     )
+
+
+def _check_given(games: object, tasks: object, decoding: object, context: object) -> None:
+    """ConfigError for arguments that are easily confused."""
+    if not isinstance(games, Sequence):
+        raise ConfigError(
+            f"games is one {type(games).__name__}, not a list of games", hint="[game] plays one at a time"
+        )
+    if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
+        raise ConfigError("tasks is not a list of tasks", hint='tasks("toy", fold="dev", limit=16, count=24) makes one')
+    if not isinstance(decoding, Decoding):
+        raise ConfigError(
+            f"decoding={decoding!r} is no Decoding",
+            hint="Decoding(greedy=True), or Decoding(temperature=1.0) to sample",
+        )
+    if not isinstance(context, int):
+        raise ConfigError(f"context={context!r} is not a number of tokens", hint="that of training is model.context")

@@ -119,7 +119,8 @@ def _is_unfinished(out: Path, policy: str) -> bool:
 
 def measured_games(out: Path, name: str) -> list[Episode]:
     """The games behind the row `name` of a run's evaluation. DataError where not as many are left as were counted."""
-    file, played = file_of(out, name), list(episodes.read(file_of(out, name)))
+    file = file_of(out, name)
+    played = list(episodes.read(file, missing_ok=True))
     row = {entry["row"]: entry["result"] for entry in read_evaluation(out)}.get(name)
     if row is not None and len(played) != (counted := row["games"] + row["failed"]):
         raise DataError(

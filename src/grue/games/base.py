@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Protocol, runtime_checkable
+from typing import NoReturn, Protocol, runtime_checkable
 
 from grue.errors import ConfigError, GrueError
 from grue.types import Observation, Outcome, Task
@@ -65,6 +65,14 @@ def check_open(closed: bool) -> None:
     """Raise ConfigError where a game is `closed`: whoever begins one again is mistaken, and the game did not crash."""
     if closed:
         raise ConfigError("this game is closed", hint="make a new one with games.make")
+
+
+def refuse_copy(game: Game) -> NoReturn:
+    """As `__getstate__`: copies would share one engine, and what leads to it cannot be pickled."""
+    raise ConfigError(
+        f"a {type(game).__name__} cannot be copied or pickled: it leads to a running engine",
+        hint="make another one, where it is needed, with games.make",
+    )
 
 
 def fold_of(seed: int) -> str:

@@ -46,7 +46,7 @@ def cache_folder() -> Path:
 def game_file(task: Task) -> Path:
     """The task's .z8 file with its .json beside it, generated if it is not in the cache yet (seconds).
 
-    GameError when the generator cannot make a game with these parameters.
+    GameError when the generator cannot make a game with these parameters, or the cache cannot be written.
     """
     from textworld.version import __version__
 
@@ -54,15 +54,29 @@ def game_file(task: Task) -> Path:
     settings = "-".join(f"{key}{value}" for key, value in values(task.game, task.params).items())
     folder = cache_folder() / f"textworld-{__version__}" / f"{task.game}-{settings}{split}"
     story = folder / f"{task.seed}.z8"
-    if not story.is_file() or not story.with_suffix(".json").is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        _sweep(folder)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as made_in:
-            made = _generate(task, Path(made_in))
-            # Two processes may make the same game at once: each moves complete files into place, the story last.
-            made.with_suffix(".json").replace(story.with_suffix(".json"))
-            made.replace(story)
+    if not _is_whole(story) or not story.with_suffix(".json").is_file():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _sweep(folder)
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as made_in:
+                made = _generate(task, Path(made_in))
+                # Two processes may make the same game at once: each moves complete files into place, the story last.
+                made.with_suffix(".json").replace(story.with_suffix(".json"))
+                made.replace(story)
+        except OSError as error:
+            raise GameError(
+                f"TextWorld's games cannot be kept in {folder}: {error.strerror or error}",
+                hint="set GRUE_CACHE to a folder that can be written",
+            ) from error
     return story
+
+
+def _is_whole(story: Path) -> bool:
+    """Is the story file there, and as long as its header says? A full disk may have cut it."""
+    with suppress(OSError), story.open("rb") as file:
+        header = file.read(28)
+        return len(header) == 28 and story.stat().st_size >= 8 * int.from_bytes(header[26:28], "big") > 0
+    return False
 
 
 def coin_map(task: Task) -> frozenset[tuple[str, ...]]:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from grue.errors import ConfigError, GameError
-from grue.games.base import check_open, check_seed
+from grue.games.base import check_open, check_seed, refuse_copy
 from grue.games.engine_seat import EngineSeat
 from grue.games.guard import clean_action
 from grue.games.jvm import JvmSettings
@@ -31,6 +31,8 @@ _SOLVER_ATTEMPTS = 50  # as in the engine: a solver that walks at random gives u
 
 class TwxGame:
     """One seat at a TextWorldExpress family. A task with other parameters reloads it (about 20 ms)."""
+
+    __getstate__ = refuse_copy
 
     def __init__(self, game: str, params: Params = "", *, settings: JvmSettings | None = None) -> None:
         self.game = check_family(game)

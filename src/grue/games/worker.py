@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from weakref import finalize
 
 from grue.errors import ConfigError, GameError, GrueError
-from grue.games.base import check_open, check_seed
+from grue.games.base import check_open, check_seed, refuse_copy
 from grue.games.guard import as_played
 from grue.games.worker_process import Worker, WorkerDiedError, WorkerSettings, worker_with_room
 from grue.types import Observation, Outcome, Task
@@ -45,6 +45,8 @@ class Saved(NamedTuple):
 
 class WorkerGame:
     """`game` behind the contract, in another process. Made by `native.make_native`."""
+
+    __getstate__ = refuse_copy
 
     def __init__(self, game: str, params: str = "", *, settings: WorkerSettings | None = None) -> None:
         self.game, self.params = game, params

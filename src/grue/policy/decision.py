@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 
 import torch
 
@@ -25,6 +26,14 @@ class Decoding:
     top_p: float = 1.0  # for text that is written; a choice among valid actions does not use it
 
     def __post_init__(self) -> None:
+        if not isinstance(self.greedy, bool):  # any text would be true
+            raise ConfigError(
+                f"greedy={self.greedy!r} is neither True nor False",
+                hint="Decoding(greedy=True), or Decoding(temperature=1.0) to sample",
+            )
+        for name, number in (("temperature", self.temperature), ("top_p", self.top_p)):
+            if not isinstance(number, Real) or isinstance(number, bool):
+                raise ConfigError(f"{name}={number!r} is not a number", hint="1.0 changes nothing")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise ConfigError(
                 f"a temperature of {self.temperature} cannot be used for drawing",

@@ -80,6 +80,8 @@ def build_trie(actions: Sequence[str], encode: Callable[[str], Sequence[int]]) -
     for ids, following in pairwise(ordered):  # after sorting, a sequence comes directly before those that begin with it
         if following[: len(ids)] == ids:
             one, other = [action for found, action in paths if found in (ids, following)][:2]
+            if one == other:
+                raise AlikeError(f"the game lists the action {one!r} twice", hint="list each valid action once")
             raise AlikeError(
                 f"the actions {one!r} and {other!r} cannot be told apart by their tokens",
                 hint="an action must not be a prefix of another once encoded; check the tokenizer",

@@ -99,6 +99,8 @@ class Remembering:
     """
 
     def __init__(self, game: Game, memory: Memory, count: int = 1, *, own: bool = True) -> None:
+        if not isinstance(memory, Memory):
+            raise ConfigError(f"{type(memory).__name__} is no Memory", hint="Memory(episodes) makes one of episodes")
         self._game, self._memory, self._count, self._own = game, memory, count, own
         self._goal = ""
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from grue.errors import DataError
 from grue.models.policy_model import WHOLE
 from grue.models.scores import Trees
 from grue.policy.decision import Lesson
@@ -99,12 +100,19 @@ def samples(
     """One sample per segment. Failed episodes are left out; `advantages` and `returns` are parallel to `episodes`.
 
     A teacher's invalid actions are skipped too. Pass `advantages` only for the policy's own games: then every turn
-    counts.
+    counts. DataError for numbers that do not belong to these turns, and for games that no policy has read.
     """
+    _check_parallel(episodes, advantages, "advantages")
+    _check_parallel(episodes, returns, "returns")
     packed = []
     for number, episode in enumerate(episodes):
         if episode.outcome is Outcome.FAILED:
             continue
+        if episode.turns and not episode.segments:
+            raise DataError(
+                f"episode {number} holds no token ids: {episode.player} played it, not a policy in collect or evaluate",
+                hint="tokenise(episode, policy) gives it the ids that the policy would have read",
+            )
         for place, segment in enumerate(episode.segments):
             inside = [(i, turn) for i, turn in enumerate(episode.turns) if turn.segment == place]
             chosen = [i for i, turn in inside if advantages is not None or not turn.is_context]
@@ -124,6 +132,20 @@ def samples(
                 )
             )
     return packed
+
+
+def _check_parallel(episodes: Sequence[Episode], numbers: Sequence[np.ndarray] | None, what: str) -> None:
+    """DataError unless there is a number for each turn of each episode."""
+    if numbers is None:
+        return
+    if len(numbers) != len(episodes):
+        raise DataError(f"{len(numbers)} arrays of {what} for {len(episodes)} episodes", hint="one for each, in order")
+    for place, (episode, given) in enumerate(zip(episodes, numbers, strict=True)):
+        if np.shape(given) != (episode.steps,):
+            raise DataError(
+                f"the {what} of episode {place}, which has {episode.steps} turns, have the shape {np.shape(given)}",
+                hint="one number for each turn",
+            )
 
 
 def tokenise(episode: Episode, policy: Policy, context: int | None = None, *, advised: bool = False) -> Episode:

@@ -87,7 +87,7 @@ def _play_rest(
     """Play the games that `file` lacks, and return all."""
     cfg = session.config.eval
     tasks = session.tasks(cfg.fold, cfg.games)
-    known = {episode.task for episode in episodes.read(file)}
+    known = {episode.task for episode in episodes.read(file, missing_ok=True)}
     left = [task for task in tasks if task not in known]
     with session.say.bar(name, len(tasks), done=len(tasks) - len(left), unit="games") as bar:
 
@@ -103,7 +103,7 @@ def _play_rest(
         finally:
             _settle(file, spent)
     wanted = set(tasks)
-    return [episode for episode in episodes.read(file) if episode.task in wanted]
+    return [episode for episode in episodes.read(file, missing_ok=True) if episode.task in wanted]
 
 
 def _tell(name: str, result: dict[str, Any], say: Progress) -> None:

@@ -87,7 +87,7 @@ def demos(session: Session) -> dict[str, Any]:
             episodes.append(file, [demonstration])
             bar.advance()
             session.interrupt.check()
-    facts = demo_report(episodes.read(file))
+    facts = demo_report(episodes.read(file, missing_ok=True))
     pruned = ""
     if not known and isinstance(player, GoldPruned):  # it knows only the games that it has played itself
         facts["pruned_steps"] = player.pruned_steps
@@ -97,7 +97,7 @@ def demos(session: Session) -> dict[str, Any]:
         f"{facts['won_past_limit']} later; {facts['invalid_steps']} invalid{pruned} steps"
     )
     if facts["failed"]:
-        failures = failures_of(episodes.read(file))
+        failures = failures_of(episodes.read(file, missing_ok=True))
         if failures.all:
             raise GameError(
                 f"none of {failures.games} demonstrations could be played: {failures.error}",
@@ -121,4 +121,4 @@ def lost_demos(run: Run) -> bool:
 def demo_steps(session: Session) -> dict[int, int]:
     """Seed -> steps of the demonstration, for each train game that was won in its demonstration."""
     file = session.run.episodes("demos")
-    return {episode.task.seed: episode.steps for episode in episodes.read(file) if episode.won}
+    return {episode.task.seed: episode.steps for episode in episodes.read(file, missing_ok=True) if episode.won}

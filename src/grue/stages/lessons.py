@@ -43,7 +43,7 @@ def lessons(session: Session, names: str, rename: float, *kinds: str, corrected:
     rng = random.Random(names)
     policy, context = make_policy(session.model, session.encoder), session.config.model.context
     longest, unreadable, first = 0, 0, None
-    read = (episode for kind in kinds for episode in episodes.read(session.run.episodes(kind)))
+    read = (episode for kind in kinds for episode in episodes.read(session.run.episodes(kind), missing_ok=True))
     played = (renamed_episode(episode, rng) if rng.random() < rename else episode for episode in read)
     packed = []
     for episode in played:

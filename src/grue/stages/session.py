@@ -76,8 +76,8 @@ class Session:
     @cached_property
     def lists_actions(self) -> bool:
         """Did the game list valid actions in its demonstrations? If not, nobody can play who chooses among them."""
-        first = (demo.first for demo in episodes.read(self.run.episodes("demos")) if demo.first is not None)
-        seen = next(first, None)
+        demos = episodes.read(self.run.episodes("demos"), missing_ok=True)
+        seen = next((demo.first for demo in demos if demo.first is not None), None)
         return seen is None or bool(seen.actions)
 
     def problems(self, played: Sequence[Task]) -> dict[Task, str]:

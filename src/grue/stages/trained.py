@@ -55,9 +55,9 @@ def load_policy(
 ) -> PolicyPlayer:
     """The trained policy of a run directory or of an exported folder, ready to `act` on observations.
 
-    `policy` is "sft", "dagger" or "ppo"; by default the furthest that the run has reached. `base` is where the model
-    that it was trained from is now, if not where `model.name` says. Before the policy is returned, it must reproduce
-    the log-probabilities of a recorded game; ModelError if it does not.
+    `policy` is "base", "sft", "dagger" or "ppo"; by default the furthest that the run has reached. `base` is where the
+    model that it was trained from is now, if not where `model.name` says. Before the policy is returned, it must
+    reproduce the log-probabilities of a recorded game; ModelError if it does not.
     """
     trained = load_trained(Path(folder), policy, base)
     config = trained.config
@@ -90,7 +90,8 @@ def load_trained(folder: Path, policy: str | None = None, base: str | None = Non
     lm, tokenizer = load_model(config.model)
     model = PolicyModel(lm, value_shares_trunk=config.ppo.value_shares_trunk)
     encoder = Encoder(tokenizer, config.policy)
-    load_weights(model, stage_weights(folder, name, encoder.fingerprint))
+    if name != "base":
+        load_weights(model, stage_weights(folder, name, encoder.fingerprint))
     return Trained(name, config, model.eval(), encoder)
 
 
@@ -156,7 +157,7 @@ def stage_weights(run: Path, stage: str, prompt: str) -> dict[str, Any]:
     `prompt` is the hash of the prompt format; CheckpointError if they were trained with another.
     """
     if stage not in TRAINING:
-        raise ConfigError(f"there is no trained policy {stage!r}", hint=f"known are {', '.join(FURTHEST_FIRST)}")
+        raise ConfigError(f"there is no trained policy {stage!r}", hint=f"known are base, {', '.join(TRAINING)}")
     return dict(checkpoint.load(check_weights(run, stage), prompt=prompt).tensors["model"])
 
 
@@ -170,7 +171,7 @@ def keep_probe(run: Path, policy: str, episode: Episode) -> None:
 def read_probe(folder: Path, policy: str) -> list[Episode]:
     """What `keep_probe` or an export has kept; [] if there is none."""
     file = folder / PROBE if (folder / ABOUT).exists() else _probe_file(folder, policy)
-    return list(episodes.read(file))
+    return list(episodes.read(file, missing_ok=True))
 
 
 def read_about(folder: Path) -> dict[str, Any]:

@@ -29,10 +29,14 @@ def append(path: Path | str, episodes: Iterable[Episode]) -> None:
     jsonl.append(Path(path), (to_dict(episode) for episode in episodes))
 
 
-def read(path: Path | str) -> Iterator[Episode]:
-    """The episodes of a JSONL file, in order; none if there is no file. DataError names file and line."""
-    for where, row in jsonl.read(Path(path)):
-        yield from_dict(row, where=where)
+def read(path: Path | str, *, missing_ok: bool = False) -> Iterator[Episode]:
+    """The episodes of a JSONL file, in order; with `missing_ok` none if there is no file.
+
+    DataError names the file, or file and line.
+    """
+    if not missing_ok and not Path(path).exists():
+        raise DataError(f"there is no file {path}", hint="runs keep their games in RUN/episodes")
+    return (from_dict(row, where=where) for where, row in jsonl.read(Path(path)))
 
 
 def to_dict(episode: Episode) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def _corrected_games(context: StageContext, policy: Policy, number: int) -> tupl
     run, config, learner, processes = context.run, context.config, context.learner, context.processes
     cfg = config.dagger
     file, first = run.episodes("dagger"), number * cfg.games_per_round
-    known = len(list(episodes.read(file))) - first
+    known = len(list(episodes.read(file, missing_ok=True))) - first
     needed = cfg.games_per_round if learner.step_count % cfg.steps else 0  # some of the round's steps are done already
     if known < needed:
         raise DataError(

@@ -96,6 +96,11 @@ class Learner:
         A loss or gradient that is not finite raises TrainingError before any weight changes. In float16 the step is
         skipped instead and the loss scale halved, and only many such steps in a row raise.
         """
+        if not items:
+            raise TrainingError(
+                "there are no samples to learn from", hint="samples(episodes) leaves out games that failed"
+            )
+        self.optimizer.zero_grad(set_to_none=True)  # of a step that an error or Ctrl-C has ended
         sums: dict[str, torch.Tensor] = {}
         with self._training():
             mine, idle, _ = self._groups(items, self.micro_tokens)

@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from grue.config.presets import PRESETS
-from grue.errors import ConfigError
+from grue.errors import ConfigError, GameError
 from grue.games import canonical_params, known_games, make, tasks
 from grue.games.base import fold_range
 from grue.games.guard import MAX_ACTION, as_played
@@ -95,8 +95,9 @@ class GrueEnv(gymnasium.Env[str, Any]):
     ) -> None:
         if action not in ("text", "index"):
             raise ConfigError(f"action={action!r} of the environment is unknown", hint="use 'text' or 'index'")
-        if not isinstance(max_actions, (int, np.integer)) or max_actions < 1:
-            raise ConfigError(f"max_actions={max_actions!r} is not a number from 1 up", hint="64 is the default")
+        for name, number, usual in (("max_actions", max_actions, 64), ("limit", limit, 16)):
+            if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or number < 1:
+                raise ConfigError(f"{name}={number!r} is not a number from 1 up", hint=f"{usual} is the default")
         if not isinstance(fold, str):
             raise ConfigError(f"fold={fold!r} is not a name", hint="folds are train, dev and test")
         if render_mode not in (None, "ansi"):
@@ -111,23 +112,34 @@ class GrueEnv(gymnasium.Env[str, Any]):
         self._game = make(game, params, java)
         self._seen = Observation("", "", "", None, 0.0)
         self._steps = 0
+        self._plays, self._closed = False, False
+
+    @property
+    def observation(self) -> Observation:
+        """What the game showed last, as grue's own players take it: `policy.act(env.unwrapped.observation)`."""
+        return self._seen
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start a game; the class describes `seed` and `options`."""
         super().reset(seed=seed)
+        self._check_open()
         task = self._draw(options or {})
         self._seen = self._game.reset(task)  # if it refuses, the game before it goes on
-        self._task, self._steps = task, 0
+        self._task, self._steps, self._plays = task, 0, True
         return render_task(self._seen.goal, self._task.limit) + self._seen.text, self._info(None, valid=True)
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take one action: a str or an index, depending on the environment's `action`."""
+        self._check_open()
+        if not self._plays:
+            raise GameError("there is no game under way", hint="call reset() first")
         text = self._text_of(action) if self._by_index else self._typed(action)
         valid = self._seen.actions is None or text in self._seen.actions
         self._seen, reward, outcome = self._game.step(text)
         self._steps += 1
         terminated = outcome in (Outcome.WON, Outcome.LOST)
         truncated = outcome is Outcome.LIMIT
+        self._plays = outcome is None
         return self._seen.text, float(reward), terminated, truncated, self._info(outcome, valid=valid)
 
     def render(self) -> str | None:
@@ -136,7 +148,12 @@ class GrueEnv(gymnasium.Env[str, Any]):
 
     def close(self) -> None:
         """Release the game. Calling it twice is fine."""
+        self._closed = True
         self._game.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigError("this environment is closed", hint="make another one")
 
     def _draw(self, options: dict[str, Any]) -> Task:
         if not isinstance(options, Mapping):
@@ -212,6 +229,12 @@ def _check_is_game(game: str) -> None:
     meant = next((name for name, preset in IDS.items() if game in (preset, f"grue/{name}-v0")), None)
     if meant is not None and game not in known_games():
         raise ConfigError(f"{game!r} is not a game", hint=f'use gymnasium.make("grue/{meant}-v0")')
+    if isinstance(game, str) and game in PRESETS and game not in known_games():
+        asked = PRESETS[game]().game
+        raise ConfigError(
+            f"{game!r} is a preset, not a game",
+            hint=f"its game is GrueEnv({asked.name!r}, {dict(asked.params)}, limit={asked.limit})",
+        )
 
 
 @lru_cache(maxsize=32)

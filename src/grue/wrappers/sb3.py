@@ -11,6 +11,7 @@ says.
 
 from __future__ import annotations
 
+import operator
 import random
 import warnings
 from collections.abc import Callable, Sequence
@@ -99,7 +100,13 @@ class ActionList(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return ids, info
 
     def step(self, action: Any) -> tuple[Ids, Any, bool, bool, dict[str, Any]]:
-        number = int(action)
+        try:
+            number = operator.index(action)
+        except TypeError as error:
+            raise ConfigError(
+                f"an action of this environment is the number of a text, not {action!r}",
+                hint="env.actions.index(text) is the number of a text",
+            ) from error
         if not 0 <= number < len(self.actions):
             raise ConfigError(
                 f"there is no action {number}: the list has {len(self.actions)}", hint="numbers begin with 0"

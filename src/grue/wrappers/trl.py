@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from grue.errors import GameError, needs
+from grue.errors import ConfigError, GameError, needs
 from grue.games import canonical_params, make, tasks
 from grue.games.guard import as_played
 from grue.games.params import Params
@@ -85,7 +85,13 @@ class GameEnvironment:
 def environment(
     game: str, params: Params = "", *, limit: int = 16, list_actions: bool = True
 ) -> Callable[[], GameEnvironment]:
-    """The `environment_factory` for GRPOTrainer. `list_actions` shows the valid actions after each step."""
+    """The `environment_factory` for GRPOTrainer. `list_actions` shows the valid actions after each step.
+
+    ConfigError at once for a game or parameters that do not exist.
+    """
+    canonical_params(game, params)
+    if not isinstance(limit, int) or limit < 1:
+        raise ConfigError(f"limit={limit!r} is not a number of steps", hint="16 is the default")
     return partial(GameEnvironment, game, params, limit=limit, list_actions=list_actions)
 
 
