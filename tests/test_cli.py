@@ -120,6 +120,8 @@ def test_version() -> None:
         ((), "Usage"),
         (("nosuch",), "No such command"),
         (("run", "--nosuch"), "No such option"),
+        (("run", "--ppo.iterations=3"), "settings have no dashes\nhint: ppo.iterations=3, after the verb"),
+        (("run", "--game.params.rooms", "3"), "hint: game.params.rooms=VALUE"),
         (("run", "--seed", "x"), "--seed"),
         (("run", "cokking16"), "did you mean cooking16?"),
         (("run", "toy", "smoke"), "two presets are given: toy and smoke"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,7 +51,18 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # games and models print characters that an old code page lacks
             stream.reconfigure(errors="backslashreplace")
+    _refuse_dashes(sys.argv[1:])
     app(prog_name="grue")
+
+
+def _refuse_dashes(arguments: Iterable[str]) -> None:
+    """Exit where a setting is given as an option: the parser would only say that there is no such option."""
+    for argument in arguments:
+        name, _, value = argument.removeprefix("--").partition("=")
+        if argument.startswith("--") and "." in name and name.replace(".", "_").isidentifier():
+            print(f"error: {argument} is not an option: settings have no dashes", file=sys.stderr)
+            print(f"hint: {name}={value or 'VALUE'}, after the verb", file=sys.stderr)
+            raise SystemExit(2)
 
 
 def _version(wanted: bool) -> None:
