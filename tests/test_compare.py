@@ -144,13 +144,15 @@ def test_runs_that_differ_in_the_seed_alone_are_trainings_of_one_kind(tmp_path: 
     assert apart["greedy"]["over_seeds"]
 
 
-def test_only_games_that_all_finished_count(tmp_path: Path) -> None:
+def test_only_games_that_all_finished_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = run(tmp_path / "0", 0, [True, False, True]), run(tmp_path / "1", 1, [True, False])
     crashed = episode(load_config("toy"), 2, Outcome.FAILED)
     episodes.append(other / "episodes" / "eval-ppo-test-greedy.jsonl", [crashed])
     found = compare_runs([one, other])
     assert (found["games"], found["left_out"]) == ({"greedy": 2}, {"greedy": 1})
     assert found["kinds"][0]["greedy"]["success"] == 0.5
+    show(found, Progress())
+    assert "1 game is left out, which not all of these runs finished: they finished 2 and 3" in capsys.readouterr().out
 
 
 def test_one_training_has_the_intervals_of_its_own_table(tmp_path: Path) -> None:

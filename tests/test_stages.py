@@ -979,3 +979,13 @@ def test_results_keep_the_machine_that_made_them_and_pair_greedy_games(
     assert {key: kept[key] for key in earlier} == earlier
     assert fresh["hardware"]["cores"] and "H100" not in str(fresh["hardware"])
     assert {pair["decoding"] for pair in kept["paired"]} == {"greedy"}
+
+
+def test_random_play_is_measured_alike_whatever_the_seed_of_the_run(tiny_folder: Path, tmp_path: Path) -> None:
+    rows = []
+    for seed in (0, 1):
+        nothing = ("sft.epochs=0", "ppo.iterations=0", "demos.games=2", "eval.games=12")
+        out = tmp_path / str(seed)
+        stages.run_all(tiny.config(tiny_folder, *nothing, seed=seed), out, say=QUIET)
+        rows.append(json.loads((out / "results.json").read_text())["policies"]["random"]["decoding"]["scripted"])
+    assert rows[0] == rows[1]

@@ -84,8 +84,8 @@ def prompted(**prompt: Any) -> Encoder:
     return Encoder(words, PolicyConfig(**prompt))
 
 
-def llama(seed: int = 0, *, hidden: int = 32, spread: float = 0.3) -> PreTrainedModel:
-    """Two layers of random weights; `spread` is their deviation, large enough for policies far from uniform."""
+def llama(seed: int = 0, *, hidden: int = 32, spread: float = 0.3, layers: int = 2) -> PreTrainedModel:
+    """A few layers of random weights; `spread` is their deviation, large enough for policies far from uniform."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -93,7 +93,7 @@ def llama(seed: int = 0, *, hidden: int = 32, spread: float = 0.3) -> PreTrained
         vocab_size=len(tokenizer()),
         hidden_size=hidden,
         intermediate_size=2 * hidden,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=2048,

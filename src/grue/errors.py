@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from importlib.util import find_spec
+from typing import Any
 
 
 class GrueError(Exception):
@@ -77,3 +79,15 @@ def needs(module: str, *, feature: str) -> None:
     if find_spec(module) is None:
         extra = _EXTRA_OF.get(module, module)
         raise ConfigError(f"{feature} needs {module}, which is not installed", hint=install_line(extra))
+
+
+def whole(name: str, value: Any, *, least: int | None = None, hint: str = "") -> int:
+    """`value` as an int, from `least` up if that is given. ConfigError for anything else, truth values too."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least):
+        bound = "" if least is None else f" from {least} up"
+        raise ConfigError(f"{name}={value!r} is not a whole number{bound}", hint=hint)
+    return number

@@ -34,11 +34,12 @@ from grue.experiments.eval_gap.suspects import EVALUATION, TRAINING, wanted
 from grue.experiments.eval_gap.table import markdown, ranked
 from grue.games.play import play
 from grue.games.teachers import teacher
+from grue.games.toy import ToyGame
 from grue.policy.decision import Decoding
 from grue.policy.engine import Engine
 from grue.progress import Progress
 from grue.rollout.collect import collect
-from grue.stages.session import open_session
+from grue.stages.session import Session, open_session
 from grue.storage.contents import read_run_config
 from grue.storage.run import Run
 from grue.train.credit import RunningScale, credit
@@ -619,6 +620,10 @@ def test_runs_that_are_not_of_one_kind_are_not_averaged(trained: Path, tmp_path:
     Run(tmp_path / "other", override(read_run_config(trained), ["ppo.clip=0.1"], 1))
     with pytest.raises(ConfigError, match=r"not trainings of one kind: ppo\.clip=0\.2 and 0\.1"):
         measure(trained, tmp_path / "other")
+    Run(tmp_path / "corrected", override(read_run_config(trained), ["dagger.rounds=2"], 1))
+    for pair in ((trained, tmp_path / "corrected"), (tmp_path / "corrected", trained)):
+        with pytest.raises(ConfigError, match=r"not trainings of one kind: dagger\.rounds="):
+            measure(*pair)
     Run(tmp_path / "scored", override(read_run_config(trained), ["policy.kind=score"], None))
     with pytest.raises(ConfigError, match=r"scored has policy\.kind=score, policy\.template=plain"):
         measure(tmp_path / "scored")
@@ -733,3 +738,18 @@ def test_draws_depend_on_a_games_place_alone() -> None:
         for count in (1, 3)
     )
     assert [[t.action for t in e.turns] for e in one] == [[t.action for t in e.turns] for e in three]
+
+
+def test_folds_of_a_game_without_gold_are_compared_as_they_are(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns("experiments"))
+
+    class Bare:
+        def __init__(self, game: ToyGame) -> None:
+            self.reset, self.step, self.close = game.reset, game.step, game.close
+
+    monkeypatch.setattr(Session, "games", lambda _, count: [Bare(ToyGame()) for _ in range(count)])
+    (contrast,) = prepare("eval-gap", [run], SMALL, only=["train-to-dev"])(Progress(quiet=True))["contrasts"]
+    assert contrast["name"] == "train-to-dev" and "points_at_equal_gold_length" not in contrast["details"]

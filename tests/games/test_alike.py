@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +18,10 @@ from grue.games.base import FOLDS
 from grue.games.recipes import HasRecipe, preparations, read_recipe
 from grue.games.spread import spread
 from grue.games.toy import ToyGame
+from grue.progress import Progress
+from grue.stages.session import open_session
 from grue.storage.episodes import from_dict, to_dict
+from grue.storage.run import Run
 from grue.types import Episode, Observation, Outcome, Task
 
 
@@ -138,3 +143,16 @@ def test_kitchens_with_one_ingredient_are_named_after_their_recipe() -> None:
     assert 10 < len({*names.values()}) < 45
     lost = [Episode(task, "me", (), Outcome.LOST, Observation("", "", "", (), 0.0)) for task in few]
     assert summarise(with_problems(lost, names), fold="test").get("problems") == len({*names.values()})
+
+
+def test_a_run_takes_kitchens_with_the_same_recipe_for_one_problem(tiny_folder: Path, tmp_path: Path) -> None:
+    kitchen = ("game.name=cookingworld", "game.params=numLocations=1,numIngredients=1", "game.limit=10")
+    config = tiny.config(tiny_folder, *kitchen)
+    with open_session(Run(tmp_path / "run", config), config, Progress(quiet=True)) as session:
+        names = session.problems(session.tasks("test", 40))
+        name, count = Counter(names.values()).most_common(1)[0]
+        assert name and count > 1
+        alike = [task for task in names if names[task] == name]
+        assert session.problems(alike) == dict.fromkeys(
+            alike, name
+        )  # no doubt, though there is nothing to compare with

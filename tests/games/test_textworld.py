@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -22,7 +23,7 @@ from grue.games.check import check_game
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.games.textworld import tidy
-from grue.games.textworld_make import cache_folder, coin_map, game_file
+from grue.games.textworld_make import cache_folder, coin_map, game_file, walkthrough
 from grue.games.worker import WorkerPlanGame
 from grue.games.worker_process import shutdown
 from grue.types import Observation, Outcome, Task
@@ -308,3 +309,16 @@ def test_a_story_that_was_cut_is_made_again(tmp_path: Path, monkeypatch: pytest.
     for part in (whole[:1000], b""):
         story.write_bytes(part)
         assert game_file(task).read_bytes()[:28] == whole[:28] and story.stat().st_size == len(whole)
+    about = story.with_suffix(".json")
+    about.write_bytes(about.read_bytes()[:100])
+    assert walkthrough(game_file(task))
+
+
+def test_a_full_disk_is_no_fault_of_the_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv("GRUE_CACHE", str(tmp_path))
+    monkeypatch.setattr("textworld.generator.compile_game", full)
+    with pytest.raises(GameError, match=r"No space left on device\nhint: set GRUE_CACHE"):
+        game_file(games.tasks("textworld-coin", {"level": 6}, "dev", 10, count=1)[0])

@@ -14,6 +14,7 @@ from grue.report.text import (
     as_number,
     duration,
     escape,
+    fixed,
     interval_text,
     number,
     one_line,
@@ -99,7 +100,9 @@ def test_a_chat_model_that_is_named_by_its_path_names_no_home() -> None:
 def test_numbers_as_people_read_them() -> None:
     assert (percent(0.931), percent(1.0, 0), percent(None)) == ("93.1%", "100%", "–")
     assert interval_text((-0.021, 0.5)) == "−2.1 to 50.0"
+    assert interval_text((-0.0004, 0.03)) == "0.0 to 3.0"
     assert interval_text(None) == ""
+    assert (fixed(-0.0001, 3), number(999.6), number(-999.7), number(999.4)) == ("0.000", "1,000", "−1,000", "999")
     assert (signed(51.34), signed(-0.2), signed(0.0), signed(-0.04)) == ("+51.3", "−0.2", "0.0", "0.0")
     assert [number(value) for value in (61440.0, 0.01234, 1234.5, -3.0, None, float("nan"))] == [
         "61,440",

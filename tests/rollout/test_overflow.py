@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,15 @@ from grue import games
 from grue.errors import ModelError
 from grue.models.policy_model import PolicyModel
 from grue.policy.actor import Actor
-from grue.policy.decision import Decoding
+from grue.policy.decision import Decoding, Query
 from grue.policy.engine import Engine
 from grue.policy.policy import make_policy
 from grue.policy.tree import candidate_tree
+from grue.policy.weigh import CachedText
 from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
 from grue.rollout.player import PolicyPlayer
+from grue.rollout.seat import Seat
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
@@ -34,7 +37,7 @@ SHORT, LONG, OVERFLOWS = [*range(20, 25)], [*range(50, 75)], 300
 
 def overflowing(token: int) -> PolicyModel:
     """A tiny model in which `token`, and no other, overflows float16, in its first layer."""
-    model = tiny.policy_model(spread=0.1)
+    model = tiny.policy_model(spread=0.1, layers=3)
     lm: Any = model.lm
     lm.lm_head.weight = torch.nn.Parameter(lm.lm_head.weight.detach().clone())
     layer, embeddings = lm.model.layers[0], lm.model.embed_tokens.weight
@@ -68,22 +71,21 @@ def test_the_next_text_in_a_row_of_the_cache_is_not_spoilt() -> None:
     assert torch.equal(engine.feed([0, 1], [[7], [8]]), fresh.feed([0, 1], [[7], [8]]))
 
 
-def test_what_was_read_before_the_overflow_can_be_kept() -> None:
-    engine = Engine(playing().lm, 2, 128)
-    engine.feed([0, 1], [[*SHORT, OVERFLOWS], LONG])
-    engine.reset(0, len(SHORT))
-    assert finite(engine.feed([0, 1], [[7], [8]])) == [True, True]
-
-
-def test_an_action_that_overflows_but_is_not_taken_spoils_nothing() -> None:
-    lm = playing().lm
-    engine, fresh = Engine(lm, 2, 128), Engine(lm, 2, 128)
+def test_a_text_that_is_shown_is_read_anew_after_an_overflow() -> None:
+    """What comes before the overflow in the same pass has seen it, too."""
+    model, none = playing(), candidate_tree([Candidate((70, 71), 1.0)])
     tree = candidate_tree([Candidate((60, 61, OVERFLOWS, 62), 1.0), Candidate((70, 71, 72), 1.0)])
-    for row in (engine, fresh):
-        row.feed([1], [LONG])
-    assert not all(finite(engine.look_ahead([0], [SHORT], [tree])))
-    fresh.feed([0], [SHORT])
-    assert torch.equal(engine.feed([0, 1], [[70], [8]]), fresh.feed([0, 1], [[70], [8]]))
+    text = CachedText(model)
+    assert not all(finite(text.read(SHORT, tree)))
+    assert torch.equal(text.read([*SHORT, 70, 7], none), CachedText(model).read([*SHORT, 70, 7], none))
+
+
+def test_a_listed_action_that_overflows_is_no_traceback() -> None:
+    policy = make_policy(playing(), Encoder(tiny.tokenizer(), tiny.config(Path("none"), "policy.kind=aligned").policy))
+    actions = (tiny.tokenizer().decode([OVERFLOWS]) + " east", "look", "open sack")
+    query = Query(0, actions, len(LONG), random.Random(0), LONG)
+    (decision,) = policy.act(Engine(policy.model.lm, 1, 128), [query], Decoding())
+    assert not decision.is_finite and decision.action in actions
 
 
 def collected(token: int, slots: int, *settings: str, values_limit: bool = False) -> list[Episode]:
@@ -114,7 +116,7 @@ def test_only_the_game_that_overflows_fails(kind: str) -> None:
     assert 0 < sum(failed[0]) < 32
     for episode, lost in zip(by_slots[1], failed[1], strict=True):
         assert all(math.isfinite(turn.value) and math.isfinite(turn.log_prob) for turn in episode.turns)
-        assert ("overflowed; set model.dtype to bfloat16 or float32" in episode.error) == lost
+        assert ("not finite; in float16 numbers overflow: set model.dtype to" in episode.error) == lost
 
 
 def test_a_value_at_the_limit_that_overflows_is_no_value() -> None:
@@ -122,6 +124,9 @@ def test_a_value_at_the_limit_that_overflows_is_no_value() -> None:
     episodes = collected(token, 8, values_limit=True)
     assert any(episode.outcome is Outcome.FAILED for episode in episodes)
     assert all(math.isfinite(episode.last_value) for episode in episodes)
+    seat = Seat(0, games.make("toy"), tiny.policy(), "x", 512, values_limit=True)
+    seat.start(tiny.tasks(1)[0], random.Random(0))
+    assert seat.close(math.nan).outcome is Outcome.FAILED
 
 
 def test_training_goes_on_without_the_games_that_overflow() -> None:
@@ -134,10 +139,14 @@ def test_training_goes_on_without_the_games_that_overflow() -> None:
     model = overflowing(token)
     learner = Learner.of(model, config.model, config.ppo)
     critic, baseline = Critic(model.value_head, 1e-3, 2, 2, "0"), GameBaseline({}, config.ppo, "0")
-    row = Updater(config, learner, 0.01, critic, baseline).update(episodes, 0, 1.0, Reference(model))
+    updater = Updater(config, learner, 0.01, critic, baseline)
+    row = updater.update(episodes, 0, 1.0, Reference(model))
     assert math.isfinite(row["value_loss"]) and math.isfinite(row["baseline_loss"])
     for head in (model.value_head, baseline.critic.head):
         assert all(parameter.isfinite().all() for parameter in head.parameters())
+    before = updater.entropy_coef
+    updater._steer_entropy(math.nan)  # all steps were skipped
+    assert updater.entropy_coef == before != 0.01
 
 
 def test_a_player_says_that_numbers_overflowed() -> None:
@@ -146,7 +155,7 @@ def test_a_player_says_that_numbers_overflowed() -> None:
     player = PolicyPlayer(policy, name="x", context=512, limit=tiny.LIMIT, decoding=Decoding())
     game = games.make("toy")
     seen = replace(game.reset(tiny.tasks(1)[0]), text=tiny.tokenizer().decode([token]))
-    with pytest.raises(ModelError, match="overflowed"):
+    with pytest.raises(ModelError, match="number that is not finite"):
         player.act(seen)
     player.reset()
     plain = next(episode for episode in collected(token, 1) if episode.turns)  # at first nothing overflows in it

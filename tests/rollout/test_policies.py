@@ -322,8 +322,8 @@ def test_the_report_marks_the_tokens_that_were_decided(kind: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"greedy": "sampled"}, "greedy='sampled' is neither True nor False"),
-        ({"greedy": 1}, "greedy=1 is neither"),
+        ({"greedy": "sampled"}, "greedy='sampled' is no bool"),
+        ({"greedy": 1}, "greedy=1 is no bool"),
         ({"temperature": "1"}, "temperature='1' is not a number"),
         ({"top_p": None}, "top_p=None is not a number"),
     ],
@@ -336,7 +336,9 @@ def test_a_decoding_takes_a_truth_value_and_numbers(settings: dict[str, Any], sa
 def test_arguments_that_are_easily_confused_are_named() -> None:
     policy, game, every = tiny.policy(), games.make("toy"), tiny.tasks(1)
     for given, said in (
-        ((game, every, Decoding(), 512), "games is one ToyGame"),
+        ((game, every, Decoding(), 512), r"is not a list of games\nhint: \[game\] plays one"),
+        (("toy", every, Decoding(), 512), "games='toy' is not a list of games"),
+        (([1], every, Decoding(), 512), "is not a list of games"),
         (([game], every[0], Decoding(), 512), "tasks is not a list of tasks"),
         (([game], every, "greedy", 512), "'greedy' is no Decoding"),
         (([game], every, Decoding(), "512"), "context='512'"),

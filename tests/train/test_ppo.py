@@ -52,6 +52,9 @@ def test_one_win_more_is_better_whatever_the_score() -> None:
 
     assert merit(24 / 200, -0.76) > merit(23 / 200, 0.5)
     assert merit(0.0, 0.2) > merit(0.0, 0.1) > merit(0.0, -1.0) > UNMEASURED
+    # how the row's share of 298, 297 or 299 games is rounded counts for less than the score
+    equal = [merit(round(150 / (300 - failed), 6), -0.5, 300 - failed, failed) for failed in (1, 2, 3)]
+    assert max(equal) < merit(0.5, 0.9, 300)
     # one game won and 99 that grew too long are no better than 60 of 100
     assert merit(1.0, 1.0, games=1, failed=99) < merit(0.6, 0.7, games=100)
     assert merit(0.0, -1.0, games=1, failed=99) <= merit(0.0, -1.0, games=100) < merit(0.0, -0.9, games=90, failed=10)

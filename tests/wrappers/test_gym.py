@@ -209,9 +209,10 @@ def test_a_fold_that_does_not_exist_is_refused_with_those_that_may_be_played() -
 def test_arguments_of_the_wrong_kind_are_refused() -> None:
     wrong: Any
     for wrong in (0, 2.5, "5"):
-        with pytest.raises(ConfigError, match=f"max_actions={wrong!r} is not a number from 1 up"):
+        with pytest.raises(ConfigError, match=f"max_actions={wrong!r} is not a whole number from 1 up"):
             grue.wrappers.gym.GrueEnv(action="index", max_actions=wrong)
-    assert grue.wrappers.gym.GrueEnv(action="index", max_actions=np.int64(8)).action_space == spaces.Discrete(8)
+    env = grue.wrappers.gym.GrueEnv(action="index", max_actions=np.int64(8), limit=np.int64(5))
+    assert env.action_space == spaces.Discrete(8) and "You have 5 steps." in env.reset()[0]
     wrong = ["train"]
     with pytest.raises(ConfigError, match=r"fold=\['train'\] is not a name"):
         grue.wrappers.gym.GrueEnv(fold=wrong)
@@ -272,7 +273,7 @@ def test_a_preset_is_told_from_a_game() -> None:
 
 @pytest.mark.parametrize("settings", [{"limit": [1]}, {"limit": "5"}, {"limit": 0}, {"max_actions": True}])
 def test_numbers_are_numbers(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"{next(iter(settings))}=.* is not a number from 1 up"):
+    with pytest.raises(ConfigError, match=f"{next(iter(settings))}=.* is not a whole number from 1 up"):
         grue.wrappers.gym.GrueEnv("toy", action="index", **settings)
 
 

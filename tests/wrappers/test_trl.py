@@ -176,7 +176,12 @@ def test_the_game_gets_the_action_as_every_player_gives_it(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [(("toi", "", 16), "toi"), (("toy", {"rooms": 99}, 16), "out of range"), (("toy", "", 0), "limit=0 is not")],
+    [
+        (("toi", "", 16), "toi"),
+        (("toy", {"rooms": 99}, 16), "out of range"),
+        (("toy", "", 0), "limit=0 is not"),
+        (("toy", "", True), "limit=True"),
+    ],
 )
 def test_what_does_not_exist_is_refused_before_a_trainer_asks_for_it(given: tuple[Any, ...], said: str) -> None:
     game, params, limit = given

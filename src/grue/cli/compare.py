@@ -26,8 +26,9 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
         )
     if left_out := max(result["left_out"].values()):
         played = sorted({count for counts in result["played"].values() for count in counts})
-        why = f": they played {' and '.join(map(str, played))} games" if len(played) > 1 else ""
-        say.warn(f"{left_out} games are left out, as not all of these runs finished them{why}")
+        why = f": they finished {' and '.join(map(str, played))}" if len(played) > 1 else ""
+        games = "1 game is" if left_out == 1 else f"{left_out} games are"
+        say.warn(f"{games} left out, which not all of these runs finished{why}")
     for number, kind in enumerate(kinds):
         say("")
         if len(kinds) > 1:
@@ -43,7 +44,7 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
         for d in decodings:
             found = other[d]
             low, high = (100 * end for end in found["success_ci95"])
-            words = f"success {100 * found['success']:+.1f} points ({low:+.1f} to {high:+.1f})"
+            words = f"success {100 * found['success']:+z.1f} points ({low:+z.1f} to {high:+z.1f})"
             low, high = found["score_ci95"]
             words += f", score {found['score']:+.3f}"
             words += f" ({low:+.3f} to {high:+.3f})" if low < high else ""  # all equal, which is no certainty

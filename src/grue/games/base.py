@@ -68,7 +68,7 @@ def check_open(closed: bool) -> None:
 
 
 def refuse_copy(game: Game) -> NoReturn:
-    """As `__getstate__`: copies would share one engine, and what leads to it cannot be pickled."""
+    """Set as a class's `__getstate__`, which copy and pickle call: copies would share one running engine."""
     raise ConfigError(
         f"a {type(game).__name__} cannot be copied or pickled: it leads to a running engine",
         hint="make another one, where it is needed, with games.make",

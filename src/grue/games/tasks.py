@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
-from numbers import Integral
 
-from grue.errors import ConfigError
+from grue.errors import ConfigError, whole
 from grue.games.base import PROTECTED, check_seed, fold_range
 from grue.games.copies import Fold, has_copies, is_copied, open_reader
 from grue.games.jvm import JvmSettings
@@ -42,9 +41,9 @@ def tasks(
     Raises ConfigError when fewer than `count` tasks are left, or none.
     """
     seeds = fold_range(fold)
-    for name, number in (("limit", limit), ("start", start), ("count", 0 if count is None else count)):
-        if not isinstance(number, Integral) or isinstance(number, bool):
-            raise ConfigError(f"{name}={number!r} is not a whole number", hint="for example limit=16, count=24")
+    usual = "for example limit=16, count=24"
+    limit, start = whole("limit", limit, hint=usual), whole("start", start, hint=usual)
+    count = None if count is None else whole("count", count, hint=usual)
     if start < 0 or (count is not None and count < 0):
         raise ConfigError(f"start={start} and count={count} must not be negative")
     if count is None and fold == "pretrain":

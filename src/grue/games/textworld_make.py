@@ -6,6 +6,7 @@ which is played, and SEED.json, which the engine's own expert and action list ne
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -24,6 +25,7 @@ from grue.games.params import values
 from grue.types import Task
 
 ATTEMPTS = 10  # seeds tried for one game: for some the generator finds no quest
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 _ABANDONED = 3600.0  # seconds after which a game in the making counts as abandoned
 _ANOTHER = 10_000_000  # added to the seed per attempt; no fold has seeds this large
 _CHALLENGES = {
@@ -54,7 +56,7 @@ def game_file(task: Task) -> Path:
     settings = "-".join(f"{key}{value}" for key, value in values(task.game, task.params).items())
     folder = cache_folder() / f"textworld-{__version__}" / f"{task.game}-{settings}{split}"
     story = folder / f"{task.seed}.z8"
-    if not _is_whole(story) or not story.with_suffix(".json").is_file():
+    if not _is_whole(story):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _sweep(folder)
@@ -72,10 +74,11 @@ def game_file(task: Task) -> Path:
 
 
 def _is_whole(story: Path) -> bool:
-    """Is the story file there, and as long as its header says? A full disk may have cut it."""
-    with suppress(OSError), story.open("rb") as file:
-        header = file.read(28)
-        return len(header) == 28 and story.stat().st_size >= 8 * int.from_bytes(header[26:28], "big") > 0
+    """Are both files there, the story as long as its header says? A full disk may have cut them."""
+    with suppress(OSError):
+        header = story.read_bytes()[:28]
+        length = 8 * int.from_bytes(header[26:28], "big")
+        return story.stat().st_size >= length > 0 and story.with_suffix(".json").read_bytes().endswith(b"}")
     return False
 
 
@@ -137,6 +140,10 @@ def _generate(task: Task, folder: Path) -> Path:
                 if _understands(story):
                     return story
             problems.append("its solution is not understood by the game")
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise
+            problems.append(f"{type(error).__name__}: {error}")
         except Exception as error:  # the generator raises many kinds for a seed that does not work out
             problems.append(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
     raise GameError(

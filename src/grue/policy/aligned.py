@@ -125,7 +125,7 @@ class AlignedPolicy:
         widest = max(map(len, roots))
         tokens_BC = torch.tensor([[*root, *[-1] * (widest - len(root))] for root in roots], device=log_probs_BV.device)
         first_BC = log_probs_BV.gather(1, tokens_BC.clamp(min=0)).masked_fill(tokens_BC < 0, -math.inf)
-        # not >=, with which nothing would be left where numbers overflowed; `Decision.is_finite` finds that
+        # not >=: where numbers overflowed it would keep nothing. Such a decision is found later, by `is_finite`
         kept_BC = (~(first_BC < first_BC.max(-1, keepdim=True).values + self._least)).tolist()
         return [
             self._kept.menu(listed, frozenset(token for token, keep in zip(root, kept, strict=False) if keep))

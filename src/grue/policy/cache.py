@@ -71,11 +71,11 @@ class RaggedLayer(CacheLayerMixin):
         # index_select copies whole rows; keys[plan.rows] is several times slower
         return keys.index_select(0, plan.rows), values.index_select(0, plan.rows)
 
-    def clear(self, row: int, length: int) -> None:
-        """Zero all of a row but its first `length` columns."""
+    def clear(self, row: int) -> None:
+        """Zero all columns of a row."""
         for buffer in (self.keys, self.values):
             assert buffer is not None
-            buffer[row, :, length:] = 0
+            buffer[row] = 0
 
     def _grown(self, buffer: torch.Tensor) -> torch.Tensor:
         """The buffer with the columns that the plan needs. New ones are 0: what is masked must still be finite."""

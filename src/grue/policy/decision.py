@@ -28,7 +28,7 @@ class Decoding:
     def __post_init__(self) -> None:
         if not isinstance(self.greedy, bool):  # any text would be true
             raise ConfigError(
-                f"greedy={self.greedy!r} is neither True nor False",
+                f"greedy={self.greedy!r} is no bool",
                 hint="Decoding(greedy=True), or Decoding(temperature=1.0) to sample",
             )
         for name, number in (("temperature", self.temperature), ("top_p", self.top_p)):
@@ -43,9 +43,13 @@ class Decoding:
             raise ConfigError(f"top_p={self.top_p} keeps no share of the tokens", hint="it is above 0 and at most 1")
 
 
-def overflowed() -> ModelError:
-    """What is said of a text in which the model's numbers are not finite."""
-    return ModelError("the model's numbers overflowed", hint="set model.dtype to bfloat16 or float32")
+def not_finite() -> ModelError:
+    """What is said of a decision that is not `is_finite`."""
+    return ModelError(
+        "the model gave a number that is not finite",
+        hint="in float16 numbers overflow: set model.dtype to bfloat16 or float32. In these the weights have diverged: "
+        "lower the learning rate",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ class Decision:
 
     @property
     def is_finite(self) -> bool:
-        """False where the model's numbers overflowed, as they may in float16."""
+        """False where the model gave something else than numbers: in float16 they may overflow."""
         return math.isfinite(self.value) and math.isfinite(self.log_prob)
 
     @property

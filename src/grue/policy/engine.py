@@ -10,7 +10,7 @@ padded rows, one group after another. So is one with recurrent layers, whose sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,7 @@ class Engine:
         self.device = next(model.parameters()).device
         self.dtype = next(model.parameters()).dtype
         self.lengths = [0] * slots
-        self._spoilt: set[int] = set()  # rows with keys or values that overflowed in float16
+        self._spoilt: set[int] = set()  # rows that may hold keys or values that are not finite, until they are reset
         self._window = sliding_window(self.decoder.config)
         self._recurrent = is_recurrent(self.decoder.config)
         self._recurrence = Recurrence(self.decoder)
@@ -89,10 +89,8 @@ class Engine:
         for layer in self._states:
             layer.forget(row)
         self.lengths[row] = min(length, self.lengths[row])
-        if row in self._spoilt:
-            self._clear([row])
-            if not length:
-                self._spoilt.discard(row)
+        if row in self._spoilt and not length:  # what comes before an overflow in the same pass has seen it, too
+            self._clear(row)
 
     @torch.inference_mode()
     def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -134,7 +132,6 @@ class Engine:
         hidden_NH = self._read(rows, ids, trees)
         for row, text, _ in given:
             self.lengths[row] += text
-        self._clear(self._spoilt.intersection(rows))
         kept = np.concatenate([np.arange(text + len(tree.tokens)) >= text - 1 for _, text, tree in given])
         return hidden_NH[torch.from_numpy(np.flatnonzero(kept)).to(self.device)]
 
@@ -156,12 +153,12 @@ class Engine:
             self._spoilt.update(whole.rows_N[: whole.count][spoilt_N].tolist())
         return hidden_NH
 
-    def _clear(self, rows: Iterable[int]) -> None:
-        """Zero what lies beyond the ends of `rows`. It is masked wherever it is read, but 0 times NaN is NaN."""
-        for row in rows:
-            for layer in self._cache.layers:
-                if isinstance(layer, RaggedLayer) and layer.is_initialized:
-                    layer.clear(row, self.lengths[row])
+    def _clear(self, row: int) -> None:
+        """Zero all columns of `row`: wherever they are read a mask gives them weight 0, but 0 times NaN is NaN."""
+        for layer in self._cache.layers:
+            if isinstance(layer, RaggedLayer) and layer.is_initialized:
+                layer.clear(row)
+        self._spoilt.discard(row)
 
     def _passed(self, whole: Pass) -> torch.Tensor:
         if self._packs:

@@ -36,7 +36,10 @@ class CachedText:
         self._engine.reset(0, same)
         self._ids = self._ids[:same]  # all that is known if the pass fails
         states_SH = self._engine.look_ahead([0], [prefix[same:]], [tree])
-        self._ids = [*prefix]
+        if states_SH.isfinite().all():  # what overflowed, with all that was read beside it, is read anew
+            self._ids = [*prefix]
+        else:
+            self._ids = []
         return states_SH
 
 

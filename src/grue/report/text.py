@@ -53,18 +53,18 @@ def as_number(value: object) -> float | None:
 
 
 def percent(share: float | None, decimals: int = 1) -> str:
-    return "–" if share is None else f"{100 * share:.{decimals}f}%"
+    return "–" if share is None else f"{100 * share:z.{decimals}f}%"
 
 
 def fixed(value: float | None, decimals: int) -> str:
-    return "–" if value is None else f"{value:.{decimals}f}"
+    return "–" if value is None else f"{value:z.{decimals}f}"
 
 
 def interval_text(interval: Sequence[float] | None, *, scale: float = 100.0, decimals: int = 1) -> str:
     """Both ends, so joined that a minus sign is clear: "91.2 to 94.4"; empty if the interval has no width."""
     if interval is None or interval[0] == interval[1]:  # if all scores are equal, it bounds nothing
         return ""
-    low, high = (_minus(f"{scale * end:.{decimals}f}") for end in interval)
+    low, high = (_minus(f"{scale * end:z.{decimals}f}") for end in interval)
     return f"{low} to {high}"
 
 
@@ -82,7 +82,7 @@ def number(value: float | None) -> str:
         return str(value)
     if value == int(value) and abs(value) < 1e15:
         return _minus(f"{int(value):,}")
-    if abs(value) >= 1000:
+    if abs(value) >= 999.5:
         return _minus(f"{value:,.0f}")
     return _minus(f"{value:.3g}")
 

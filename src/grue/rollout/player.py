@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from grue.errors import ModelError
-from grue.policy.decision import Decision, Decoding, Query, overflowed
+from grue.policy.decision import Decision, Decoding, Query, not_finite
 from grue.policy.engine import Engine
 from grue.policy.policy import Policy
 from grue.prompts.history import History
@@ -46,7 +46,7 @@ class PolicyPlayer:
     def act(self, observation: Observation) -> str:
         """The action for what is seen now.
 
-        ModelError where the game lists no actions and the policy needs them, or where numbers overflow in float16.
+        ModelError where the game lists no actions and the policy needs them, or where the model gives no finite number.
         """
         if not isinstance(observation, Observation):
             raise ModelError(
@@ -70,7 +70,7 @@ class PolicyPlayer:
         try:
             (self.decision,) = self.policy.act(self._engine, [query], self._decoding)
             if not self.decision.is_finite:
-                raise overflowed()
+                raise not_finite()
         except BaseException:  # Ctrl-C in a notebook, too: who calls again has everything read again
             history.seen = 0
             raise

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from grue.errors import GameError, ModelError
 from grue.games import Game, begin_step
 from grue.games.teachers import Adviser
-from grue.policy.decision import Decision, Query, overflowed
+from grue.policy.decision import Decision, Query, not_finite
 from grue.policy.policy import Policy
 from grue.prompts.history import History
 from grue.types import Episode, Observation, Outcome, Task, Turn
@@ -98,8 +98,8 @@ class Seat:
             # If asking the teacher crashed the engine, the next step fails; report the teacher's error as the cause.
             asked = self.adviser.trouble if self.adviser is not None else ""
             return self._end(Outcome.FAILED, f"{error.message} (the teacher: {asked})" if asked else error.message)
-        if not decision.is_finite:  # learnt from, one such turn would spoil the critic, and all advantages with it
-            return self.give_up(overflowed())
+        if not decision.is_finite:  # a single NaN in training would spoil the critic and the advantages of all games
+            return self.give_up(not_finite())
         self.turns.append(
             Turn(
                 observation=before,
@@ -137,7 +137,7 @@ class Seat:
     def close(self, value: float) -> Episode:
         """The episode of a game at its limit, where `value` is the critic's estimate at its last observation."""
         if not math.isfinite(value):
-            return self.give_up(overflowed())
+            return self.give_up(not_finite())
         return replace(self._end(Outcome.LIMIT), last_value=value)
 
     def _show(self) -> None:

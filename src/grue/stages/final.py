@@ -231,7 +231,7 @@ def _play(session: Session, row: Row, tasks: Sequence[Task], bar: Bar | None, at
 
 def _play_scripted(session: Session, name: str, tasks: Sequence[Task], bar: Bar | None, attempt: int) -> list[Episode]:
     (game,) = session.games(1)
-    player = teacher(name, game, session.config.seed + attempt)
+    player = teacher(name, game, attempt)  # not the seed of the run: in evaluation draws depend on their place alone
     played = []
     for task in session.processes.share(tasks):
         played.append(play(game, task, player))

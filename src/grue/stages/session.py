@@ -84,7 +84,7 @@ class Session:
         """A name for what each of the tasks poses, where it takes one to know which pose the same (`games.alike`)."""
         missing = [task for task in played if task not in self._looks] if must_be_named(played) else []
         if missing:
-            self.say(f"looking which of {len(missing)} {missing[0].fold} games are alike")
+            self.say(f"looking which of {len(missing)} {missing[0].fold} games pose the same problem")
             self._looks |= dict(self.processes.gather([self._look(task) for task in self.processes.share(missing)]))
         looks = {task: self._looks[task] for task in played if task in self._looks}
         if is_unknown(played) and (same := untold([*looks.values()])):

@@ -100,7 +100,7 @@ class Learner:
             raise TrainingError(
                 "there are no samples to learn from", hint="samples(episodes) leaves out games that failed"
             )
-        self.optimizer.zero_grad(set_to_none=True)  # of a step that an error or Ctrl-C has ended
+        self.optimizer.zero_grad(set_to_none=True)  # an error or Ctrl-C may have ended the step before in the middle
         sums: dict[str, torch.Tensor] = {}
         with self._training():
             mine, idle, _ = self._groups(items, self.micro_tokens)

@@ -85,4 +85,5 @@ def merit_of(row: Mapping[str, Any]) -> float:
     games, failed = row["games"], row["failed"]
     finished = games / (games + failed) if failed else 1.0
     score = finished * float(row["score_greedy"] or 0.0) - (1 - finished)  # a lost game may score as low as -1
-    return finished * float(row["success_greedy"]) + 1e-7 * score
+    wins = round(games * float(row["success_greedy"]))  # the row's share is rounded, by more than a score weighs
+    return float(wins / max(1, games + failed) + 1e-7 * score)

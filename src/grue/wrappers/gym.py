@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from grue.config.presets import PRESETS
-from grue.errors import ConfigError, GameError
+from grue.errors import ConfigError, GameError, whole
 from grue.games import canonical_params, known_games, make, tasks
 from grue.games.base import fold_range
 from grue.games.guard import MAX_ACTION, as_played
@@ -95,9 +95,8 @@ class GrueEnv(gymnasium.Env[str, Any]):
     ) -> None:
         if action not in ("text", "index"):
             raise ConfigError(f"action={action!r} of the environment is unknown", hint="use 'text' or 'index'")
-        for name, number, usual in (("max_actions", max_actions, 64), ("limit", limit, 16)):
-            if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or number < 1:
-                raise ConfigError(f"{name}={number!r} is not a number from 1 up", hint=f"{usual} is the default")
+        max_actions = whole("max_actions", max_actions, least=1, hint="64 is the default")
+        limit = whole("limit", limit, least=1, hint="16 is the default")
         if not isinstance(fold, str):
             raise ConfigError(f"fold={fold!r} is not a name", hint="folds are train, dev and test")
         if render_mode not in (None, "ansi"):

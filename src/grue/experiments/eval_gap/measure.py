@@ -21,6 +21,7 @@ from grue.experiments.eval_gap.prompts import Style
 from grue.experiments.eval_gap.settings import Settings
 from grue.games.play import play
 from grue.games.teachers import teacher
+from grue.games.teachers.scripted import HasGold
 from grue.models.learned import copy_of_learned
 from grue.policy.decision import Decoding
 from grue.policy.policy import Policy
@@ -93,9 +94,11 @@ class Measure:
     def gold_steps(self, fold: str) -> dict[int, int]:
         """Seed -> steps of the game's own solution, however many it takes; {} where a game has none."""
         tasks = self.tasks(fold, self.size.games)
+        (game,) = self.session.games(1)
+        if not isinstance(game, HasGold):
+            return {}
 
         def run() -> Cell:
-            (game,) = self.session.games(1)
             return from_episodes(
                 f"gold-{fold}", [play(game, t, teacher("gold", game), record_limit=100) for t in tasks]
             )

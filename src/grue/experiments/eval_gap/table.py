@@ -38,8 +38,8 @@ def markdown(contrasts: Sequence[Contrast], heading: str) -> str:
 
 def _row(contrast: Contrast) -> str:
     low, high = contrast["ci95"]
-    points = f"± {contrast['points']:.1f}" if contrast["kind"] == "chance" else f"{contrast['points']:+.1f}"
-    interval = f"{low:+.1f} to {high:+.1f}"
+    points = f"± {contrast['points']:.1f}" if contrast["kind"] == "chance" else f"{contrast['points']:+z.1f}"
+    interval = f"{low:+z.1f} to {high:+z.1f}"
     significant = "**" if contrast["kind"] == "cost" and (low > 0 or high < 0) else ""
     return " | ".join(
         [
@@ -56,7 +56,7 @@ def _row(contrast: Contrast) -> str:
 def _by_seed(contrast: Contrast) -> str:
     """The points of each training, of which the mean alone would tell too little."""
     points = contrast["details"].get("by_seed", ())
-    return f": {', '.join(f'{value:+.1f}' for value in points)}" if points else ""
+    return f": {', '.join(f'{value:+z.1f}' for value in points)}" if points else ""
 
 
 def _percent(side: Side) -> str:
