@@ -378,3 +378,14 @@ def test_a_step_that_was_broken_off_leaves_nothing_to_the_next(trouble: BaseExce
 def test_a_step_without_samples_is_an_error() -> None:
     with pytest.raises(TrainingError, match="no samples to learn from"):
         learner_of(tiny.policy_model()).step([], nll, 1.0)
+
+
+def test_a_loss_function_gives_a_pair_of_tensors() -> None:
+    model = tiny.policy_model()
+    for give, said in (
+        (lambda loss: loss, r"gave Tensor, not a pair\nhint: return loss, \{\}"),
+        (lambda loss: (loss, loss), "gave tuple, not a pair"),
+        (lambda loss: (loss, {"nll": loss.item()}), "the metric 'nll' is a float"),
+    ):
+        with pytest.raises(TrainingError, match=said):
+            learner_of(model).step(items(model), lambda *read, give=give: give(nll(*read)[0]), 1.0)  # type: ignore[misc]

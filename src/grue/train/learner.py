@@ -149,7 +149,7 @@ class Learner:
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """A micro-batch's (loss, metrics including the loss). If it does not count: a loss of 0, no metrics."""
         batch = collate(group).to(self.device)
-        loss, metrics = loss_of(self._read(batch), replace(batch, counts=counts))
+        loss, metrics = _pair(loss_of(self._read(batch), replace(batch, counts=counts)))
         # FSDP requires that the loss depend on the same weights everywhere
         return (loss, {"loss": loss.detach(), **metrics}) if counts else (0 * loss, {})
 
@@ -275,6 +275,17 @@ class Learner:
         self.step_count = int(state["step_count"])
         if self.scale is not None and "loss_scale" in state:
             self.scale.load_state(state["loss_scale"])
+
+
+def _pair(found: Any) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    """What a loss function gave. TrainingError if one that a user wrote gave something else than loss and metrics."""
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+        hint = "return loss, {}: the dict is of metrics"
+        raise TrainingError(f"the loss function gave {type(found).__name__}, not a pair", hint=hint)
+    for name, value in found[1].items():
+        if not isinstance(value, torch.Tensor):
+            raise TrainingError(f"the metric {name!r} is a {type(value).__name__}", hint="metrics are tensors")
+    return found
 
 
 def _add(sums: dict[str, torch.Tensor], metrics: Mapping[str, torch.Tensor]) -> None:
