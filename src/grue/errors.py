@@ -81,7 +81,7 @@ def needs(module: str, *, feature: str) -> None:
         raise ConfigError(f"{feature} needs {module}, which is not installed", hint=install_line(extra))
 
 
-def whole(name: str, value: Any, *, least: int | None = None, hint: str = "") -> int:
+def whole_number(name: str, value: Any, *, least: int | None = None, hint: str = "") -> int:
     """`value` as an int, from `least` up if that is given. ConfigError for anything else, truth values too."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)

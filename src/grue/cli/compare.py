@@ -7,7 +7,7 @@ from typing import Any
 
 from grue.evaluate.runs import kind_letter
 from grue.progress import Progress
-from grue.report.text import interval_text
+from grue.report.text import counted, interval_text
 
 
 def show(result: Mapping[str, Any], say: Progress) -> None:
@@ -27,7 +27,7 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
     if left_out := max(result["left_out"].values()):
         played = sorted({count for counts in result["played"].values() for count in counts})
         why = f": they finished {' and '.join(map(str, played))}" if len(played) > 1 else ""
-        games = "1 game is" if left_out == 1 else f"{left_out} games are"
+        games = counted(left_out, "game") + (" is" if left_out == 1 else " are")
         say.warn(f"{games} left out, which not all of these runs finished{why}")
     for number, kind in enumerate(kinds):
         say("")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from grue.errors import ConfigError, whole
+from grue.errors import ConfigError, whole_number
 from grue.games import Game
 from grue.parallel import ALONE, Processes
 from grue.policy.decision import Decoding
@@ -38,7 +38,7 @@ def evaluate(
             hint="for any other player: [play(game, task, player) for task in tasks], then summarise (docs/python.md)",
         )
     _check_given(games, tasks, decoding)
-    context = whole("context", context, least=1, hint="in tokens; that of training is model.context")
+    context = whole_number("context", context, least=1, hint="in tokens; that of training is model.context")
     return collect(
         policy,
         games,

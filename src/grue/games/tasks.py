@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 
-from grue.errors import ConfigError, whole
+from grue.errors import ConfigError, whole_number
 from grue.games.base import PROTECTED, check_seed, fold_range
 from grue.games.copies import Fold, has_copies, is_copied, open_reader
 from grue.games.jvm import JvmSettings
@@ -42,8 +42,8 @@ def tasks(
     """
     seeds = fold_range(fold)
     usual = "for example limit=16, count=24"
-    limit, start = whole("limit", limit, hint=usual), whole("start", start, hint=usual)
-    count = None if count is None else whole("count", count, hint=usual)
+    limit, start = whole_number("limit", limit, hint=usual), whole_number("start", start, hint=usual)
+    count = None if count is None else whole_number("count", count, hint=usual)
     if start < 0 or (count is not None and count < 0):
         raise ConfigError(f"start={start} and count={count} must not be negative")
     if count is None and fold == "pretrain":

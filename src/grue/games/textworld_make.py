@@ -25,7 +25,7 @@ from grue.games.params import values
 from grue.types import Task
 
 ATTEMPTS = 10  # seeds tried for one game: for some the generator finds no quest
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+_NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 _ABANDONED = 3600.0  # seconds after which a game in the making counts as abandoned
 _ANOTHER = 10_000_000  # added to the seed per attempt; no fold has seeds this large
 _CHALLENGES = {
@@ -75,10 +75,10 @@ def game_file(task: Task) -> Path:
 
 def _is_whole(story: Path) -> bool:
     """Are both files there, the story as long as its header says? A full disk may have cut them."""
-    with suppress(OSError):
-        header = story.read_bytes()[:28]
-        length = 8 * int.from_bytes(header[26:28], "big")
-        return story.stat().st_size >= length > 0 and story.with_suffix(".json").read_bytes().endswith(b"}")
+    with suppress(OSError), story.open("rb") as game, story.with_suffix(".json").open("rb") as about:
+        length = 8 * int.from_bytes(game.read(28)[26:], "big")
+        about.seek(-1, os.SEEK_END)
+        return story.stat().st_size >= length > 0 and about.read() == b"}"
     return False
 
 
@@ -140,11 +140,9 @@ def _generate(task: Task, folder: Path) -> Path:
                 if _understands(story):
                     return story
             problems.append("its solution is not understood by the game")
-        except OSError as error:
-            if error.errno in _NO_ROOM:
-                raise
-            problems.append(f"{type(error).__name__}: {error}")
         except Exception as error:  # the generator raises many kinds for a seed that does not work out
+            if isinstance(error, OSError) and error.errno in _NOT_WRITABLE:
+                raise
             problems.append(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
     raise GameError(
         f"TextWorld made no {task.game} with {task.params or 'its defaults'} for seed {task.seed}: {problems[-1]}",

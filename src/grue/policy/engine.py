@@ -161,6 +161,7 @@ class Engine:
         self._spoilt.discard(row)
 
     def _passed(self, whole: Pass) -> torch.Tensor:
+        """The states (N, hidden) of a planned pass."""
         if self._packs:
             return self._packed(whole) if self.recorder is None else self._recorded(self.recorder, whole)
         hidden_NH: torch.Tensor | None = None

@@ -36,10 +36,8 @@ class CachedText:
         self._engine.reset(0, same)
         self._ids = self._ids[:same]  # all that is known if the pass fails
         states_SH = self._engine.look_ahead([0], [prefix[same:]], [tree])
-        if states_SH.isfinite().all():  # what overflowed, with all that was read beside it, is read anew
-            self._ids = [*prefix]
-        else:
-            self._ids = []
+        # what overflowed, with all that was read beside it, is read anew
+        self._ids = [*prefix] if states_SH.isfinite().all() else []
         return states_SH
 
 

@@ -65,9 +65,9 @@ def demos(session: Session) -> dict[str, Any]:
     cfg, config, say = session.config.demos, session.config, session.say
     file = session.run.episodes("demos")
     replays = session.run.episodes("replays")
-    known = len(list(episodes.read(file))) if file.exists() else 0
+    known = len(list(episodes.read(file, missing_ok=True)))
     if cfg.replays:  # without its replays a game counts as not recorded
-        there = len(list(episodes.read(replays))) if replays.exists() else 0
+        there = len(list(episodes.read(replays, missing_ok=True)))
         known = min(known, there // cfg.replays)
         jsonl.keep_first(replays, known * cfg.replays)
         jsonl.keep_first(file, known)

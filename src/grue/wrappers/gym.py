@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from grue.config.presets import PRESETS
-from grue.errors import ConfigError, GameError, whole
+from grue.errors import ConfigError, GameError, whole_number
 from grue.games import canonical_params, known_games, make, tasks
 from grue.games.base import fold_range
 from grue.games.guard import MAX_ACTION, as_played
@@ -95,8 +95,8 @@ class GrueEnv(gymnasium.Env[str, Any]):
     ) -> None:
         if action not in ("text", "index"):
             raise ConfigError(f"action={action!r} of the environment is unknown", hint="use 'text' or 'index'")
-        max_actions = whole("max_actions", max_actions, least=1, hint="64 is the default")
-        limit = whole("limit", limit, least=1, hint="16 is the default")
+        max_actions = whole_number("max_actions", max_actions, least=1, hint="64 is the default")
+        limit = whole_number("limit", limit, least=1, hint="16 is the default")
         if not isinstance(fold, str):
             raise ConfigError(f"fold={fold!r} is not a name", hint="folds are train, dev and test")
         if render_mode not in (None, "ansi"):
@@ -174,13 +174,7 @@ class GrueEnv(gymnasium.Env[str, Any]):
         return task
 
     def _text_of(self, index: Any) -> str:
-        try:
-            place = operator.index(index)
-        except TypeError as error:
-            raise ConfigError(
-                f"an action of this environment is an index, not {index!r} of type {type(index).__name__}",
-                hint="make the environment with action='text' to pass texts",
-            ) from error
+        place = number_of(index, "an index", hint="make the environment with action='text' to pass texts")
         actions = self._seen.actions or ()
         return actions[place] if 0 <= place < len(actions) else NO_SUCH_ACTION
 
@@ -223,12 +217,24 @@ class GrueEnv(gymnasium.Env[str, Any]):
         return mask
 
 
+def number_of(action: Any, kind: str, *, hint: str) -> int:
+    """`action` as an int. ConfigError if it is not a number; `kind` says what it should be."""
+    try:
+        return operator.index(action)
+    except TypeError as error:
+        raise ConfigError(
+            f"an action of this environment is {kind}, not {action!r} of type {type(action).__name__}", hint=hint
+        ) from error
+
+
 def _check_is_game(game: str) -> None:
     """ConfigError for the id of an environment, or the name of a preset that is not also a game."""
     meant = next((name for name, preset in IDS.items() if game in (preset, f"grue/{name}-v0")), None)
-    if meant is not None and game not in known_games():
+    if game in known_games():
+        return
+    if meant is not None:
         raise ConfigError(f"{game!r} is not a game", hint=f'use gymnasium.make("grue/{meant}-v0")')
-    if isinstance(game, str) and game in PRESETS and game not in known_games():
+    if isinstance(game, str) and game in PRESETS:
         asked = PRESETS[game]().game
         raise ConfigError(
             f"{game!r} is a preset, not a game",

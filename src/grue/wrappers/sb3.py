@@ -11,7 +11,6 @@ says.
 
 from __future__ import annotations
 
-import operator
 import random
 import warnings
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 from grue.errors import ConfigError, GameError, needs
 from grue.games import is_known
 from grue.models.load import embedded_folder
-from grue.wrappers.gym import GrueEnv  # whose module registers the ids
+from grue.wrappers.gym import GrueEnv, number_of  # whose module registers the ids
 
 Ids = NDArray[np.int64]
 
@@ -100,13 +99,7 @@ class ActionList(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return ids, info
 
     def step(self, action: Any) -> tuple[Ids, Any, bool, bool, dict[str, Any]]:
-        try:
-            number = operator.index(action)
-        except TypeError as error:
-            raise ConfigError(
-                f"an action of this environment is the number of a text, not {action!r}",
-                hint="env.actions.index(text) is the number of a text",
-            ) from error
+        number = number_of(action, "the number of a text", hint="env.actions.index(text) is the number of a text")
         if not 0 <= number < len(self.actions):
             raise ConfigError(
                 f"there is no action {number}: the list has {len(self.actions)}", hint="numbers begin with 0"

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from grue.errors import GameError, needs, whole
+from grue.errors import GameError, needs, whole_number
 from grue.games import canonical_params, make, tasks
 from grue.games.guard import as_played
 from grue.games.params import Params
@@ -90,7 +90,7 @@ def environment(
     ConfigError at once for a game or parameters that do not exist.
     """
     canonical_params(game, params)
-    limit = whole("limit", limit, least=1, hint="16 is the default")
+    limit = whole_number("limit", limit, least=1, hint="16 is the default")
     return partial(GameEnvironment, game, params, limit=limit, list_actions=list_actions)
 
 
