@@ -17,7 +17,7 @@ import torch
 
 from grue.errors import CheckpointError
 from grue.storage import checkpoint
-from grue.storage.checkpoint import UnreadableError
+from grue.storage.manifest import MANIFEST, UnreadableError, digest_of
 
 
 def _save(folder: Path, step: int, **options: Any) -> Path:
@@ -77,11 +77,11 @@ def _flip_a_bit(file: Path, at: float = 0.9) -> None:
 
 def _set_manifest(path: Path, **changes: Any) -> None:
     """Change a manifest as somebody would who knows its hash."""
-    manifest = json.loads((path / checkpoint.MANIFEST).read_bytes())
+    manifest = json.loads((path / MANIFEST).read_bytes())
     manifest.update(changes)
     manifest.pop("sha256")
-    manifest["sha256"] = checkpoint._digest(manifest)
-    (path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    manifest["sha256"] = digest_of(manifest)
+    (path / MANIFEST).write_text(json.dumps(manifest))
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {

@@ -10,7 +10,6 @@ checkpoint is deleted only after a newer one is in place. Nothing is pickled: a 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -26,20 +25,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from grue.errors import CheckpointError, first_line
-from grue.storage.files import explained, readable_alike, sync_file, sync_folder
-
-SCHEMA = 1
-STATE, MANIFEST = "state.json", "manifest.json"
-MAX_JSON_BYTES = 256_000_000
+from grue.errors import CheckpointError
+from grue.storage.files import explained, readable_alike, sync_folder
+from grue.storage.manifest import STATE, UnreadableError, read_small, verify, write_manifest
 
 _NAME = re.compile(r"(step|best)-(\d{8})(\.old)?")
 _GROUP = re.compile(r"[a-z][a-z0-9_]*")
 _log = logging.getLogger(__name__)
-
-
-class UnreadableError(CheckpointError):
-    """A checkpoint may well be intact, but cannot be read: here, now, or by this version. It is never skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +83,7 @@ def load(path: Path, *, prompt: str | None = None) -> Checkpoint:
     """
     manifest = verify(path)
     check_prompt(path, manifest.get("prompt"), prompt)
-    state = json.loads(_read_small(path / STATE))
+    state = json.loads(read_small(path / STATE))
     groups = [Path(name).stem for name in manifest["files"] if name != STATE]
     try:
         tensors = {group: load_file(path / f"{group}.safetensors", device="cpu") for group in groups}
@@ -142,45 +134,6 @@ def best_valid(folder: Path) -> Path | None:
     return _newest_valid(folder, "best")
 
 
-def verify(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint whose files all have the size and hash it states. CheckpointError otherwise."""
-    try:
-        manifest: dict[str, Any] = json.loads(_read_small(path / MANIFEST))
-        digest = manifest.pop("sha256")
-        schema, files = manifest["schema"], dict(manifest["files"])
-        stated = {name: (int(entry["bytes"]), str(entry["sha256"])) for name, entry in files.items()}
-        whole = digest == _digest(manifest) and isinstance(manifest["step"], int) and STATE in files
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        words = f"{type(error).__name__}: {first_line(error)}"[:200]
-        raise CheckpointError(f"{path / MANIFEST} is damaged: {words}", hint=_HINT) from error
-    if not whole:
-        raise CheckpointError(f"{path / MANIFEST} is damaged: its hash does not match", hint=_HINT)
-    if schema != SCHEMA:
-        raise UnreadableError(
-            f"{path} has checkpoint format {schema}; this version of grue reads {SCHEMA}",
-            hint="use the version of grue that wrote it",
-        )
-    for name, (size, sha256) in stated.items():
-        _verify_file(path, name, size, sha256)
-    return manifest
-
-
-_HINT = "resume from an older checkpoint: delete this folder and run the same command again"
-
-
-def _verify_file(path: Path, name: str, size: int, sha256: str) -> None:
-    file = path / name
-    with explained(f"read {file}", UnreadableError):
-        # A stranger's manifest must not lead out of its folder, nor to a device.
-        if name != Path(name).name or file.is_symlink() or not file.is_file():
-            raise CheckpointError(f"{file} is missing, or is not a file of this checkpoint", hint=_HINT)
-        found = file.stat().st_size
-        if found != size:
-            raise CheckpointError(f"{file} has {found} bytes, not {size}", hint=_HINT)
-        if _hash_file(file) != sha256:
-            raise CheckpointError(f"{file} has changed since it was written (sha256 differs)", hint=_HINT)
-
-
 def _write(
     folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any], prompt: str | None
 ) -> None:
@@ -197,17 +150,7 @@ def _write(
         raise CheckpointError(f"the state of step {step} cannot be written as JSON: {error}") from error
     (folder / STATE).write_text(text, encoding="utf-8")
     readable_alike(folder, folder / STATE)
-    files = {}
-    for file in sorted(folder.iterdir()):
-        sync_file(file)
-        files[file.name] = {"bytes": file.stat().st_size, "sha256": _hash_file(file)}
-    manifest: dict[str, Any] = {"schema": SCHEMA, "step": step, "files": files}
-    if prompt is not None:
-        manifest["prompt"] = prompt
-    manifest["sha256"] = _digest(manifest)
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-    sync_file(folder / MANIFEST)
-    sync_folder(folder)
+    write_manifest(folder, step, prompt)
 
 
 @contextmanager
@@ -283,21 +226,3 @@ def _newest_valid(folder: Path, kind: str) -> Path | None:
         else:
             return path
     return None
-
-
-def _read_small(file: Path) -> bytes:
-    with explained(f"read {file}", UnreadableError):
-        if file.is_symlink() or not file.is_file():
-            raise CheckpointError(f"{file} is missing", hint=_HINT)
-        if file.stat().st_size > MAX_JSON_BYTES:
-            raise CheckpointError(f"{file} has more than {MAX_JSON_BYTES} bytes")
-        return file.read_bytes()
-
-
-def _hash_file(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _digest(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
