@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from grue.config.families import FAMILY_PRESETS
 from grue.config.learning import PPOConfig, SFTConfig
-from grue.config.stages import Config, DemosConfig, EvalConfig, GameConfig, PolicyConfig
+from grue.config.stages import Config, DemosConfig, EvalConfig, GameConfig, ModelConfig, PolicyConfig
 
 
 def cooking16() -> Config:
@@ -110,12 +110,31 @@ def other() -> Config:
     )
 
 
+def twc_lora() -> Config:
+    """`twc` for a downloaded model: what SmolLM2 (135 M parameters) learnt it with, and more dev games to choose by."""
+    full = FAMILY_PRESETS["twc"]()
+    ppo = {"iterations": 32, "episodes_per_iteration": 32, "minibatches": 2, "slots": 32, "dev_every": 8}
+    return full.model_copy(
+        update={
+            "preset": "twc-lora",
+            # a tokenizer that was not made for these games needs several times as many tokens
+            "model": ModelConfig(adapter="lora", context=2048),
+            "demos": DemosConfig(teacher="gold", games=200),
+            # it knows what the things are that other names would make strange to it
+            "sft": full.sft.model_copy(update={"epochs": 2, "episodes_per_batch": 8, "rename": 0.0}),
+            "ppo": full.ppo.model_copy(update={**ppo, "dev_games": 100, "rename": 0.0}),
+            "eval": EvalConfig(games=200, side_games=0, slots=32),
+        }
+    )
+
+
 PRESETS: dict[str, Callable[[], Config]] = {
     "cooking16": cooking16,
     "smoke": smoke,
     "toy": toy,
     "other": other,
     **FAMILY_PRESETS,
+    "twc-lora": twc_lora,
 }
 
 
