@@ -201,9 +201,15 @@ def test_games_of_twc_that_begin_alike_are_one_game() -> None:
     apart = {problem(every[0], other) for other in (shown, *others)}
     assert len(apart | {problem(replace(every[0], fold="dev"), shown)}) == 6  # whatever differs tells games apart
     few = [("coin", "numLocations=2"), ("coin", "includeDoors=0,numLocations=5"), ("textworld-coin", "level=2")]
-    for name, params in (*few, ("scienceworld", "task=3"), ("babyai", "")):
+    one = ("simonsays", "gameLength=1,numDistractors=0")
+    for name, params in (*few, one, ("scienceworld", "task=3"), ("babyai", "")):
         assert len({problem(replace(task, game=name, params=params), shown) for task in every}) == 1
-    many = [("coin", "numLocations=5"), ("coin", "includeDoors=0,numLocations=6"), ("coin", "")]
+    many = [
+        ("simonsays", "gameLength=1"),
+        ("coin", "numLocations=5"),
+        ("coin", "includeDoors=0,numLocations=6"),
+        ("coin", ""),
+    ]
     for name, params in (*many, ("cookingworld", ""), ("textworld-coin", "level=9"), ("babyai", "level=1")):
         assert len({problem(replace(task, game=name, params=params), shown) for task in every}) == 200
 
@@ -233,6 +239,15 @@ def test_mapreader_needs_as_many_rooms_as_the_way_is_long() -> None:
         if fewest > 2:
             with pytest.raises(ConfigError, match="too few"):
                 canonical("mapreader", {"maxDistanceApart": apart, "numLocations": fewest - 1})
+
+
+def test_the_names_of_parameters_and_the_params_of_a_task_are_texts() -> None:
+    with pytest.raises(ConfigError, match="name of a game parameter, 3, is not a text"):
+        canonical("coin", {3: 1})  # type: ignore[dict-item]
+    task = Task("coin", {"numLocations": 3}, "train", 0, 5)  # type: ignore[arg-type]
+    with closing(games.make("coin")) as game, pytest.raises(ConfigError, match="params of a Task are a text") as caught:
+        game.reset(task)
+    assert "canonical_params" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize("wrong", [{"count": 1.5}, {"limit": "16"}, {"start": None}, {"count": True}])

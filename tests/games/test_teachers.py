@@ -11,8 +11,9 @@ from grue import games
 from grue.errors import ConfigError, GameError, TeacherError
 from grue.games.play import demo_report, play
 from grue.games.renamed import Renamed
+from grue.games.tasks import canonical_params
 from grue.games.teachers import TEACHERS, teacher
-from grue.games.teachers.adviser import Follows
+from grue.games.teachers.adviser import Adviser, Follows
 from grue.games.teachers.atlas import Atlas
 from grue.games.teachers.kitchen import capacity, read_inventory
 from grue.games.teachers.scripted import prune
@@ -106,12 +107,12 @@ def test_both_cooks_solve_other_houses(params: str) -> None:
 
 
 def rescued(name: str, game: TwxGame, tasks: list[Task], harmful: tuple[str, ...], wandering: int) -> int:
-    """How many games the teacher wins within 60 steps that begin with `wandering` random ones, none of them harmful."""
+    """How many games the teacher wins in 60 steps and `wandering` random ones before, none of them harmful."""
     player, draw, won = teacher(name, game), random.Random(0), 0
     for task in tasks:
         observation, outcome = game.reset(task), None
         player.start(task, observation)
-        for step in range(60):
+        for step in range(wandering + 60):
             if step >= wandering:
                 action = player.act(observation)
             else:
@@ -210,6 +211,36 @@ def test_explore_finds_the_coin_after_another_has_walked() -> None:
     game, tasks = TwxGame("mapreader", params), games.tasks("mapreader", params, "dev", 60, count=10)
     assert isinstance(teacher("explore", game), Follows)
     assert rescued("explore", game, tasks, ("put map in box",), 8) == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "wandering"), [("cookingworld", CW16, 40), ("coin", "numLocations=2", 12)], ids=["cook", "coin"]
+)
+def test_explore_goes_on_where_another_has_shut_doors_or_filled_the_hands(
+    name: str, params: str, wandering: int
+) -> None:
+    """Or taken the cookbook somewhere else. What the other player must not do is end the game."""
+    ends = ("eat", "cook", "chop", "slice", "dice", "put coin in box")
+    game, tasks = TwxGame(name, params), games.tasks(name, params, "test", 200, count=12)
+    assert rescued("explore", game, tasks, ends, wandering) == 12
+
+
+def test_explore_says_when_full_hands_cannot_be_emptied() -> None:
+    """In coin things can be put into containers, and this house has none that would take a chopping board."""
+    params = "numLocations=11,numDistractorItems=10,includeDoors=0"
+    game, task = games.make("coin", params), Task("coin", canonical_params("coin", params), "train", 200, 80)
+    adviser, observation = Adviser("explore", game), game.reset(task)
+    adviser.start(task, observation)
+    unwise = ["take chopping board", "move south", "take spice container"]
+    for _ in range(60):
+        advised = adviser.advice(observation)
+        action = unwise.pop(0) if unwise else advised
+        if not action:
+            break
+        observation, _, _ = game.step(action)
+        adviser.saw(action)
+    game.close()
+    assert "cannot be won any more: both hands are full" in adviser.trouble
 
 
 @pytest.mark.parametrize("name", ["explore", "optimal"])

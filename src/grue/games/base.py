@@ -92,7 +92,11 @@ def fold_range(fold: str) -> range:
 
 
 def check_seed(task: Task) -> None:
-    """Raise ConfigError when the task's seed lies outside its fold or its limit is no step count."""
+    """Raise ConfigError when the task's seed lies outside its fold, its limit is no step count, or params no text."""
+    if not isinstance(task.params, str):
+        raise ConfigError(
+            f"the params of a Task are a text, not {task.params!r:.60}", hint="canonical_params(game, params) makes one"
+        )
     seeds = fold_range(task.fold)
     if isinstance(task.seed, bool) or not isinstance(task.seed, int):
         raise ConfigError(f"seed {task.seed!r} is not an int", hint="convert array integers with int()")

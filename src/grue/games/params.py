@@ -184,6 +184,8 @@ def parse(params: Params) -> dict[str, int]:
     check_form(params)
     parsed: dict[str, int] = {}
     for key, value in _pairs(params) if isinstance(params, str) else params.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"the name of a game parameter, {key!r:.60}, is not a text", hint="for example rooms=3")
         if key in parsed:
             raise ConfigError(f"game parameter {key!r} is given twice")
         parsed[key] = _integer(key, value)

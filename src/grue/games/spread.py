@@ -46,6 +46,9 @@ def has_few_games(task: Task) -> bool:
         return drawn["numLocations"] <= (_FEW_ROOMS if drawn["includeDoors"] else _FEW_ROOMS_WITHOUT_DOORS)
     if game == "textworld-coin":
         return coin_rooms(values(game, params)["level"]) <= _FEW_ROOMS
+    if game == "simonsays":  # one action of a few rooms: 1000 games are 65
+        drawn = values(game, params)
+        return drawn["gameLength"] == 1 and drawn["numDistractors"] == 0
     if game == "babyai":
         return values(game, params)["level"] == _FEW_OF_BABYAI
     return game in ("twc", "scienceworld")

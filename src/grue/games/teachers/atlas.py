@@ -51,6 +51,7 @@ class Atlas:
         if revealed and action.startswith("open door to "):
             way = self.exits[self.here].setdefault(action.rpartition(" ")[2], Exit())
             way.room, way.closed = revealed[1], False
+        self._notice_closed_doors(action, observation.text)
         actions = observation.actions or ()
         self.closed[self.here] = {
             name.removeprefix("open ")
@@ -60,6 +61,11 @@ class Atlas:
         takeable = {name.removeprefix("take ") for name in actions if name.startswith("take ")}
         self.seen = {thing: where for thing, where in self.seen.items() if where != self.here}
         self.seen |= dict.fromkeys(takeable, self.here)
+
+    def _notice_closed_doors(self, action: str, text: str) -> None:
+        """A door that has just been closed, or that was found closed: another player may leave it so."""
+        if action.startswith("close door to ") or (action.startswith("move ") and "the door is closed" in text):
+            self.exits[self.here].setdefault(action.rpartition(" ")[2], Exit()).closed = True
 
     def _read_exits(self, text: str) -> None:
         known = self.exits.setdefault(self.here, {})

@@ -71,13 +71,19 @@ class Cook:
     def _choose(self, observation: Observation) -> str:
         actions = observation.actions or ()
         if self._recipe is None:
-            return "read cookbook" if "read cookbook" in actions else self._look_for({"kitchen"})
+            return "read cookbook" if "read cookbook" in actions else self._look_for_cookbook()
         held = read_inventory(observation.inventory)
         room_left = capacity(observation.inventory) - len(held)
         at_hand = work_at_hand(self._recipe, held, room_left, actions)
         if at_hand is not None:
             return at_hand
         return self._search(self._recipe, held)
+
+    def _look_for_cookbook(self) -> str:
+        """It lies in the kitchen, unless another player has taken it somewhere, or shut it in."""
+        if "cookbook" in self._atlas.seen:
+            return self._look_for({self._atlas.seen["cookbook"]})
+        return self._search_anywhere() if self._atlas.visited("kitchen") else self._look_for({"kitchen"})
 
     def _search(self, recipe: Recipe, held: Held) -> str:
         """Open something here, or go where there is something to find or to do."""
