@@ -301,6 +301,7 @@ def test_a_wrong_value_is_named_with_its_setting(setting: str, said: str) -> Non
         ("ppo: {gamma: .nan}", "finite"),
         ("{" * 5000, "not a YAML file"),
         ("preset: nosuch", "there is no preset 'nosuch'"),
+        ("preset: ''", "there is no preset ''"),
     ],
 )
 def test_a_bad_file_is_refused_by_name(text: str, said: str, write) -> None:

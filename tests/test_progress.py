@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grue.interrupt import Interrupt, Interrupted
-from grue.progress import Progress, clean, duration
+from grue.progress import Bar, Progress, clean, duration
 
 
 def test_a_pipe_gets_plain_lines_with_times(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,9 +48,26 @@ def test_a_bar_with_nothing_to_count_shows_nothing(capsys: pytest.CaptureFixture
 
 def test_the_eta_counts_only_what_this_command_did() -> None:
     with Progress(quiet=True).bar("PPO", 100, done=90) as bar:
-        bar._began -= 10  # as if ten seconds had passed
+        _pass_ten_seconds(bar)
         bar.advance(5)
         assert bar.eta_s() == pytest.approx(10, abs=0.5)
+
+
+def test_work_of_another_pace_gives_no_eta() -> None:
+    with Progress(quiet=True).bar("evaluation", 100) as bar:
+        bar.pace(tells=False)
+        bar.advance(50)
+        assert bar.eta_s() is None
+        bar.pace(tells=True)
+        _pass_ten_seconds(bar)
+        bar.advance(10)
+        assert bar.eta_s() == pytest.approx(40, abs=2)
+
+
+def _pass_ten_seconds(bar: Bar) -> None:
+    assert bar._pace is not None
+    since, before = bar._pace
+    bar._pace = (since - 10, before)
 
 
 def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,5 +118,16 @@ def test_who_was_killed_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     children[1].kill()
     children[0].terminate()
     several._wait(children)
-    assert several._exit_code(children) == 128 + signal.SIGTERM
-    assert capsys.readouterr().err == "process 1 was ended by SIGKILL\n"
+    assert several._exit_code(children) == 1  # nobody interrupted the command
+    said, hint = capsys.readouterr().err.splitlines()
+    assert said == "process 1 was ended by SIGKILL"
+    assert hint.startswith("hint: did memory run out?")
+
+
+def test_who_was_only_asked_to_stop_after_a_failure_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(several, "WORDS_S", 0.5)
+    saves = f"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); {SLEEP}"
+    children = [python(saves), python(FAIL)]
+    several._wait(children)
+    assert [child.returncode for child in children] == [143, 3]
+    assert several._exit_code(children) == 3

@@ -170,8 +170,8 @@ class Bar:
         self.done = done
         self.total = total
         self._say, self._label, self._unit = say, label, unit
-        self._began_at = done
         self._began = self._shown = time.monotonic()
+        self._pace: tuple[float, int] | None = (self._began, done)  # since when, and since what was done then
         self._note = ""
         self._task: Any = None
 
@@ -211,12 +211,17 @@ class Bar:
         finally:
             self._say._working -= 1
 
+    def pace(self, tells: bool) -> None:
+        """Does the pace from here on tell how long the rest takes? That so far does not. If not, no ETA is shown."""
+        self._pace = (time.monotonic(), self.done) if tells else None
+
     def eta_s(self) -> float | None:
         """Seconds left at the pace so far; None before the first step."""
-        steps = self.done - self._began_at
-        if steps <= 0:
+        if self._pace is None:
             return None
-        return (time.monotonic() - self._began) / steps * max(0, self.total - self.done)
+        since, before = self._pace
+        steps = self.done - before
+        return (time.monotonic() - since) / steps * max(0, self.total - self.done) if steps > 0 else None
 
     def _count(self) -> str:
         return f"{self.done}/{self.total} {self._unit}".rstrip()

@@ -431,9 +431,13 @@ def test_games_count_only_for_the_model_and_the_temperature_that_played_them(
     played = len(requests(log))
     assert _evaluated(out, file, url, "--api-model", "a:b", "--api-temperature", "0.5").returncode == 0
     assert len(requests(log)) == 2 * played
-    other = _evaluated(out, file, url, "--api-model", "a/b", "--api-temperature", "1.5")
+    stored = (out / "config.yaml").read_bytes()
+    other = _evaluated(out, file, url, "eval.bootstrap=300", "--api-model", "a/b", "--api-temperature", "1.5")
     assert other.returncode == 1
     assert "temperature 0.5" in other.stderr and "--again" in other.stderr
+    assert (out / "config.yaml").read_bytes() == stored  # a command that is refused changes no settings
+    told = _evaluated(out, file, url, "eval.games=1", "--api-model", "a:b", "--api-temperature", "0.5")
+    assert f"new settings of {out}: eval.games (2 there, 1 now)" in told.stderr
     again = _evaluated(out, file, url, "--api-model", "a/b", "--api-temperature", "1.5", "--again")
     assert json.loads(again.stdout)["temperature"] == 1.5
     assert json.loads(again.stdout)["usage"]["requests"] == played

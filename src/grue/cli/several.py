@@ -18,6 +18,7 @@ from grue.launch import STARTED_HERE, launched, speaks_here
 LOOK_S = 0.1
 WORDS_S = 10.0  # that the others get to report why they end, once one has ended
 SAVING_S = 30.0  # that they then get to save, once they have been asked to stop
+_STOPPED = (-signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM)  # codes of who was interrupted
 
 
 def start(count: int) -> int | None:
@@ -113,10 +114,17 @@ def _send(children: Sequence[subprocess.Popen[bytes]], number: int) -> None:
 
 
 def _exit_code(children: Sequence[subprocess.Popen[bytes]]) -> int:
-    """The first process's own, as it does the talking; else the first that is not 0. Reports any that was killed."""
+    """That of the first process that failed, as the first one does the talking. Reports any that was killed.
+
+    That others were interrupted counts only where none failed: after a failure they are asked to stop.
+    """
     codes = [child.returncode for child in children]
+    failures = [code for code in codes if code not in (0, *_STOPPED)]
     for rank, code in enumerate(codes):
-        if code < 0 and -code != signal.SIGTERM:
+        if code in failures and code < 0:
             print(f"process {rank} was ended by {signal.Signals(-code).name}", file=sys.stderr)
-    own = next((code for code in codes if code > 0), 0)
-    return own or next((128 - code for code in codes if code < 0), 0)
+    if failures:
+        if max(failures) < 0:  # then none of those that failed could say anything
+            print("hint: did memory run out? The same command, without --again, goes on", file=sys.stderr)
+        return next((code for code in failures if code > 0), 1)
+    return next((code if code > 0 else 128 - code for code in codes if code), 0)

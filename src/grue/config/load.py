@@ -39,7 +39,8 @@ def load_config(
     in_settings = [value for key, value in map(_parse, overrides) if key == "game.name"]
     game = str((in_settings or [in_file or DEFAULT_GAME])[-1])
     _check_seed(overrides, seed)
-    data = preset_config(str(preset or named or preset_for(game))).model_dump(exclude_unset=True)
+    chosen = next((name for name in (preset, named) if name is not None), preset_for(game))  # "" is no preset
+    data = preset_config(str(chosen)).model_dump(exclude_unset=True)
     _drop_settings_of_another_game(data, in_file)
     if isinstance(section, dict) and "params" in section:
         layer = layer | {"game": section | {"params": _params(section["params"])}}

@@ -1,4 +1,4 @@
-"""What a run says before it begins."""
+"""What a run says before it begins, or goes on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from grue.hardware import gpus, memory_gib, physical_cores
 from grue.models.sources import EMBEDDED
 from grue.names import RUN_FOLDS
 from grue.parallel import Processes
+from grue.progress import Progress
 from grue.stages.final import side_games
+from grue.storage.run import Run
 
 # measured with the embedded base: docs/models.md, "Several processes"
 LEAST_PROCESSES, MOST_PROCESSES = 4, 8
@@ -35,6 +37,13 @@ def plan(config: Config, out: Path) -> str:
             f"  into   {out}; Ctrl-C saves, and the same command goes on",
         ]
     )
+
+
+def tell_adopted(run: Run, say: Progress) -> None:
+    """Whoever mistypes a resumed command should see what it has changed."""
+    if run.adopted:
+        say(f"new settings of {run.out}: {run.adopted}")
+    run.adopted = ""  # said
 
 
 def _times(count: int, what: str, of: str = "") -> str:

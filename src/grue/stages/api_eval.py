@@ -20,6 +20,7 @@ from grue.policy.chat_client import COUNTS, TOKENS, ChatClient
 from grue.policy.endpoint import Endpoint
 from grue.progress import Progress
 from grue.report import html
+from grue.stages.announce import tell_adopted
 from grue.stages.api_play import play_all
 from grue.stages.final import final_results
 from grue.stages.session import Session, open_session
@@ -52,7 +53,9 @@ def evaluate_api(
         for path in (file, spent):
             if path.exists():
                 path.replace(_aside(path))
-    _check_same(spent, endpoint, out)
+    with run.changed_unless_refused():
+        _check_same(spent, endpoint, out)
+    tell_adopted(run, say)
     client = ChatClient(endpoint, spent)
     with open_session(run, config, say) as session:
         played = _play_rest(session, client, name, file, spent, concurrency)

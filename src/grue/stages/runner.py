@@ -17,7 +17,7 @@ from grue.process_group import join
 from grue.progress import Progress
 from grue.report import html
 from grue.report.terminal import show_results
-from grue.stages.announce import described, hint_at_processes, plan
+from grue.stages.announce import described, hint_at_processes, plan, tell_adopted
 from grue.stages.checks import (
     check_before,
     check_games,
@@ -37,7 +37,6 @@ from grue.stages.session import Session, open_session
 from grue.stages.sft import sft
 from grue.stages.trained import check_trained
 from grue.storage.contents import is_done, read_results
-from grue.storage.run import Run
 from grue.tracking.beside import show_finished
 
 
@@ -80,7 +79,7 @@ def run_all(config: Config, out: Path | str, *, say: Progress, again: bool = Fal
             results = final_results(session, wall_s=wall_s, command=this_command()) if processes.leads else {}
     if not processes.leads:
         return results
-    _tell_adopted(run, say)
+    tell_adopted(run, say)
     if not missing:
         show_finished(config.track, out, say)
     _show(results, out, say)
@@ -111,7 +110,7 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
     if not missing and (name != "eval" or read_results(out) is not None):
         if processes.leads:
             show_finished(config.track, out, say)
-        _tell_adopted(run, say)
+        tell_adopted(run, say)
         say(f"{name} is done in {out}; --again repeats it, and deletes what later stages left")
         return run.facts(name)
     if missing:
@@ -131,13 +130,6 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
     return run.facts(name)
 
 
-def _tell_adopted(run: Run, say: Progress) -> None:
-    """Whoever mistypes a resumed command should see what it has changed."""
-    if run.adopted:
-        say(f"new settings of {run.out}: {run.adopted}")
-    run.adopted = ""  # said
-
-
 def _show(results: Mapping[str, Any], out: Path, say: Progress) -> None:
     show_results(results, say)
     say(f"report: {html.render(out)}")
@@ -146,7 +138,7 @@ def _show(results: Mapping[str, Any], out: Path, say: Progress) -> None:
 def _do(session: Session, name: StageName) -> None:
     with session.run.changed_unless_refused():
         check_before(session, name)
-    _tell_adopted(session.run, session.say)
+    tell_adopted(session.run, session.say)
     start = time.monotonic()
     if session.run.lost:
         session.say(f"what {_listed(session.run.lost)} left in {session.run.out} is deleted")
