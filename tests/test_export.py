@@ -25,7 +25,7 @@ from grue import games, load_policy, stages
 from grue.algos.losses import branch_log_probs
 from grue.config import Config, load_config, override
 from grue.errors import CheckpointError, ConfigError, DataError, GrueError, ModelError
-from grue.evaluate.probe import replay
+from grue.evaluate.probe import TOLERANCE, replay
 from grue.experiments.eval_gap.arms import measured
 from grue.games.play import play
 from grue.models.export import save_adapter
@@ -216,6 +216,38 @@ def test_the_copy_that_plays_is_the_one_that_is_checked(tmp_path: Path) -> None:
         stages.run_stage(stage, config, run, say=QUIET)  # type: ignore[arg-type]
     trained, probe = load_trained(run, "sft"), read_probe(run, "sft")
     assert trained.check(probe, "it").mean < 0.8 * replay(trained.model, probe, 1.0).mean
+
+
+def test_a_policy_that_played_in_bfloat16_loads_where_auto_is_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trained on a GPU and loaded on a laptop: what differs is the rounding of the machine that played."""
+    folder, run, here = tiny.save(tmp_path / "model", spread=0.3), tmp_path / "run", "grue.models.load.native_bfloat16"
+    settings = ("model.dtype=auto", "model.adapter=lora", "demos.games=4", "sft.epochs=1")
+    monkeypatch.setattr(here, lambda: True)
+    for stage in ("demos", "sft"):
+        stages.run_stage(stage, tiny.config(folder, *settings), run, say=QUIET)  # type: ignore[arg-type]
+    copy = tmp_path / "copy"
+    export_run(run, what="adapter", to=copy, say=QUIET)
+    assert "`bfloat16`" in (copy / "README.md").read_text()
+    monkeypatch.setattr(here, lambda: False)
+    for place in (run, copy):
+        trained, probe = load_trained(place), read_probe(place, "sft")
+        assert TOLERANCE[torch.float32] < trained.check(probe, "it").mean < TOLERANCE[torch.bfloat16]
+        load_policy(place)
+    facts = json.loads((run / "stages.json").read_text())
+    assert facts["sft"]["played_in"] == "bfloat16"
+    facts["sft"]["played_in"] = "float32"  # a policy that was played in full precision is held to it
+    (run / "stages.json").write_text(json.dumps(facts))
+    with pytest.raises(ModelError, match="does not say"):
+        load_policy(run)
+    facts["sft"]["played_in"] = "float8"
+    (run / "stages.json").write_text(json.dumps(facts))
+    with pytest.raises(DataError, match="float8"):
+        load_policy(run)
+    del facts["sft"]["played_in"]  # an older run
+    (run / "stages.json").write_text(json.dumps(facts))
+    load_policy(run)
 
 
 def test_two_lines_give_a_policy_that_plays_as_in_the_run(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -52,12 +52,12 @@ def replay(model: PolicyModel, episodes: Sequence[Episode], temperature: float) 
     return Gap(len(gap_T), float(gap_T.mean()), float(gap_T.max()), float(same))
 
 
-def tolerance(config: ModelConfig, stored: torch.dtype = torch.float32) -> float:
-    """How far log-probabilities of a turn may differ on average, in nats, for a model that played with `config`.
+def tolerance(config: ModelConfig, *others: torch.dtype) -> float:
+    """How far log-probabilities of a turn may differ on average, in nats, for a model that plays here with `config`.
 
-    `stored` is the number format that its weights have been written in.
+    `others` are further number formats that round: that in which it played elsewhere, that of stored weights.
     """
-    limit = max(TOLERANCE[compute_dtype(config.dtype, default_device())], TOLERANCE[stored])
+    limit = max(TOLERANCE[dtype] for dtype in (compute_dtype(config.dtype, default_device()), *others))
     return max(limit, INT8_TOLERANCE) if config.quantize == "int8" else limit
 
 

@@ -10,6 +10,7 @@ import yaml
 from grue.config import Config
 from grue.games.params import is_one_game
 from grue.models.sources import EMBEDDED
+from grue.names import PLAYED_IN
 from grue.report.metrics import policy_title
 
 USE = """```python
@@ -55,7 +56,7 @@ def model_card(config: Config, about: Mapping[str, Any], results: Mapping[str, A
             + (
                 ""
                 if merged
-                else f" The adapter was trained on the base {_format(config)}; in another format its outputs differ."
+                else f" The adapter learnt on the base {_format(config, about)}; in another format its outputs differ."
             )
         ),
         "## Results",
@@ -98,17 +99,13 @@ def _free_text(config: Config, policy: str) -> str:
     )
 
 
-def _format(config: Config) -> str:
+def _format(config: Config, about: Mapping[str, Any]) -> str:
     """The number format in which the base played under its adapter."""
     if config.model.quantize == "nf4":
         return "in NF4 with double quantisation (bitsandbytes)"
     if config.model.quantize == "int8":
         return "in 8 bits (bitsandbytes)"
-    return (
-        f"in `{config.model.dtype}`"
-        if config.model.dtype != "auto"
-        else "in the format of its matrix products (`model.dtype` in `grue.yaml`)"
-    )
+    return f"in `{about[PLAYED_IN]}`"
 
 
 def _metadata(config: Config, about: Mapping[str, Any]) -> str:

@@ -18,13 +18,14 @@ from grue.evaluate.probe import Gap, tolerance
 from grue.hardware import versions
 from grue.models.export import save_adapter, save_merged, save_value_head
 from grue.models.sources import names_folder
-from grue.names import FURTHEST_FIRST, TRAINING
+from grue.names import FORMATS, FURTHEST_FIRST, PLAYED_IN, TRAINING
 from grue.progress import Progress
 from grue.stages.card import model_card
 from grue.stages.trained import (
     PROBE,
     SCHEMA,
     SETTINGS,
+    Trained,
     check_weights,
     furthest,
     load_trained,
@@ -36,7 +37,7 @@ from grue.storage.contents import ABOUT, is_done, read_results, read_run_config,
 from grue.storage.files import explained, readable_alike
 from grue.storage.settled import check_unedited
 
-WHAT, DTYPES = ("adapter", "merged"), ("float32", "bfloat16", "float16")
+WHAT = ("adapter", "merged")
 
 
 def export_run(
@@ -47,9 +48,9 @@ def export_run(
     The folder appears when all of it is written and a recorded game has been read with what was written: a copy whose
     outputs differ from the policy's raises ModelError and leaves nothing.
     """
-    if what not in WHAT or dtype not in DTYPES:
+    if what not in WHAT or dtype not in FORMATS:
         raise ConfigError(
-            f"cannot export what={what}, dtype={dtype}", hint=f"what: {', '.join(WHAT)}; dtype: {', '.join(DTYPES)}"
+            f"cannot export what={what}, dtype={dtype}", hint=f"what: {', '.join(WHAT)}; dtype: {', '.join(FORMATS)}"
         )
     config = read_run_config(run)
     check_unedited(run, config, read_stages(run))  # what is published says how the policy was made
@@ -84,7 +85,7 @@ def export_run(
             _write(temporary, run, config, name, what, dtype, probe)
             copy = load_trained(temporary)
             gap = copy.check(probe, f"the exported {what}")
-            _about(temporary, run, config, name, what, dtype, gap, copy.encoder.fingerprint)
+            _about(temporary, run, what, copy, gap)
             readable_alike(temporary, temporary / ABOUT)
             if target.exists():
                 target.rmdir()
@@ -117,18 +118,22 @@ def _write(folder: Path, run: Path, config: Config, policy: str, what: str, dtyp
     # enough to load it; the rest follows once it has been checked
     about = {"schema": SCHEMA, "what": what, "policy": policy, "prompt": trained.encoder.fingerprint}
     about["dtype"] = _format(what, dtype)
+    about[PLAYED_IN] = _name_of(trained.played)
     (folder / ABOUT).write_text(json.dumps(about), encoding="utf-8")
 
 
-def _about(folder: Path, run: Path, config: Config, policy: str, what: str, dtype: str, gap: Gap, prompt: str) -> None:
+def _about(folder: Path, run: Path, what: str, copy: Trained, gap: Gap) -> None:
+    """Say what has been checked, and write the model card."""
+    config = read_run_config(run)
     about = {
         "schema": SCHEMA,
         "what": what,
-        "policy": policy,
-        "prompt": prompt,
+        "policy": copy.name,
+        "prompt": copy.encoder.fingerprint,
         "base": _base_name(config),
-        "dtype": _format(what, dtype),
-        "probe": {**gap._asdict(), "tolerance": tolerance(config.model, getattr(torch, _format(what, dtype)))},
+        "dtype": _name_of(copy.stored),
+        PLAYED_IN: _name_of(copy.played),
+        "probe": {**gap._asdict(), "tolerance": tolerance(config.model, copy.played, copy.stored)},
         "versions": versions(),
     }
     (folder / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
@@ -139,6 +144,10 @@ def _about(folder: Path, run: Path, config: Config, policy: str, what: str, dtyp
 def _format(what: str, dtype: str) -> str:
     """The number format in which weights are written: adapters keep the one in which they learn."""
     return dtype if what == "merged" else "float32"
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _portable(config: Config, what: str) -> Config:

@@ -12,7 +12,7 @@ from grue.errors import ConfigError
 from grue.launch import this_command
 from grue.models.out_of_memory import explained_memory
 from grue.models.skeleton import check_model
-from grue.names import STAGES, TRAINING, StageName
+from grue.names import PLAYED_IN, STAGES, TRAINING, StageName
 from grue.process_group import join
 from grue.progress import Progress
 from grue.report import html
@@ -152,6 +152,8 @@ def _do(session: Session, name: StageName) -> None:
             facts = _WORK[name](session) if session.run.leads or name != "demos" else {}
     finally:
         session.run.add_seconds(name, time.monotonic() - start)
+    if name in TRAINING:
+        facts = {**(facts or {}), PLAYED_IN: session.number_format}
     session.run.done(name, **(facts or {}))
     session.processes.wait()
 

@@ -34,7 +34,7 @@ from grue.policy.drivable import check_drivable
 from grue.policy.policy import Policy, make_policy
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
-from grue.stages.trained import check_weights, read_probe
+from grue.stages.trained import check_weights, played_in, read_probe
 from grue.storage import episodes
 from grue.storage.run import Run
 from grue.tracking.beside import Trackers
@@ -208,10 +208,14 @@ class Session:
         probe = read_probe(self.run.out, policy)
         if probe:
             what = f"{policy} in {self.run.out}, on {self.config.model.name},"
-            # with "auto" another machine may have played, in a coarser format than this one's
-            played = torch.bfloat16 if self.config.model.dtype == "auto" else torch.float32
+            played = played_in(self.config, self.run.facts(policy))
             check_probe(self.model, probe, tolerance(self.config.model, played), what)
         self.processes.wait()  # nobody records another game before all have read this one
+
+    @property
+    def number_format(self) -> str:
+        """That of matrix products on this machine, in which the policy plays: "bfloat16", say."""
+        return str(compute_dtype(self.config.model.dtype, default_device())).removeprefix("torch.")
 
     def player(self) -> Policy:
         """A policy that plays with the weights the model has now. All processes put shards together at once."""

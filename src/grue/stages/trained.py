@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from grue.models.export import load_artefact
 from grue.models.learned import load_weights
 from grue.models.load import load_model
 from grue.models.policy_model import PolicyModel
-from grue.names import FURTHEST_FIRST, LENGTHS, TRAINING
+from grue.names import FORMATS, FURTHEST_FIRST, LENGTHS, PLAYED_IN, TRAINING
 from grue.policy.actor import Actor
 from grue.policy.decision import Decoding
 from grue.policy.policy import make_policy
@@ -39,6 +40,7 @@ class Trained:
     config: Config
     model: PolicyModel
     encoder: Encoder
+    played: torch.dtype  # number format in which its recorded game was played
     stored: torch.dtype = torch.float32  # format of weights that were exported
 
     def check(self, probe: list[Episode], what: str, playing: PolicyModel | None = None) -> Gap:
@@ -47,7 +49,7 @@ class Trained:
         The copy that plays is checked, in its number format: `playing`, if there is one already.
         """
         playing = playing or Actor(self.model, self.config.model.dtype, packed=False).model
-        return check_probe(playing, probe, tolerance(self.config.model, self.stored), what)
+        return check_probe(playing, probe, tolerance(self.config.model, self.played, self.stored), what)
 
 
 def load_policy(
@@ -92,7 +94,7 @@ def load_trained(folder: Path, policy: str | None = None, base: str | None = Non
     encoder = Encoder(tokenizer, config.policy)
     if name != "base":
         load_weights(model, stage_weights(folder, name, encoder.fingerprint))
-    return Trained(name, config, model.eval(), encoder)
+    return Trained(name, config, model.eval(), encoder, played_in(config, read_stages(folder).get(name, {})))
 
 
 def furthest(run: Path) -> str:
@@ -174,14 +176,25 @@ def read_probe(folder: Path, policy: str) -> list[Episode]:
     return list(episodes.read(file, missing_ok=True))
 
 
+def played_in(config: Config, facts: Mapping[str, Any]) -> torch.dtype:
+    """The number format in which a policy's game was recorded, by facts about its stage or its exported folder.
+
+    Older ones do not say: with "auto" another machine may have played, in a coarser format than this one's.
+    """
+    known = facts.get(PLAYED_IN, "bfloat16" if config.model.dtype == "auto" else config.model.dtype)
+    dtype: torch.dtype = getattr(torch, known)
+    return dtype
+
+
 def read_about(folder: Path) -> dict[str, Any]:
     """grue.json of an exported folder. DataError if it is not one."""
     try:
         about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         if about["schema"] != SCHEMA or about["what"] not in ("adapter", "merged") or about["policy"] not in TRAINING:
             raise ValueError(f"schema {about['schema']}, {about['what']} of {about['policy']}")
-        if about.get("dtype", "float32") not in ("float32", "bfloat16", "float16"):
-            raise ValueError(f"unknown dtype {about['dtype']!r}")
+        for key in {"dtype", PLAYED_IN} & {*about}:
+            if about[key] not in FORMATS:
+                raise ValueError(f"unknown format {key} {about[key]!r}")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{folder} was not made by grue export: {error}", hint="grue export RUN --to DIR") from error
     return about
@@ -207,7 +220,7 @@ def _load_exported(folder: Path, policy: str | None, base: str | None) -> Traine
     checkpoint.check_prompt(folder, about.get("prompt"), encoder.fingerprint)
     model = PolicyModel(lm, head, value_shares_trunk=config.ppo.value_shares_trunk)
     stored = getattr(torch, about.get("dtype", "float32"))
-    return Trained(about["policy"], config, model.eval(), encoder, stored)
+    return Trained(about["policy"], config, model.eval(), encoder, played_in(config, about), stored)
 
 
 def _newest(run: Path, stage: str) -> Path | None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from grue.errors import DataError
-from grue.names import RUN_FOLDS
+from grue.names import FORMATS, PLAYED_IN, RUN_FOLDS
 
 _LINE = "restore the file, or delete that line"
 _FILE = "restore the file as it was written"
@@ -27,6 +27,8 @@ def stages(where: str, data: Mapping[str, Any]) -> None:
             for fact in ("episodes", "env_steps", "best_iteration", "best_round"):
                 if fact in entry:
                     _whole(entry, fact)
+            if entry.get(PLAYED_IN, FORMATS[0]) not in FORMATS:
+                raise TypeError(f"{PLAYED_IN} is {entry[PLAYED_IN]!r}")
             if "best_merit" in entry:
                 _number(entry, "best_merit")
 
