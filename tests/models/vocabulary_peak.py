@@ -60,12 +60,12 @@ def main(what: str, count: int) -> None:
     learner = Learner(model, learning_rate=1e-4, weight_decay=0, max_grad_norm=1, micro_tokens=10**6, dtype="float32")
     do: Callable[[int], None] = partial(playing, model) if what == "playing" else partial(learning, learner, what)
     do(2)  # gradients and moments, which are other parts of the estimate
-    before = _peak()
+    before = peak()
     do(count)
-    print(_peak() - before)
+    print(peak() - before)
 
 
-def _peak() -> int:
+def peak() -> int:
     status = Path("/proc/self/status")
     if status.exists():  # what getrusage says counts the program that started this one, too
         return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])

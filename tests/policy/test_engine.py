@@ -114,6 +114,32 @@ def test_a_random_schedule_gives_the_hidden_states_of_full_passes(
         assert any(group.rows_B is not None for group in groups)
 
 
+@pytest.mark.parametrize("make", [llama, falcon, RECURRENT[0]])
+def test_a_pass_that_would_be_too_large_is_read_in_parts(
+    make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "PASS_TOKENS", 12)
+    passes: list[int] = []
+    plan = engine_module.plan_pass
+    monkeypatch.setattr(
+        engine_module, "plan_pass", lambda rows, *rest: (passes.append(len(rows)), plan(rows, *rest))[1]
+    )
+    engine, rng = Engine(make(), 6, COLUMNS), random.Random(0)
+    fed: dict[int, list[int]] = {row: [] for row in range(6)}
+    check(engine, fed, [*fed], [[rng.randrange(5, 60) for _ in range(count)] for count in (9, 3, 30, 1, 7, 12)])
+    assert passes == [2, 1, 2, 1]  # the third text is alone: it is longer than a pass may be
+    check(engine, fed, [5, 0], [[7], [8, 9]])
+    assert passes[4:] == [2]
+    assert engine.lengths == [11, 3, 30, 1, 7, 13]
+    if not is_recurrent(engine.decoder.config):
+        trees = [candidate_tree([Candidate(ids, 1.0) for ids in ((1, 2, 3, 4), (1, 9), (8, 5, 6))])] * 3
+        in_parts = engine.look_ahead([2, 1, 4], [(), (), ()], trees)
+        assert passes[5:] == [1, 1, 1]
+        monkeypatch.setattr(engine_module, "PASS_TOKENS", 100)
+        assert torch.allclose(in_parts, engine.look_ahead([2, 1, 4], [(), (), ()], trees), atol=1e-5, rtol=1e-4)
+        assert passes[8:] == [3]
+
+
 def test_a_sequence_may_fill_its_row_to_the_last_column() -> None:
     engine, fed = Engine(llama(), 2, COLUMNS), {0: [], 1: []}
     check(engine, fed, [0], [[7] * (COLUMNS - 1)])

@@ -22,6 +22,7 @@ RECURRENT = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding"}) 
 WITHOUT_MEMORY = frozenset({"mlp", "moe"})
 # with Mamba 1's scan: a pass of several tokens starts from a state of zeros, whatever came before (transformers 5.23)
 STEPWISE = frozenset({"mamba", "falcon_mamba", "jamba", "zamba"})
+PASS_TOKENS = 2**15  # that play reads in one pass, unless a single text is longer: a pass takes memory for each
 # modules that carry a state from token to token, possibly outside the cache
 _RECURRENT = re.compile(r"mamba|rwkv|recurrent|deltanet|shortconv|xlstm|retention|linearattention", re.IGNORECASE)
 

@@ -20,7 +20,7 @@ from transformers.cache_utils import DynamicCache
 from grue.config import Config, ModelConfig
 from grue.launch import processes_here
 from grue.models.adapter import adapted_matrices, matrices
-from grue.models.architecture import STEPWISE, attends, cache_argument, is_recurrent, takes_places
+from grue.models.architecture import PASS_TOKENS, STEPWISE, attends, cache_argument, is_recurrent, takes_places
 from grue.models.load import compute_dtype, default_device, stored_dtype
 from grue.models.packed import packs
 from grue.models.scores import CHUNK
@@ -46,6 +46,8 @@ SCANNED_STATES, CHUNKED_STATES = 2.5, 0.5  # that recurrent layers keep for the 
 # one of CHUNK states in a tree, and of a game that is about to choose
 FREE_NODE, FREE_NODE_WITH_REFERENCE, TREE_STATE = 24, 40, 16
 FREE_TEXT_IN_PLAY, TREE_STATE_IN_PLAY = 44, 12
+# how long a segment is together with the trees of its turns: the most in 16 games of cooking16, rounded up
+WITH_TREES = {"score": 5.0, "aligned": 1.5}
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,15 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
     slots = max(config.ppo.slots, config.eval.slots, config.dagger.slots if config.dagger.rounds else 0)
     slots = -(-slots // processes.count)  # each plays its share
     places, states = remembered(model)
-    playing = {"cache": int(1.5 * slots * (settings.context + 1) * places * dtype.itemsize) + slots * states * FULL}
+    at_once = min(slots * settings.context, max(PASS_TOKENS, settings.context))
+    playing = {
+        "cache": int(1.5 * slots * (settings.context + 1) * places * dtype.itemsize) + slots * states * FULL,
+        "a pass": int(GAPS[default_device()] * pass_bytes(model, settings, at_once, dtype)),
+    }
     vocabulary = len(model.get_output_embeddings().weight)
-    tokens = [config.sft.micro_tokens, config.ppo.micro_tokens]
+    # a segment is read whole, however small micro-batches are
+    tokens = [int(settings.context * WITH_TREES.get(config.policy.kind, 1.0))]
+    tokens += [config.sft.micro_tokens, config.ppo.micro_tokens]
     tokens += [config.dagger.micro_tokens] if config.dagger.rounds else []
     learning = {
         "gradients": FULL * learned,
@@ -157,13 +165,10 @@ def activation_bytes(model: PreTrainedModel, config: ModelConfig, tokens: int, d
     """Bytes kept for the backward pass of one micro-batch of `tokens`."""
     text: Any = model.config.get_text_config()
     b, hidden, layers = dtype.itemsize, int(text.hidden_size), int(text.num_hidden_layers)
-    layer = _recurrent_layer(model, b) if is_recurrent(text) else _attending_layer(model, b)
+    layer = _layer_bytes(model, config, tokens, b)
     if config.adapter == "lora":
         adapted = adapted_matrices(model, config.lora_targets).values()
         layer += b * sum(inputs + config.lora_rank for inputs, _ in adapted) // layers
-    pairs = int(text.num_attention_heads) * min(config.context, tokens) if attends(text) else 0
-    if plain_attention(model, config) == "eager":
-        layer += (FULL + b) * pairs
     kept = FULL * hidden * layers + layer if config.gradient_checkpointing else layer * layers
     cast = 0
     # the copies that autocast makes of float32 weights; shards are gathered in 16 bits, and split again
@@ -173,6 +178,24 @@ def activation_bytes(model: PreTrainedModel, config: ModelConfig, tokens: int, d
         unpacked = b * sum(inputs * outputs for inputs, outputs in matrices(model).values())
         cast = unpacked // layers if config.gradient_checkpointing else unpacked
     return tokens * (kept + 3 * FULL * hidden) + cast
+
+
+def pass_bytes(model: PreTrainedModel, config: ModelConfig, tokens: int, dtype: torch.dtype) -> int:
+    """Bytes that one layer takes while a pass without gradients reads `tokens`: in play many games' texts at once."""
+    hidden = int(model.config.get_text_config().hidden_size)
+    return tokens * (_layer_bytes(model, config, tokens, dtype.itemsize) + 3 * FULL * hidden)
+
+
+def _layer_bytes(model: PreTrainedModel, config: ModelConfig, tokens: int, b: int) -> int:
+    """Bytes per token of what a layer computes, in a pass of `tokens`; numbers take `b` bytes."""
+    text: Any = model.config.get_text_config()
+    recurrent = is_recurrent(text)
+    layer = _recurrent_layer(model, b) if recurrent else _attending_layer(model, b)
+    # Falcon hands torch keys of fewer heads than queries, for which it has no kernel without whole scores
+    by_itself = not recurrent and not model._supports_attention_backend
+    if attends(text) and (plain_attention(model, config) == "eager" or by_itself):
+        layer += (FULL + b) * int(text.num_attention_heads) * min(config.context, tokens)
+    return layer
 
 
 def _attending_layer(model: PreTrainedModel, b: int) -> int:

@@ -51,7 +51,10 @@ def hints(config: Config, stage: str) -> list[str]:
         for section in (stage, *(["dagger"] if corrected else [])):
             tokens = getattr(config, section).micro_tokens
             if tokens > 256:
-                found.append(f"{section}.micro_tokens={max(64, tokens // 2)} (is {tokens}; same result{draws}, slower)")
+                # a segment is read whole, and few are as long as the context
+                helps = "" if tokens > model.context else "; helps if segments are shorter"
+                changed = f"{section}.micro_tokens={max(64, tokens // 2)}"
+                found.append(f"{changed} (is {tokens}; same result{draws}, slower{helps})")
         if not model.gradient_checkpointing:
             found.append(f"model.gradient_checkpointing=true (same result{draws}, slower)")
     playing = {"dagger": config.dagger.slots, "ppo": config.ppo.slots, "eval": config.eval.slots}

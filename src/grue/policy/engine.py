@@ -19,6 +19,7 @@ import torch
 
 from grue.errors import ModelError
 from grue.models.architecture import (
+    PASS_TOKENS,
     STEPWISE,
     cache_argument,
     check_architecture,
@@ -30,7 +31,7 @@ from grue.models.architecture import (
 )
 from grue.models.attention import Group, own_attention, packed_attention, takes_own_attention
 from grue.policy.cache import CachePlan, RaggedLayer, StateLayer, ragged_cache
-from grue.policy.passes import ON_CPU, ON_GPU, Grouping, Pass, plan_pass
+from grue.policy.passes import ON_CPU, ON_GPU, Grouping, Pass, plan_pass, stretches
 from grue.policy.recorded import Recorder, cuda_graphs
 from grue.policy.recurrence import Recurrence
 from grue.policy.tree import TokenTree
@@ -146,6 +147,14 @@ class Engine:
         self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree] | None
     ) -> torch.Tensor:
         """Hidden states (N, hidden) of all `ids` and `trees`, whose keys are written at the ends of their rows."""
+        sizes = [len(new) + (0 if trees is None else len(trees[i].tokens)) for i, new in enumerate(ids)]
+        parts = stretches(sizes, PASS_TOKENS)
+        read = [self._read_at_once(rows[part], ids[part], None if trees is None else trees[part]) for part in parts]
+        return read[0] if len(read) == 1 else torch.cat(read)
+
+    def _read_at_once(
+        self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree] | None
+    ) -> torch.Tensor:
         whole = self._planned(rows, ids, trees)
         hidden_NH = self._passed(whole)
         if self.dtype is torch.float16:

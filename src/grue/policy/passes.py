@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -72,6 +73,17 @@ def round_up(number: int, least: int, steps: int) -> int:
     """
     step = max(least, (1 << (number - 1).bit_length()) // (2 * steps))
     return -(-number // step) * step
+
+
+def stretches(sizes: Sequence[int], most: int) -> list[slice]:
+    """`sizes` cut into stretches whose sums are at most `most`; a larger one is alone."""
+    edges, total = [0], 0
+    for place, size in enumerate(sizes):
+        total += size
+        if total > most and place > edges[-1]:
+            edges.append(place)
+            total = size
+    return [slice(start, end) for start, end in pairwise([*edges, len(sizes)])]
 
 
 SHORT = 48  # rows with more new tokens than this form a group of their own on a GPU
