@@ -187,3 +187,12 @@ def test_a_template_whose_turns_differ_from_each_other_is_refused() -> None:
     assert counts != tiny.CHAT
     with pytest.raises(ModelError, match="cannot be cut"):
         chat_pieces(with_template(counts))
+
+
+def test_a_template_that_writes_the_last_message_otherwise_is_refused() -> None:
+    """Some put an instruction into the last message of the user: it would stay in the first one, and be in no other."""
+    last = "{% if message.role == 'user' and loop.last %}Be brief. {% endif %}{{ message.content }}"
+    instructs = tiny.CHAT.replace("{{ message.content }}", last)
+    assert instructs != tiny.CHAT
+    with pytest.raises(ModelError, match="cannot be cut"):
+        chat_pieces(with_template(instructs))

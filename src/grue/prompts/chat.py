@@ -63,11 +63,13 @@ def chat_pieces(tokenizer: PreTrainedTokenizerBase) -> ChatPieces:
     before, said, to_assistant = opened.partition(_SAID)
     earlier, done, rest = longer.partition(_DONE)
     to_user, following, again = rest.partition(_NEXT)
-    if not (said and done and following and to_assistant and to_user and again == to_assistant):
+    start, _, given = earlier.partition(_SAID)  # given: what comes before a past answer
+    # a first message that is written otherwise once another follows would be changed after it has been read
+    alike = start == before and again == to_assistant
+    if not (said and done and following and to_assistant and to_user and alike):
         raise ModelError(
             f"the chat template of {name!r} cannot be cut into messages and answers", hint="set policy.template=plain"
         )
-    given = earlier.partition(_SAID)[2]  # what comes before a past answer
     if given.startswith(to_assistant):  # GPT-OSS lets the model name its channel
         to_assistant = given
     if to_assistant.count(_THOUGHT) > to_assistant.count(_CLOSED):  # R1 and QwQ always begin a thought
