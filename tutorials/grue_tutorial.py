@@ -482,7 +482,7 @@ for action in sorted(q, key=lambda action: -max(p[action], q[action]))[:4]:
 # Only likely branches have to be read. Actions with less than `min_p` times the probability of the likeliest one are left
 # out (after Nguyen et al. 2024), which keeps the trees small. The weighed actions are stored with the turn, and PPO reads the
 # same trees again, so log-probability and entropy are exact. What is left out is neither tried nor learned, so the cut must not be
-# large: with 0.01 instead of 0.001, the library's main job ends 5 to 7 points lower, in one training each
+# large: with 0.01 instead of 0.001, the library's main job ends 5 to 7 points lower, in one training each, which may be chance
 # ([measured](../docs/experiments.md#2026-11-27--what-a-sure-policy-no-longer-tries)).
 #
 # For the base the two ways hardly differ: it has read games whose steps came in many orders, and seldom names what is not at hand.
@@ -882,7 +882,7 @@ for games_played in (20, 100, 1000):
 # PPO learns only from what its policy tries: SFT is meant to make it explore.
 #
 # **Why not PPO straight from the base?** With this base one could: it has read the same steps in many orders, and in the library's main job PPO
-# ends about one point lower without SFT, over three seeds. What costs 25 points there is SFT on whole scripts without replays: such a clone is sure
+# ends no lower without SFT, in one training. What costs some 24 points there is SFT on whole scripts without replays: such a clone is sure
 # of the script, useless steps included, and PPO does not get away from it
 # ([each part of the main job, left out](../docs/results.md#what-the-parts-of-cooking16-are-worth)). A model that has not read the game needs SFT, and
 # then replays matter. You can try it: replace `sft_weights` with `base_weights` in the cell of section 10.3.
@@ -1764,12 +1764,13 @@ print(f"another likeliest action in {turned} of {len(divergences)} turns")
 # These two lines replace those that set `config` and `MICRO_TOKENS` in section 4.3. An ordinary tokenizer needs several
 # times as many tokens for a game as the base's own, hence the longer context. Leave out the code of section 15, which adapts
 # and quantizes a second time. Set `SLOTS` to 16, and write `"bfloat16"` for `"auto"` in the two lines with `Actor(`. `fine_tune` and
-# `train_ppo` can stay as they are. Their learning rates are of the order that is usual for adapters, but were found with the small
-# base: take them as a first guess. This path of the notebook has not been run on a GPU. From the command line no code has to be
-# changed:
+# `train_ppo` can stay as they are. Their learning rates were found with the small base. With an adapter PPO's may be too large
+# ([which settings to start from](../docs/models.md#which-settings-to-start-from)). This path of the notebook has not been run on a
+# GPU. From the command line no code has to be changed, and a preset has the settings with which a downloaded model learnt a short
+# game:
 #
 # ```sh
-# grue run model.name=Qwen/Qwen3-0.6B model.quantize=nf4 model.context=2048 ppo.slots=16 eval.slots=16 --out runs/qwen3
+# grue run twc-lora model.name=Qwen/Qwen3-0.6B model.quantize=nf4 --out runs/qwen3
 # ```
 #
 # **Things to try.** Leave `knows` out of `train_seats`: what does the agent learn without being told? Put `"gamma": 0.93` or 1.0
