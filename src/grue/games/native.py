@@ -61,7 +61,10 @@ def make_native(game: str, params: Params = "", *, read_timeout: float = 20.0) -
     elif engine == "alfworld":
         _some_split(game, spelled)
     elif path and not Path(path).expanduser().is_file():
-        raise ConfigError(f"there is no file {path!r}", hint="the path of a story file goes after the colon")
+        hint = "the path of a story file goes after the colon"
+        if not Path(path).expanduser().is_absolute():
+            hint += f"; a relative one is looked for in the current folder, {Path.cwd()}"
+        raise ConfigError(f"there is no file {path!r}", hint=hint)
     elif path and engine == "textworld":
         from grue.games.textworld import check_file
 
