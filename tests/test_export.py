@@ -245,9 +245,13 @@ def test_a_policy_that_played_in_bfloat16_loads_where_auto_is_float32(
     (run / "stages.json").write_text(json.dumps(facts))
     with pytest.raises(DataError, match="float8"):
         load_policy(run)
-    del facts["sft"]["played_in"]  # an older run
+    del facts["sft"]["played_in"]  # an older run, of which that is not known
     (run / "stages.json").write_text(json.dumps(facts))
     load_policy(run)
+    export_run(run, what="adapter", to=tmp_path / "older", say=QUIET)
+    assert "the format of its matrix products" in (tmp_path / "older" / "README.md").read_text()
+    assert "played_in" not in json.loads((tmp_path / "older" / "grue.json").read_text())
+    load_policy(tmp_path / "older")
 
 
 def test_two_lines_give_a_policy_that_plays_as_in_the_run(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -97,9 +97,21 @@ def test_who_goes_on_is_asked_to_stop_and_then_made_to(monkeypatch: pytest.Monke
     monkeypatch.setattr(several, "WORDS_S", 0.5)
     monkeypatch.setattr(several, "SAVING_S", 8.0)
     children = [python(SLEEP), python(FAIL), python(STUBBORN)]
-    several._wait(children)
+    late = several._wait(children)
     assert [child.returncode for child in children] == [-signal.SIGTERM, 3, -signal.SIGKILL]
-    assert several._exit_code(children) == 3
+    assert late == {2}
+    assert several._exit_code(children, late) == 3
+
+
+def test_who_is_interrupted_and_does_not_stop_in_time_has_not_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(several, "WORDS_S", 0.2)
+    monkeypatch.setattr(several, "SAVING_S", 0.5)
+    children = [python(STUBBORN), python("print('begun', flush=True); raise SystemExit(130)")]
+    late = several._wait(children)
+    assert several._exit_code(children, late) == 130
+    assert capsys.readouterr().err == "process 0 did not stop in time, and was killed\n"
 
 
 def test_a_signal_reaches_all() -> None:

@@ -225,6 +225,25 @@ def test_explore_goes_on_where_another_has_shut_doors_or_filled_the_hands(
     assert rescued("explore", game, tasks, ends, wandering) == 12
 
 
+def test_explore_believes_in_no_door_that_a_free_writer_has_made_up() -> None:
+    """Refused actions change nothing, whatever they name."""
+    game, task = games.make("coin", "numLocations=5"), games.tasks("coin", "numLocations=5", "test", 80, count=1)[0]
+    adviser, observation = Adviser("explore", game), game.reset(task)
+    adviser.start(task, observation)
+    outcome = None
+    for direction in ("north", "east", "south", "west", "up"):
+        adviser.advice(observation)
+        observation, _, _ = game.step(f"close door to {direction}")
+        adviser.saw(f"close door to {direction}")
+    while outcome is None:
+        advised = adviser.advice(observation)
+        assert advised
+        observation, _, outcome = game.step(advised)
+        adviser.saw(advised)
+    game.close()
+    assert outcome is Outcome.WON
+
+
 def test_explore_says_when_full_hands_cannot_be_emptied() -> None:
     """In coin things can be put into containers, and this house has none that would take a chopping board."""
     params = "numLocations=11,numDistractorItems=10,includeDoors=0"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,8 +52,19 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # games and models print characters that an old code page lacks
             stream.reconfigure(errors="backslashreplace")
+    _refuse_empty(sys.argv[1:])
     _refuse_dashes(sys.argv[1:])
     app(prog_name="grue")
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Exit where an argument is empty: as a path it would be the current folder, which --again may clear."""
+    for before, argument in pairwise(["grue", *arguments]):
+        if not argument.strip() or (argument.startswith("--") and argument.endswith("=")):
+            where = argument if argument.strip() else f"{before} ''"
+            print(f"error: one of the arguments is empty: {where}", file=sys.stderr)
+            print("hint: is a variable of a script not set?", file=sys.stderr)
+            raise SystemExit(2)
 
 
 def _refuse_dashes(arguments: Iterable[str]) -> None:

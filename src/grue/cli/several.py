@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -37,8 +37,8 @@ def start(count: int) -> int | None:
     port = _free_port()
     children = [_child(rank, count, port) for rank in range(count)]
     with _passing_on_signals(children):
-        _wait(children)
-    return _exit_code(children)
+        late = _wait(children)
+    return _exit_code(children, late)
 
 
 def end_at_once() -> None:
@@ -91,10 +91,14 @@ def _passing_on_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator
             signal.signal(number, handler)
 
 
-def _wait(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait until all have ended. If one failed, the others notice when they next talk to it, or are asked to stop."""
+def _wait(children: Sequence[subprocess.Popen[bytes]]) -> set[int]:
+    """Wait until all have ended. If one failed, the others notice when they next talk to it, or are asked to stop.
+
+    Returns which had to be killed, since they had not stopped in time.
+    """
     failed = None
     asked = False
+    late: set[int] = set()
     while None in (codes := [child.poll() for child in children]):
         if failed is None and any(codes):
             failed = time.monotonic()
@@ -103,9 +107,11 @@ def _wait(children: Sequence[subprocess.Popen[bytes]]) -> None:
             asked = True
             _send(children, signal.SIGTERM)
         if waited > WORDS_S + SAVING_S:
+            late |= {rank for rank, code in enumerate(codes) if code is None}
             for child in children:
                 child.kill()
         time.sleep(LOOK_S)
+    return late
 
 
 def _send(children: Sequence[subprocess.Popen[bytes]], number: int) -> None:
@@ -113,18 +119,21 @@ def _send(children: Sequence[subprocess.Popen[bytes]], number: int) -> None:
         child.send_signal(number)  # nothing happens to one that has ended
 
 
-def _exit_code(children: Sequence[subprocess.Popen[bytes]]) -> int:
+def _exit_code(children: Sequence[subprocess.Popen[bytes]], late: Collection[int] = ()) -> int:
     """That of the first process that failed, as the first one does the talking. Reports any that was killed.
 
-    That others were interrupted counts only where none failed: after a failure they are asked to stop.
+    That others were interrupted counts only where none failed: after a failure they are asked to stop. So does that
+    those of `late` were killed here.
     """
     codes = [child.returncode for child in children]
-    failures = [code for code in codes if code not in (0, *_STOPPED)]
+    failures = [code for rank, code in enumerate(codes) if code not in (0, *_STOPPED) and rank not in late]
     for rank, code in enumerate(codes):
-        if code in failures and code < 0:
+        if rank in late:
+            print(f"process {rank} did not stop in time, and was killed", file=sys.stderr)
+        elif code in failures and code < 0:
             print(f"process {rank} was ended by {signal.Signals(-code).name}", file=sys.stderr)
     if failures:
         if max(failures) < 0:  # then none of those that failed could say anything
             print("hint: did memory run out? The same command, without --again, goes on", file=sys.stderr)
         return next((code for code in failures if code > 0), 1)
-    return next((code if code > 0 else 128 - code for code in codes if code), 0)
+    return next((code if code > 0 else 128 - code for code in codes if code in _STOPPED), 1 if any(codes) else 0)

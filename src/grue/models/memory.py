@@ -189,11 +189,10 @@ def pass_bytes(model: PreTrainedModel, config: ModelConfig, tokens: int, dtype: 
 def _layer_bytes(model: PreTrainedModel, config: ModelConfig, tokens: int, b: int) -> int:
     """Bytes per token of what a layer computes, in a pass of `tokens`; numbers take `b` bytes."""
     text: Any = model.config.get_text_config()
-    recurrent = is_recurrent(text)
-    layer = _recurrent_layer(model, b) if recurrent else _attending_layer(model, b)
-    # Falcon hands torch keys of fewer heads than queries, for which it has no kernel without whole scores
-    by_itself = not recurrent and not model._supports_attention_backend
-    if attends(text) and (plain_attention(model, config) == "eager" or by_itself):
+    layer = _recurrent_layer(model, b) if is_recurrent(text) else _attending_layer(model, b)
+    # the first Falcon hands torch one head of keys for all queries, for which it has no kernel without whole scores
+    single = text.model_type == "falcon" and text.multi_query and not text.new_decoder_architecture
+    if attends(text) and (plain_attention(model, config) == "eager" or single):
         layer += (FULL + b) * int(text.num_attention_heads) * min(config.context, tokens)
     return layer
 

@@ -103,10 +103,10 @@ class Engine:
         return self._feed(rows, ids)
 
     def _feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
-        hidden_NH = self._read(rows, ids, None)
+        hidden_BH = self._read(rows, ids, None)
         for row, new in zip(rows, ids, strict=True):
             self.lengths[row] += len(new)
-        return hidden_NH[torch.tensor([len(new) for new in ids], device=self.device).cumsum(0) - 1]
+        return hidden_BH
 
     def _feed_stepwise(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
         """The same for states that advance one token at a time; the beginning of a text is read at once."""
@@ -133,8 +133,7 @@ class Engine:
         hidden_NH = self._read(rows, ids, trees)
         for row, text, _ in given:
             self.lengths[row] += text
-        kept = np.concatenate([np.arange(text + len(tree.tokens)) >= text - 1 for _, text, tree in given])
-        return hidden_NH[torch.from_numpy(np.flatnonzero(kept)).to(self.device)]
+        return hidden_NH
 
     def _check_fits(self, longest: int) -> None:
         if longest > self.columns:
@@ -146,11 +145,24 @@ class Engine:
     def _read(
         self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree] | None
     ) -> torch.Tensor:
-        """Hidden states (N, hidden) of all `ids` and `trees`, whose keys are written at the ends of their rows."""
+        """States (N, hidden): of each row that of the last of ids[i], if there is one, then those of trees[i].
+
+        All keys are written at the ends of the rows. What would be too large for one pass is read in several.
+        """
         sizes = [len(new) + (0 if trees is None else len(trees[i].tokens)) for i, new in enumerate(ids)]
-        parts = stretches(sizes, PASS_TOKENS)
-        read = [self._read_at_once(rows[part], ids[part], None if trees is None else trees[part]) for part in parts]
+        read = [
+            # picked at once: a pass's states are large, and those of a recorded one are overwritten by the next
+            self._read_at_once(rows[part], ids[part], None if trees is None else trees[part])[
+                self._wanted(sizes[part], ids[part])
+            ]
+            for part in stretches(sizes, PASS_TOKENS)
+        ]
         return read[0] if len(read) == 1 else torch.cat(read)
+
+    def _wanted(self, sizes: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Which tokens of a pass: from the last one of each text on."""
+        kept = np.concatenate([np.arange(size) >= len(new) - 1 for size, new in zip(sizes, ids, strict=True)])
+        return torch.from_numpy(np.flatnonzero(kept)).to(self.device)
 
     def _read_at_once(
         self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree] | None

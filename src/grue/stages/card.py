@@ -105,6 +105,8 @@ def _format(config: Config, about: Mapping[str, Any]) -> str:
         return "in NF4 with double quantisation (bitsandbytes)"
     if config.model.quantize == "int8":
         return "in 8 bits (bitsandbytes)"
+    if PLAYED_IN not in about:  # of a run of an older version
+        return "in the format of its matrix products (`model.dtype` in `grue.yaml`)"
     return f"in `{about[PLAYED_IN]}`"
 
 

@@ -28,6 +28,7 @@ from grue.stages.trained import (
     Trained,
     check_weights,
     furthest,
+    known_format,
     load_trained,
     read_probe,
     stage_weights,
@@ -118,7 +119,8 @@ def _write(folder: Path, run: Path, config: Config, policy: str, what: str, dtyp
     # enough to load it; the rest follows once it has been checked
     about = {"schema": SCHEMA, "what": what, "policy": policy, "prompt": trained.encoder.fingerprint}
     about["dtype"] = _format(what, dtype)
-    about[PLAYED_IN] = _name_of(trained.played)
+    if played := known_format(config, read_stages(run).get(policy, {})):
+        about[PLAYED_IN] = played
     (folder / ABOUT).write_text(json.dumps(about), encoding="utf-8")
 
 
@@ -132,10 +134,11 @@ def _about(folder: Path, run: Path, what: str, copy: Trained, gap: Gap) -> None:
         "prompt": copy.encoder.fingerprint,
         "base": _base_name(config),
         "dtype": _name_of(copy.stored),
-        PLAYED_IN: _name_of(copy.played),
         "probe": {**gap._asdict(), "tolerance": tolerance(config.model, copy.played, copy.stored)},
         "versions": versions(),
     }
+    if played := known_format(config, read_stages(run).get(copy.name, {})):
+        about[PLAYED_IN] = played
     (folder / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     card = model_card(_portable(config, what), about, read_results(run))
     (folder / "README.md").write_text(card, encoding="utf-8")

@@ -181,9 +181,14 @@ def played_in(config: Config, facts: Mapping[str, Any]) -> torch.dtype:
 
     Older ones do not say: with "auto" another machine may have played, in a coarser format than this one's.
     """
-    known = facts.get(PLAYED_IN, "bfloat16" if config.model.dtype == "auto" else config.model.dtype)
+    known = known_format(config, facts) or "bfloat16"
     dtype: torch.dtype = getattr(torch, known)
     return dtype
+
+
+def known_format(config: Config, facts: Mapping[str, Any]) -> str:
+    """The same by its name; "" where it is not known."""
+    return str(facts.get(PLAYED_IN, "" if config.model.dtype == "auto" else config.model.dtype))
 
 
 def read_about(folder: Path) -> dict[str, Any]:

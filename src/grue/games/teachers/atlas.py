@@ -64,8 +64,10 @@ class Atlas:
 
     def _notice_closed_doors(self, action: str, text: str) -> None:
         """A door that has just been closed, or that was found closed: another player may leave it so."""
-        if action.startswith("close door to ") or (action.startswith("move ") and "the door is closed" in text):
-            self.exits[self.here].setdefault(action.rpartition(" ")[2], Exit()).closed = True
+        way = self.exits.get(self.here, {}).get(action.rpartition(" ")[2])
+        closed = action.startswith("close door to ") and text.startswith("You close the ")
+        if way is not None and (closed or (action.startswith("move ") and "the door is closed" in text)):
+            way.closed = True
 
     def _read_exits(self, text: str) -> None:
         known = self.exits.setdefault(self.here, {})
