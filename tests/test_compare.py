@@ -269,6 +269,18 @@ def test_no_score_is_below_the_range(tmp_path: Path) -> None:
     assert low == 0 and high == 1
 
 
+def test_no_difference_of_scores_is_beyond_the_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lost, won = [False] * 9 + [True], [True] * 10
+    outs = [run(tmp_path / f"a{n}", n, lost if n else won) for n in range(2)]
+    outs += [run(tmp_path / f"b{n}", n, won if n else lost, "ppo.kl_coef=0.5") for n in range(2)]
+    (apart,) = compare_runs(outs)["differences"]
+    assert apart["greedy"]["over_seeds"] and apart["greedy"]["score_ci95"] == [-1, 1]
+    show(compare_runs(outs[:1]), Progress())
+    assert "says nothing about other seeds" in capsys.readouterr().out
+    show(compare_runs([run(tmp_path / "base", 0, won, policy="base")], "base"), Progress())
+    assert "seeds" not in capsys.readouterr().out  # it was not trained
+
+
 def test_settings_of_a_stage_of_no_length_do_not_divide(tmp_path: Path) -> None:
     outs = [run(tmp_path / f"{n}", n, [True, False], f"dagger.dev_games={20 + n}") for n in range(2)]
     assert len(compare_runs(outs)["kinds"]) == 1

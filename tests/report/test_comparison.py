@@ -99,6 +99,14 @@ def test_levels_of_other_games_than_the_curves_are_said_to_be(tmp_path: Path) ->
         (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in measured))
         draw_comparison(compared([out]), tmp_path / "curves.svg")
         assert any("(dotted: on 9 games)" in text for text in texts(tmp_path / "curves.svg")) == said
+    other = run(tmp_path / "b", [0.1, 0.5], dev=[0.1, 0.4])
+    found = json.loads((other / "results.json").read_text())
+    for name in found["dev"]:
+        for row in found["dev"][name]["decoding"].values():
+            row["games"] = 1009
+    (other / "results.json").write_text(json.dumps(found))
+    draw_comparison(compared([out, other]), tmp_path / "curves.svg")
+    assert any("(dotted: on 9 to 1,009 games)" in text for text in texts(tmp_path / "curves.svg"))
 
 
 def test_the_lines_are_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -392,7 +392,11 @@ def test_games_that_failed_are_in_the_headline(tmp_path: Path) -> None:
     found = results(20)  # greedy play failed, sampled play did not
     found["policies"]["ppo"]["decoding"]["greedy"] |= nothing
     (run / "results.json").write_bytes(orjson.dumps(found))
-    assert "with sampled actions" in parsed(run).text and "was finished: all" not in parsed(run).text
+    text = parsed(run).text
+    assert "with sampled actions" in text and "was finished: all" not in text
+    sampled = found["policies"]["sft"]["decoding"]["sampled"]["success"]
+    greedy = found["policies"]["sft"]["decoding"]["greedy"]["success"]
+    assert sampled != greedy and f"up from {100 * sampled:.1f}% after imitation" in text
 
 
 def test_what_the_games_do_not_tell_apart_is_no_rise(tmp_path: Path) -> None:

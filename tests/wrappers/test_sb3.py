@@ -42,6 +42,8 @@ def test_a_game_without_an_id_is_named_as_it_is() -> None:
     assert [env.step(look)[3] for _ in range(3)] == [False, False, True]
     with pytest.raises(ConfigError, match="unknown game 'tooy'"):
         sb3.environment("tooy")
+    with pytest.raises(ConfigError, match="'guess:Guess' is neither an id of Gymnasium nor the name of a game"):
+        sb3.environment("guess:Guess")
 
 
 def test_the_mask_is_what_the_game_lists() -> None:

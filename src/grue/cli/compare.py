@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grue.evaluate.runs import kind_letter
+from grue.names import TRAINING
 from grue.progress import Progress
 from grue.report.text import counted, interval_text
 
@@ -57,7 +58,7 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
         say("The runs agree in every game: 95 % intervals over games, as for one run.")
     elif max(sizes) > 1:
         say("All of these games pose one problem, which says nothing about others: 95 % intervals as for one game.")
-    if min(sizes) == 1:
+    if min(sizes) == 1 and result["policy"] in TRAINING:
         say.warn("with a single training the interval is over games alone, and says nothing about other seeds")
 
 

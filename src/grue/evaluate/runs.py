@@ -254,6 +254,9 @@ def _difference(
                 value, low, high, _ = difference_over_seeds(by_problem(a_RG, problems), by_problem(b_SG, problems))
                 if name == "success":
                     low, high = never_certain(value, Interval(low, high), len(problems), len(set(problems)))
+                else:
+                    most = 1.0 - least_score([*a_RG.ravel(), *b_SG.ravel()])
+                    low, high = max(-most, low), min(most, high)
             else:
                 between = paired_wins if name == "success" else paired_difference
                 ours, theirs = a_RG.mean(axis=0), b_SG.mean(axis=0)

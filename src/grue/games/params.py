@@ -165,7 +165,7 @@ def _check_together(game: str, full: dict[str, int]) -> None:
     if game == "textworld-cooking" and full["go"] not in (1, 6, 9, 12):
         raise ConfigError(f"{game}: there is no house of go={full['go']} rooms", hint="go is 1, 6, 9 or 12")
     if game == "textworld-coin" and (rooms := coin_rooms(full["level"])) > 100:
-        raise ConfigError(f"{game}: level={full['level']} needs {rooms} rooms", hint="100 rooms are possible")
+        raise ConfigError(f"{game}: level={full['level']} needs {rooms} rooms", hint="level is 1 to 150 or 201 to 233")
 
 
 def coin_rooms(level: int) -> int:

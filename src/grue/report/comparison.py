@@ -70,7 +70,8 @@ def draw_comparison(compared: Mapping[str, Any], path: Path) -> None:
     members = [run for kind in runs for run in kind]
     levels, counts = _levels_of([by_policy(rows(run.results or {}, "dev")) for run in members], measure)
     drawn = _dev_games(members, policy)
-    note = f" (dotted: on {max(counts):,} games)" if drawn and not counts <= drawn else ""
+    played = " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)})) if counts else ""
+    note = f" (dotted: on {played} games)" if drawn and not counts <= drawn else ""
     with explained(f"write {path}"):
         write_atomic(path, _figure(kinds, measure, levels, note, path.suffix[1:].lower()))
 

@@ -35,6 +35,8 @@ def headline(run: RunFiles) -> Headline:
     found = by_policy([row for row in every if row.success is not None])
     hero = next((found[name] for name in FURTHEST_FIRST if name in found), None)
     crashed = _crashed(every, found, hero)
+    if hero is not None and hero.decoding == "sampled":  # of what it is compared with, too
+        found = by_policy([row for row in every if row.success is not None and row.decoding != "greedy"])
     if hero is None and "base" in found:
         base = found["base"]
         sentence = f"Without any training the model won {percent(base.success)} of {_games(base, run)}."

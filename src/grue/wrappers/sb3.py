@@ -159,7 +159,16 @@ def environment(
         )
     is_id = name in gymnasium.registry or (not is_known(name) and any(mark in name for mark in "/:"))
     make = partial(gymnasium.make, name) if is_id else partial(GrueEnv, name)
-    env: gymnasium.Env[str, str] = make(**settings)
+    try:
+        env: gymnasium.Env[str, str] = make(**settings)
+    except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:  # the module of MODULE:ID
+        if name in gymnasium.registry:
+            raise
+        raise ConfigError(
+            f"{name!r} is neither an id of Gymnasium nor the name of a game",
+            hint='such as "grue/Coin-v0" or "coin"; a game of your own gets its name from its package\'s entry point '
+            "grue.games (docs/games.md)",
+        ) from error
     if actions is None:
         rehearsal = make(**{**settings, "fold": "train"})
         actions = known_actions(rehearsal)
