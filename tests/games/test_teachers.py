@@ -259,7 +259,7 @@ def test_explore_says_when_full_hands_cannot_be_emptied() -> None:
         observation, _, _ = game.step(action)
         adviser.saw(action)
     game.close()
-    assert "cannot be won any more: both hands are full" in adviser.trouble
+    assert "cannot be won any more: the hands are full" in adviser.trouble
 
 
 @pytest.mark.parametrize("name", ["explore", "optimal"])

@@ -122,8 +122,8 @@ def _send(children: Sequence[subprocess.Popen[bytes]], number: int) -> None:
 def _exit_code(children: Sequence[subprocess.Popen[bytes]], late: Collection[int] = ()) -> int:
     """That of the first process that failed, as the first one does the talking. Reports any that was killed.
 
-    That others were interrupted counts only where none failed: after a failure they are asked to stop. So does that
-    those of `late` were killed here.
+    That others were interrupted counts only where none failed: after a failure they are asked to stop. Those of `late`,
+    which were killed here, have not failed either.
     """
     codes = [child.returncode for child in children]
     failures = [code for rank, code in enumerate(codes) if code not in (0, *_STOPPED) and rank not in late]

@@ -150,23 +150,18 @@ class Engine:
         All keys are written at the ends of the rows. What would be too large for one pass is read in several.
         """
         sizes = [len(new) + (0 if trees is None else len(trees[i].tokens)) for i, new in enumerate(ids)]
-        read = [
-            # picked at once: a pass's states are large, and those of a recorded one are overwritten by the next
-            self._read_at_once(rows[part], ids[part], None if trees is None else trees[part])[
-                self._wanted(sizes[part], ids[part])
-            ]
-            for part in stretches(sizes, PASS_TOKENS)
-        ]
+        read = []
+        for part in stretches(sizes, PASS_TOKENS):
+            hidden_NH = self._read_at_once(rows[part], ids[part], None if trees is None else trees[part])
+            kept = [np.arange(size) >= len(new) - 1 for size, new in zip(sizes[part], ids[part], strict=True)]
+            # picked now: a pass's states are large, and those of a recorded pass are overwritten by the next
+            read.append(hidden_NH[torch.from_numpy(np.flatnonzero(np.concatenate(kept))).to(self.device)])
         return read[0] if len(read) == 1 else torch.cat(read)
-
-    def _wanted(self, sizes: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Which tokens of a pass: from the last one of each text on."""
-        kept = np.concatenate([np.arange(size) >= len(new) - 1 for size, new in zip(sizes, ids, strict=True)])
-        return torch.from_numpy(np.flatnonzero(kept)).to(self.device)
 
     def _read_at_once(
         self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree] | None
     ) -> torch.Tensor:
+        """The states of all tokens of a pass."""
         whole = self._planned(rows, ids, trees)
         hidden_NH = self._passed(whole)
         if self.dtype is torch.float16:

@@ -127,18 +127,11 @@ def _write(folder: Path, run: Path, config: Config, policy: str, what: str, dtyp
 def _about(folder: Path, run: Path, what: str, copy: Trained, gap: Gap) -> None:
     """Say what has been checked, and write the model card."""
     config = read_run_config(run)
-    about = {
-        "schema": SCHEMA,
-        "what": what,
-        "policy": copy.name,
-        "prompt": copy.encoder.fingerprint,
+    about = json.loads((folder / ABOUT).read_text(encoding="utf-8")) | {
         "base": _base_name(config),
-        "dtype": _name_of(copy.stored),
         "probe": {**gap._asdict(), "tolerance": tolerance(config.model, copy.played, copy.stored)},
         "versions": versions(),
     }
-    if played := known_format(config, read_stages(run).get(copy.name, {})):
-        about[PLAYED_IN] = played
     (folder / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     card = model_card(_portable(config, what), about, read_results(run))
     (folder / "README.md").write_text(card, encoding="utf-8")
@@ -147,10 +140,6 @@ def _about(folder: Path, run: Path, what: str, copy: Trained, gap: Gap) -> None:
 def _format(what: str, dtype: str) -> str:
     """The number format in which weights are written: adapters keep the one in which they learn."""
     return dtype if what == "merged" else "float32"
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _portable(config: Config, what: str) -> Config:

@@ -59,7 +59,7 @@ class Search:
         if puts:
             return puts[0]
         if not self._places and not self._atlas.unknown_exits():
-            raise GameError("the game cannot be won any more: both hands are full, and nothing can be put down")
+            raise GameError("the game cannot be won any more: the hands are full, and nothing can be put down")
         distances = self._atlas.distances()
         return self._towards(min(self._places, key=lambda room: distances.get(room, 99), default=""))
 
