@@ -72,6 +72,13 @@ def test_an_early_interrupt_ends_all_without_a_traceback(tmp_path: Path) -> None
     assert said.splitlines() in (["interrupted"], [])  # nothing where the first one was not yet ready to speak
 
 
+def test_who_loses_the_first_one_to_an_interruption_has_not_failed() -> None:
+    children = [python("print('begun', flush=True); raise SystemExit(130)"), python(WORDS)]
+    several._wait(children)
+    assert several._exit_code(children, interrupted=True) == 130
+    assert several._exit_code(children) == 1
+
+
 def test_one_process_starts_no_other() -> None:
     assert several.start(1) is None
 

@@ -36,9 +36,9 @@ def start(count: int) -> int | None:
         return None
     port = _free_port()
     children = [_child(rank, count, port) for rank in range(count)]
-    with _passing_on_signals(children):
+    with _passing_on_signals(children) as passed_on:
         late = _wait(children)
-    return _exit_code(children, late)
+    return _exit_code(children, late, interrupted=bool(passed_on))
 
 
 def end_at_once() -> None:
@@ -74,18 +74,21 @@ def _free_port() -> int:
 
 
 @contextmanager
-def _passing_on_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Pass a signal that asks this process to stop on to the children.
+def _passing_on_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+    """Pass a signal that asks this process to stop on to the children. Gives the list of those that came.
 
     A terminal sends Ctrl-C to them too: they ignore the second one when it comes within seconds (`Interrupt`).
     """
 
+    passed_on: list[int] = []
+
     def pass_on(number: int, frame: FrameType | None) -> None:
+        passed_on.append(number)
         _send(children, number)
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield passed_on
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -119,11 +122,13 @@ def _send(children: Sequence[subprocess.Popen[bytes]], number: int) -> None:
         child.send_signal(number)  # nothing happens to one that has ended
 
 
-def _exit_code(children: Sequence[subprocess.Popen[bytes]], late: Collection[int] = ()) -> int:
+def _exit_code(
+    children: Sequence[subprocess.Popen[bytes]], late: Collection[int] = (), *, interrupted: bool = False
+) -> int:
     """That of the first process that failed, as the first one does the talking. Reports any that was killed.
 
     That others were interrupted counts only where none failed: after a failure they are asked to stop. Those of `late`,
-    which were killed here, have not failed either.
+    which were killed here, have not failed either. Nor have those that lost the first one when all were `interrupted`.
     """
     codes = [child.returncode for child in children]
     failures = [code for rank, code in enumerate(codes) if code not in (0, *_STOPPED) and rank not in late]
@@ -132,7 +137,7 @@ def _exit_code(children: Sequence[subprocess.Popen[bytes]], late: Collection[int
             print(f"process {rank} did not stop in time, and was killed", file=sys.stderr)
         elif code in failures and code < 0:
             print(f"process {rank} was ended by {signal.Signals(-code).name}", file=sys.stderr)
-    if failures:
+    if failures and not (interrupted and codes[0] in _STOPPED):
         if max(failures) < 0:  # then none of those that failed could say anything
             print("hint: did memory run out? The same command, without --again, goes on", file=sys.stderr)
         return next((code for code in failures if code > 0), 1)
