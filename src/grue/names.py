@@ -15,6 +15,6 @@ POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 RUN_FOLDS: tuple[RunFold, ...] = get_args(RunFold)
 # the setting of each that says how long it trains; at 0 it is skipped
 LENGTHS: dict[str, str] = {"sft": "epochs", "dagger": "rounds", "ppo": "iterations"}
-FORMATS = ("float32", "bfloat16", "float16")  # of numbers
-PLAYED_IN = "played_in"  # the fact in which of them a policy's recorded game was played
 FURTHEST_FIRST = TRAINING[::-1]  # of several trained policies the first that is there counts
+FORMATS = ("float32", "bfloat16", "float16")  # of numbers
+PLAYED_IN = "played_in"  # in files: the one of them in which a policy played its recorded game

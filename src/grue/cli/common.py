@@ -105,8 +105,6 @@ def split(arguments: Iterable[str] | None, what: str) -> tuple[str | None, list[
 def split_many(arguments: Iterable[str] | None) -> tuple[list[str], list[str]]:
     """(the arguments that are not settings, the settings)."""
     given = list(arguments or ())
-    if not all(text.strip() for text in given):
-        raise ConfigError("one of the arguments is empty", hint="is a variable of a script not set?")
     settings = [text for text in given if _is_setting(text)]
     return [text for text in given if text not in settings], settings
 

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from grue.errors import ModelError
@@ -31,7 +30,7 @@ from grue.models.architecture import (
 )
 from grue.models.attention import Group, own_attention, packed_attention, takes_own_attention
 from grue.policy.cache import CachePlan, RaggedLayer, StateLayer, ragged_cache
-from grue.policy.passes import ON_CPU, ON_GPU, Grouping, Pass, plan_pass, stretches
+from grue.policy.passes import ON_CPU, ON_GPU, Grouping, Pass, from_last, plan_pass, stretches
 from grue.policy.recorded import Recorder, cuda_graphs
 from grue.policy.recurrence import Recurrence
 from grue.policy.tree import TokenTree
@@ -153,9 +152,9 @@ class Engine:
         read = []
         for part in stretches(sizes, PASS_TOKENS):
             hidden_NH = self._read_at_once(rows[part], ids[part], None if trees is None else trees[part])
-            kept = [np.arange(size) >= len(new) - 1 for size, new in zip(sizes[part], ids[part], strict=True)]
+            wanted = from_last(sizes[part], [len(new) for new in ids[part]])
             # picked now: a pass's states are large, and those of a recorded pass are overwritten by the next
-            read.append(hidden_NH[torch.from_numpy(np.flatnonzero(np.concatenate(kept))).to(self.device)])
+            read.append(hidden_NH[torch.from_numpy(wanted).to(self.device)])
         return read[0] if len(read) == 1 else torch.cat(read)
 
     def _read_at_once(

@@ -86,6 +86,16 @@ def stretches(sizes: Sequence[int], most: int) -> list[slice]:
     return [slice(start, end) for start, end in pairwise([*edges, len(sizes)])]
 
 
+def from_last(sizes: Sequence[int], texts: Sequence[int]) -> Tokens:
+    """Which tokens of a pass are in each row the last of its text, or come after it in its tree.
+
+    Row i has sizes[i] tokens, of which the first texts[i] are its text.
+    """
+    counts = np.asarray(sizes) - np.maximum(np.asarray(texts) - 1, 0)
+    firsts = np.cumsum(sizes) - counts
+    return np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+
+
 SHORT = 48  # rows with more new tokens than this form a group of their own on a GPU
 
 # On a CPU arithmetic takes time, so there is little padding. On a GPU each call does, whatever its size, and so does a
