@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 
 from grue.interrupt import Interrupt, Interrupted
 from grue.progress import Bar, Progress, clean, duration
+
+needs_terminals = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 
 
 def test_a_pipe_gets_plain_lines_with_times(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,6 +78,11 @@ def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == ["Results", "policy  success", "base        0.1", "ppo       12.25"]
 
 
+def test_wide_letters_keep_columns_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    Progress().table(["policy", "won"], [["api:模型", 1], ["base", 12]])
+    assert capsys.readouterr().out.splitlines() == ["policy    won", "api:模型    1", "base       12"]
+
+
 def test_quiet_leaves_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     say = Progress(quiet=True)
     say("nothing")
@@ -128,16 +136,52 @@ TERMINAL = """
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+LONG_NOTE = """
+    import time
+    from grue.progress import Progress
+    with Progress(every_s=0).bar("evaluation", 576, unit="games") as bar:
+        bar.advance(12, note="ppo test sampled 52.0%; " * 9)
+        bar.advance(12)
+        time.sleep(0.5)  # a bar is drawn ten times a second
+"""
+
+
+@needs_terminals
 def test_a_terminal_gets_bars_and_texts_stay_texts() -> None:
+    text = on_a_terminal(TERMINAL, TERM="xterm", COLUMNS="120")
+    assert "owned" not in text
+    assert "message [link=x]y[/link]  end" in text
+    assert "[red]x[/red]" in text
+    assert "outer [bold]  1/2 in " in text
+    assert text.rstrip().endswith("last")
+
+
+@needs_terminals
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_long_note_leaves_count_and_times_whole(width: int) -> None:
+    drawn = clean(on_a_terminal(LONG_NOTE, TERM="xterm", COLUMNS=str(width)).replace("\r", "\n"))
+    line = next(line for line in reversed(drawn.splitlines()) if "left" in line)
+    assert re.search(r"^evaluation .*24/576 .*s elapsed, .*s left .*…$", line), drawn
+    assert len(line) <= width
+
+
+@needs_terminals
+def test_a_terminal_without_a_cursor_gets_plain_lines() -> None:
+    lines = on_a_terminal(LONG_NOTE, TERM="dumb", COLUMNS="80").splitlines()
+    assert [line.split("  ")[1] for line in lines] [:2] == ["12/576 games", "24/576 games"]
+    assert all(" left  ppo test" in line for line in lines[:2])
+
+
+def on_a_terminal(code: str, **environment: str) -> str:
+    """What `code` writes to a terminal."""
     import pty
 
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(TERMINAL)],
+        [sys.executable, "-c", textwrap.dedent(code)],
         stdout=theirs,
         stderr=subprocess.PIPE,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+        env={**os.environ, **environment},
     )
     os.close(theirs)
     shown = b""
@@ -154,12 +198,7 @@ def test_a_terminal_gets_bars_and_texts_stay_texts() -> None:
     errors = child.stderr.read()
     child.stderr.close()
     assert child.wait(60) == 0, errors
-    text = shown.decode()
-    assert "owned" not in text
-    assert "message [link=x]y[/link]  end" in text
-    assert "[red]x[/red]" in text
-    assert "outer [bold]  1/2 in " in text
-    assert text.rstrip().endswith("last")
+    return shown.decode()
 
 
 def test_a_signal_is_kept_for_the_next_safe_point() -> None:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
+    from rich.progress import ProgressColumn, Task
 
+_BAR_FROM = 60  # columns of a terminal: narrower ones have no room for a bar beside its numbers
 _CONTROL = re.compile(
     r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # operating system commands: titles, links, clipboard
     r"|\x1b[PX^_][^\x1b]*(?:\x1b\\)?"  # other strings for the terminal
@@ -71,6 +73,11 @@ class Progress:
         stream: TextIO | None = self.stream  # None where it was closed
         return stream is not None and stream.isatty()
 
+    @property
+    def moves(self) -> bool:
+        """Can a bar be drawn over and over? Not on a terminal that knows no cursor (TERM=dumb)."""
+        return self.is_terminal and not self.console.is_dumb_terminal
+
     def __call__(self, text: str = "", *, style: str = "", wrap: bool = False) -> None:
         """One message. `style` is a style of rich ("bold", "dim", "red"); a file or pipe gets plain text.
 
@@ -87,7 +94,7 @@ class Progress:
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "", left: int = 1) -> None:
         """Rows under column names, aligned: the first columns to the left, those after `left` of them to the right."""
         cells = [[clean(str(cell)).replace("\n", " ") for cell in row] for row in rows]
-        widths = [max(len(line[i]) for line in [list(columns), *cells]) for i in range(len(columns))]
+        widths = [max(_width(line[i]) for line in [list(columns), *cells]) for i in range(len(columns))]
         if title:
             self(title, style="bold")
         self(_aligned(columns, widths, left), style="bold")
@@ -143,17 +150,20 @@ class Progress:
 
     def _open_live(self) -> RichProgress:
         if self._live is None:
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+            from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn
             from rich.progress import Progress as RichProgress
+            from rich.table import Column
 
-            self._live = RichProgress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}", markup=False),
-                console=self.console,
-                transient=True,
-            )
+            width = self.console.width
+            columns: list[ProgressColumn] = [TextColumn("{task.description}", markup=False)]
+            if width >= _BAR_FROM:
+                columns.append(BarColumn(24 if width >= 2 * _BAR_FROM else 10, table_column=Column(no_wrap=True)))
+            columns += [
+                MofNCompleteColumn(table_column=Column(no_wrap=True)),
+                TextColumn("{task.fields[times]}", markup=False),
+                _note_column(),
+            ]
+            self._live = RichProgress(*columns, console=self.console, transient=True)
             self._live.start()
         return self._live
 
@@ -177,10 +187,10 @@ class Bar:
 
     def start(self) -> None:
         self._say._working += 1
-        if self.total and self._say.is_terminal and not self._say.quiet:
+        if self.total and not self._say.quiet and self._say.moves:
             with self._say._outliving():
                 live = self._say._open_live()
-                self._task = live.add_task(self._label, total=self.total, completed=self.done, note="")
+                self._task = live.add_task(self._label, total=self.total, completed=self.done, times="", note="")
 
     def advance(self, steps: int = 1, *, note: str | None = None) -> None:
         """Count `steps` more as done; `note` is shown after the bar until another one replaces it."""
@@ -192,7 +202,7 @@ class Bar:
         if self._task is not None:
             with self._say._outliving():
                 live = self._say._open_live()
-                live.update(self._task, completed=self.done, note=f"{self._times()}  {self._note}")
+                live.update(self._task, completed=self.done, times=self._times(), note=self._note)
         elif time.monotonic() - self._shown >= self._say.every_s:
             self._shown = time.monotonic()
             self._say(f"{self._label}  {self._count()}  {self._times()}  {self._note}".rstrip())
@@ -232,9 +242,27 @@ class Bar:
         return f"{elapsed} elapsed" + (f", {duration(eta)} left" if eta is not None else "")
 
 
+def _note_column() -> ProgressColumn:
+    """What is said after the bar, cut where the line is full: the only column that may give way."""
+    from rich.progress import ProgressColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Note(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(task.fields["note"], no_wrap=True, overflow="ellipsis")
+
+    return Note(table_column=Column(no_wrap=False))
+
+
+def _width(text: str) -> int:
+    """Columns that `text` takes on a terminal: some letters take two."""
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
 def _aligned(cells: Sequence[str], widths: Sequence[int], left: int) -> str:
-    padded = (
-        cell.ljust(width) if i < left else cell.rjust(width)
-        for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
+    gaps = [" " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)]
+    padded = (cell + gap if i < left else gap + cell for i, (cell, gap) in enumerate(zip(cells, gaps, strict=True)))
     return "  ".join(padded).rstrip()
