@@ -168,7 +168,7 @@ def test_a_long_note_leaves_count_and_times_whole(width: int) -> None:
 @needs_terminals
 def test_a_terminal_without_a_cursor_gets_plain_lines() -> None:
     lines = on_a_terminal(LONG_NOTE, TERM="dumb", COLUMNS="80").splitlines()
-    assert [line.split("  ")[1] for line in lines] [:2] == ["12/576 games", "24/576 games"]
+    assert [line.split("  ")[1] for line in lines][:2] == ["12/576 games", "24/576 games"]
     assert all(" left  ppo test" in line for line in lines[:2])
 
 
@@ -214,6 +214,19 @@ def test_a_signal_is_kept_for_the_next_safe_point() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
+def test_a_terminal_that_closes_is_a_reason_to_save_unless_nohup_says_otherwise() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        for handler, stops in ((signal.SIG_IGN, False), (signal.SIG_DFL, True)):
+            signal.signal(signal.SIGHUP, handler)
+            with Interrupt() as stop:
+                os.kill(os.getpid(), signal.SIGHUP)
+                assert stop.requested == stops
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_of_several_processes_one_says_that_it_stops(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -253,19 +266,20 @@ STUBBORN = """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_second_signal_ends_it_at_once(number: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_second_signal_ends_it_at_once(number: str) -> None:
+    asked = signal.Signals[number]
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(STUBBORN)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
-        child.send_signal(number)
+        child.send_signal(asked)
         assert child.stdout.readline() == "asked\n"
         began = time.monotonic()
-        child.send_signal(number)
+        child.send_signal(asked)
         said = child.communicate(timeout=20)[1]
-        assert child.returncode == code
+        assert child.returncode == 128 + asked
         assert time.monotonic() - began < 10
         assert said.endswith("\nstopped at once; the same command goes on from the last save\n")
 

@@ -989,3 +989,20 @@ def test_random_play_is_measured_alike_whatever_the_seed_of_the_run(tiny_folder:
         stages.run_all(tiny.config(tiny_folder, *nothing, seed=seed), out, say=QUIET)
         rows.append(json.loads((out / "results.json").read_text())["policies"]["random"]["decoding"]["scripted"])
     assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("damaged", ["demos", "replays"])
+def test_a_demonstration_that_somebody_deleted_is_recorded_again(tmp_path: Path, damaged: str) -> None:
+    """Its error names the line and says to delete it: the games after it must not take each other's places."""
+    config, out = load_config("toy", ["demos.games=6", "demos.replays=2"]), tmp_path / "run"
+    stages.run_stage("demos", config, out, say=QUIET)
+    files = [out / "episodes" / f"{name}.jsonl" for name in ("demos", "replays")]
+    recorded = [file.read_bytes() for file in files]
+    file = out / "episodes" / f"{damaged}.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:2] + lines[3:]))
+    states = json.loads((out / "stages.json").read_text())
+    states["demos"]["state"] = "begun"
+    (out / "stages.json").write_text(json.dumps(states))
+    stages.run_stage("demos", config, out, say=QUIET)
+    assert [file.read_bytes() for file in files] == recorded

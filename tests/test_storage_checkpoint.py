@@ -290,3 +290,27 @@ def test_a_kill_at_any_moment_leaves_the_last_finished_checkpoint(tmp_path: Path
 @pytest.mark.skipif(sys.platform == "win32", reason="needs file size limits")
 def test_a_full_disk_is_one_clear_error_and_loses_nothing(tmp_path: Path) -> None:
     assert _run(FULL_DISK, tmp_path) == "['step-00000001']"
+
+
+BUSY = """
+    import sys, torch
+    from pathlib import Path
+    from grue.storage import checkpoint
+    for step in range(1, 10**6):
+        checkpoint.save(Path(sys.argv[1]), step, {"model": {"w": torch.full((10**6,), float(step))}}, {}, best=True)
+"""
+
+
+def test_who_reads_while_a_training_saves_gets_the_newest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A checkpoint that vanished between looking and reading is not a broken one."""
+    _save(tmp_path, 0, best=True)
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(BUSY), str(tmp_path)]) as busy:
+        try:
+            steps = [0]
+            while steps[-1] < 8 and busy.poll() is None:
+                steps.append(int(str(checkpoint.best_valid(tmp_path))[-8:]))
+        finally:
+            busy.kill()
+    assert steps == sorted(steps)
+    assert steps[-1] >= 8
+    assert not caplog.records

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import tiny
 from grue import load_policy
 from grue.config import load_config
-from grue.errors import ConfigError, DataError
+from grue.errors import ConfigError, DataError, GrueError
 from grue.storage import forms, jsonl
 from grue.storage.contents import read_evaluation, read_metrics, read_results, read_run_config, read_stages
 from grue.storage.run import Run
@@ -558,3 +560,31 @@ def test_settings_of_a_refused_command_are_given_back(tmp_path: Path) -> None:
     with pytest.raises(DataError), run.changed_unless_refused():
         raise DataError("a later stage cannot begin")
     assert read_run_config(tmp_path).dagger.rounds == 3  # the stage that has begun did so with it
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs locks")
+@pytest.mark.parametrize("lost", ["moved", "deleted", "lock deleted", "another"])
+def test_nothing_is_written_where_the_folder_was_moved_or_deleted(tmp_path: Path, lost: str) -> None:
+    """It would begin a second run there, with half of what belongs together."""
+    run = Run(tmp_path / "run", load_config("toy"))
+    run.begin("demos")
+    if lost == "lock deleted":
+        (run.out / ".lock").unlink()
+    else:
+        run.out.rename(tmp_path / "elsewhere")
+    if lost == "deleted":
+        shutil.rmtree(tmp_path / "elsewhere")
+    if lost == "another":
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / ".lock").touch()
+    for write in (
+        lambda: run.log("sft", 1, {"loss": 1.0}),
+        lambda: run.done("demos"),
+        lambda: run.save("sft", 1, {"model": {"w": torch.ones(1)}}, {}),
+        lambda: jsonl.append(run.episodes("demos"), [{"a": 1}]),
+    ):
+        with pytest.raises(GrueError, match=r"\.lock is no longer the file that this command has locked") as caught:
+            write()
+        assert caught.value.hint == "has the folder been moved or deleted?"
+    assert (tmp_path / "run").exists() == (lost in ("lock deleted", "another"))
+    Run(tmp_path / "run", load_config("toy")).begin("demos")  # a command that begins there now may write

@@ -1,4 +1,4 @@
-"""Stopping when asked: the first Ctrl-C or SIGTERM lets a run save at the next safe point, the second ends it."""
+"""Stopping when asked: a first Ctrl-C, SIGTERM or SIGHUP lets a run save at the next safe point, a second ends it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,20 @@ class Interrupted(BaseException):
 
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
-        self.exit_code = 128 + number  # 130 for SIGINT, 143 for SIGTERM, as in shells
+        self.exit_code = 128 + number  # 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP, as in shells
+
+
+def stopping_signals() -> tuple[signal.Signals, ...]:
+    """The signals that ask a command to stop: Ctrl-C, `kill`, and a terminal that closes, unless `nohup` ignores it."""
+    signals = [signal.SIGINT, signal.SIGTERM]
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
+        signals.append(hangup)
+    return tuple(signals)
 
 
 class Interrupt:
-    """Catches SIGINT and SIGTERM while it is open.
+    """Catches the `stopping_signals` while it is open.
 
     with Interrupt() as stop:
         for step in steps:
@@ -60,7 +69,7 @@ class Interrupt:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in stopping_signals():
                 self._before[number] = signal.signal(number, self._handle)
         return self
 

@@ -150,7 +150,7 @@ class Progress:
 
     def _open_live(self) -> RichProgress:
         if self._live is None:
-            from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
             from rich.progress import Progress as RichProgress
             from rich.table import Column
 

@@ -52,9 +52,19 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # games and models print characters that an old code page lacks
             stream.reconfigure(errors="backslashreplace")
+    _refuse_nowhere()
     _refuse_empty(sys.argv[1:])
     _refuse_dashes(sys.argv[1:])
     app(prog_name="grue")
+
+
+def _refuse_nowhere() -> None:
+    """Exit where the current folder has been deleted: libraries would say something else about it."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        print("error: the current folder no longer exists\nhint: cd to one that does", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:

@@ -53,7 +53,8 @@ def perform(work: Callable[[Progress], Any], *, processes: int = 1, as_json: boo
         except Interrupted as stop:
             if not speaks_here():
                 raise typer.Exit(stop.exit_code) from None
-            print(f"{stop}; everything is saved. To go on:\n  {this_command(but='--again')}", file=sys.stderr)
+            with suppress(OSError):  # the terminal may be what has gone
+                print(f"{stop}; everything is saved. To go on:\n  {this_command(but='--again')}", file=sys.stderr)
             raise typer.Exit(stop.exit_code) from None
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)

@@ -13,12 +13,14 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from grue.errors import ConfigError
+from grue.interrupt import stopping_signals
 from grue.launch import STARTED_HERE, launched, speaks_here
 
 LOOK_S = 0.1
 WORDS_S = 10.0  # that the others get to report why they end, once one has ended
 SAVING_S = 30.0  # that they then get to save, once they have been asked to stop
-_STOPPED = (-signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM)  # codes of who was interrupted
+_SIGNALS = (1, signal.SIGINT, signal.SIGTERM)  # 1 is SIGHUP, which Windows lacks
+_STOPPED = (*(-number for number in _SIGNALS), *(128 + number for number in _SIGNALS))  # codes of who was interrupted
 
 
 def start(count: int) -> int | None:
@@ -86,7 +88,7 @@ def _passing_on_signals(children: Sequence[subprocess.Popen[bytes]]) -> Iterator
         passed_on.append(number)
         _send(children, number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, pass_on) for number in stopping_signals()}
     try:
         yield passed_on
     finally:

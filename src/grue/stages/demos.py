@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +28,7 @@ from grue.rollout.seat import Seat
 from grue.stages.session import Session
 from grue.storage import episodes, jsonl
 from grue.storage.run import Run
+from grue.types import Task
 
 
 def check_teacher(session: Session) -> None:
@@ -65,15 +69,14 @@ def demos(session: Session) -> dict[str, Any]:
     cfg, config, say = session.config.demos, session.config, session.say
     file = session.run.episodes("demos")
     replays = session.run.episodes("replays")
-    known = len(list(episodes.read(file, missing_ok=True)))
+    train = session.tasks("train", cfg.games)
+    known = _first_there(file, train)
     if cfg.replays:  # without its replays a game counts as not recorded
-        there = len(list(episodes.read(replays, missing_ok=True)))
-        known = min(known, there // cfg.replays)
+        known = min(known, _first_there(replays, [task for task in train for _ in range(cfg.replays)]) // cfg.replays)
         jsonl.keep_first(replays, known * cfg.replays)
-        jsonl.keep_first(file, known)
+    jsonl.keep_first(file, known)
     (game,) = session.games(1)
     player = teacher(cfg.teacher, game, config.seed)
-    train = session.tasks("train", cfg.games)
     with say.bar("demos", len(train), done=known, unit="games") as bar:
         for task in train[known:]:
             demonstration = play(game, task, player, record_limit=cfg.record_limit)
@@ -106,6 +109,12 @@ def demos(session: Session) -> dict[str, Any]:
             )
         failures.warn("demos", say)
     return facts
+
+
+def _first_there(file: Path, tasks: Sequence[Task]) -> int:
+    """How many of the first `tasks` the file holds, in their order: a line that somebody deleted ends them."""
+    seeds = (episode.task.seed for episode in episodes.read(file, missing_ok=True))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1].seed, zip(seeds, tasks, strict=False)))
 
 
 def _checked(game: str) -> str:

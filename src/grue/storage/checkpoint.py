@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grue.errors import CheckpointError
-from grue.storage.files import explained, readable_alike, sync_folder
+from grue.storage.files import explained, make_folder, readable_alike, sync_folder
 from grue.storage.manifest import STATE, UnreadableError, read_small, verify, write_manifest
 
 _NAME = re.compile(r"(step|best)-(\d{8})(\.old)?")
@@ -61,10 +62,10 @@ def save(
     CheckpointError if it cannot be written; the earlier checkpoints are then as they were.
     """
     kind = "best" if best else "step"
-    temporary = folder / f"tmp-{uuid.uuid4().hex}"
+    temporary = _temporary(folder)
     try:
         with explained(f"write a checkpoint in {folder}", CheckpointError):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             _remove_leftovers(folder)
             temporary.mkdir()
             _write(temporary, step, tensors, state, prompt)
@@ -87,7 +88,7 @@ def load(path: Path, *, prompt: str | None = None) -> Checkpoint:
     groups = [Path(name).stem for name in manifest["files"] if name != STATE]
     try:
         tensors = {group: load_file(path / f"{group}.safetensors", device="cpu") for group in groups}
-    except (OSError, SafetensorError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: from torch, where the file is gone
         raise CheckpointError(f"cannot read the tensors of {path}: {error}") from error
     return Checkpoint(path=path, step=manifest["step"], tensors=tensors, state=state, prompt=manifest.get("prompt"))
 
@@ -184,7 +185,7 @@ def _move_into_place(temporary: Path, target: Path) -> None:
         target.rename(aside)
     temporary.rename(target)
     sync_folder(target.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+    _discard(aside)
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -199,7 +200,20 @@ def _prune(folder: Path, kind: str, step: int, keep: int) -> None:
     """
     past = [path for path in _candidates(folder, kind) if _step(path) <= step]
     for path in set(_candidates(folder, kind)) - set(past[: max(1, keep)]):
-        shutil.rmtree(path, ignore_errors=True)
+        _discard(path)
+
+
+def _discard(path: Path) -> None:
+    """Delete a checkpoint, under another name: who reads it meanwhile finds it gone, and never a part of it."""
+    doomed = _temporary(path.parent)
+    with suppress(OSError):
+        path.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _temporary(folder: Path) -> Path:
+    """A name that `_remove_leftovers` knows."""
+    return folder / f"tmp-{uuid.uuid4().hex}"
 
 
 def _candidates(folder: Path, kind: str) -> Iterator[Path]:
@@ -216,13 +230,22 @@ def _step(path: Path) -> int:
 
 
 def _newest_valid(folder: Path, kind: str) -> Path | None:
-    for path in _candidates(folder, kind):
-        try:
-            verify(path)
-        except UnreadableError:
-            raise
-        except CheckpointError as error:
-            _log.warning("skipping a broken checkpoint: %s", error.message)
+    while True:
+        for path in _candidates(folder, kind):
+            try:
+                verify(path)
+            except CheckpointError as error:
+                if is_gone(path):  # a training goes on, and has put a newer one in its place: look again
+                    break
+                if isinstance(error, UnreadableError):
+                    raise
+                _log.warning("skipping a broken checkpoint: %s", error.message)
+            else:
+                return path
         else:
-            return path
-    return None
+            return None
+
+
+def is_gone(path: Path) -> bool:
+    """Is there nothing of that name any more?"""
+    return not os.path.lexists(path)

@@ -57,7 +57,7 @@ def readable_alike(folder: Path, like: Path) -> None:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write `data` beside `path`, sync it, and rename it over `path`: readers see the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -99,6 +99,19 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder for something to be written, and those above it.
+
+    FileNotFoundError if it is, or lies in, a folder that this process works on and that has been moved or deleted
+    since: what is written would begin a second one, without what the first one holds.
+    """
+    place = folder.resolve()
+    for file, descriptor in _locks.items():
+        if (file.parent == place or file.parent in place.parents) and not _is_still(file, descriptor):
+            raise FileNotFoundError(errno.ENOENT, f"{file} is no longer the file that this command has locked")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
 def lock_folder(folder: Path) -> None:
     """Make a folder that one process works on, and `lock` it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +130,9 @@ def lock(file: Path, busy: str, hint: str) -> None:
         return
     path = file.resolve()
     if path in _locks:
-        return
+        if _is_still(path, _locks[path]):
+            return
+        os.close(_locks.pop(path))
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -127,3 +142,11 @@ def lock(file: Path, busy: str, hint: str) -> None:
             raise
         raise ConfigError(busy, hint=hint) from error
     _locks[path] = descriptor
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Is the file at `path` the one that was opened as `descriptor`?"""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

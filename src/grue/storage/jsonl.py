@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from grue.errors import DataError
-from grue.storage.files import explained, write_atomic
+from grue.storage.files import explained, make_folder, write_atomic
 
 MAX_LINE_BYTES = 64_000_000
 
@@ -24,7 +24,7 @@ def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append `rows`, after repairing a last line that a kill has torn."""
     data = b"".join(_encode(row, path) + b"\n" for row in rows)
     with explained(f"write {path}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with path.open("ab") as file:
             _mend(path, file.tell())
             file.write(data)
