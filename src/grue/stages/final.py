@@ -117,6 +117,12 @@ def measure(session: Session) -> None:
             bar.advance(0, note=measured)
 
 
+def lost_rows(session: Session) -> bool:
+    """Are rows missing from the table of a finished evaluation? Its damaged lines may have been deleted."""
+    known = _read(session)
+    return any(row.name not in known for row in rows(session))
+
+
 def _tell_failures(played: Sequence[Episode], row: Row, session: Session) -> None:
     """Warn of games of a row that failed. GameError if all have: such a row says nothing, and is not kept."""
     found = failures_of(played)
@@ -136,11 +142,6 @@ def final_results(
     run, config = session.run, session.config
     measured = _read(session)
     folds: dict[str, dict[str, Any]] = {fold: {} for fold in RUN_FOLDS}
-    if lost := [row.name for row in rows(session) if row.name not in measured]:
-        raise DataError(
-            f"{session.run.evaluation_file} has lost the row {lost[0]}",
-            hint=f"measure again: grue eval {run.out} --again",
-        )
     trained = {"dagger": _env_steps(run, "dagger")}
     trained["ppo"] = trained["dagger"] + _env_steps(run, "ppo")
     for row in rows(session):

@@ -30,7 +30,7 @@ from grue.stages.checks import (
 )
 from grue.stages.dagger import check_adviser, dagger
 from grue.stages.demos import check_first_look, demos, lost_demos
-from grue.stages.final import final_results, measure
+from grue.stages.final import final_results, lost_rows, measure
 from grue.stages.opening import open_run
 from grue.stages.ppo import ppo
 from grue.stages.session import Session, open_session
@@ -73,6 +73,8 @@ def run_all(config: Config, out: Path | str, *, say: Progress, again: bool = Fal
                     check_first_look(session)
                 if "dagger" in missing:
                     check_adviser(session)
+            if not missing and lost_rows(session):  # what is lost is measured again
+                missing = ["eval"]
             for name in missing:
                 _do(session, name)
             wall_s = None if run.resumed else time.monotonic() - start
@@ -121,7 +123,7 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
                 check_first_look(session)
             if name == "dagger":
                 check_adviser(session)
-        if missing:
+        if missing or (name == "eval" and lost_rows(session)):
             _do(session, name)
         if name == "eval" and processes.leads:
             results = final_results(session, wall_s=None, command=this_command())
