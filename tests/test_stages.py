@@ -1013,3 +1013,16 @@ def test_a_demonstration_that_somebody_deleted_is_recorded_again(tmp_path: Path,
     (out / "stages.json").write_text(json.dumps(states))
     stages.run_stage("demos", config, out, say=QUIET)
     assert [file.read_bytes() for file in files] == recorded
+
+
+def test_the_base_need_not_be_measured(finished: Path, config: Config, tmp_path: Path) -> None:
+    """A model that knows nothing of the game plays each to its limit, and so takes longest."""
+    run, short = _unfinished(finished, tmp_path / "run", "eval"), override(config, ["eval.base=false"])
+    results = stages.run_stage("eval", short, run, say=QUIET, again=True)
+    assert set(results["policies"]) == {"random", "gold", "sft", "ppo"}
+    assert [pair["b"] for pair in results["paired"]] == ["sft", "gold"]
+    assert "before training" in (run / "report.html").read_text(encoding="utf-8")  # its shown game is still there
+    nothing = override(
+        short, ["demos.games=1", "sft.epochs=0", "ppo.iterations=0", "eval.games=2", "eval.side_games=0"]
+    )
+    assert "base" in stages.run_all(nothing, tmp_path / "nothing", say=QUIET)["policies"]

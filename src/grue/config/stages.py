@@ -152,6 +152,9 @@ class EvalConfig(Section):
     decodings: tuple[Literal["greedy", "sampled"], ...] = Field(
         ("greedy", "sampled"), min_length=1, description="how actions are chosen"
     )
+    base: bool = Field(
+        True, description="also measure the model as it was before training (always, if nothing trains it)"
+    )
     temperature: float | None = Field(
         None,
         gt=0,

@@ -21,7 +21,7 @@ from grue.games.play import play
 from grue.games.spread import has_few_games
 from grue.games.teachers import HasGold, teacher
 from grue.hardware import hardware, versions
-from grue.names import FURTHEST_FIRST, POLICIES, RUN_FOLDS, STAGES
+from grue.names import FURTHEST_FIRST, POLICIES, RUN_FOLDS, STAGES, TRAINING
 from grue.policy.decision import Decoding
 from grue.storage import episodes, jsonl
 from grue.storage.contents import evaluation_name, read_evaluation, read_metrics
@@ -58,12 +58,10 @@ def scripted_players(session: Session) -> tuple[str, ...]:
 
 
 def trained_policies(session: Session) -> tuple[str, ...]:
-    """The base, and those that were trained."""
+    """The base, unless it is not wanted, and those that were trained."""
     config = session.config
-    left_out = {"ppo"} if not config.ppo.iterations else set()
-    left_out |= {"dagger"} if not config.dagger.rounds else set()
-    left_out |= {"sft"} if not config.sft.epochs else set()
-    return tuple(name for name in POLICIES if name not in left_out)
+    trained = tuple(name for name in TRAINING if config.lengths[name])
+    return trained if trained and not config.eval.base else ("base", *trained)
 
 
 def side_games(cfg: EvalConfig) -> int:
