@@ -227,6 +227,13 @@ def test_a_terminal_that_closes_is_a_reason_to_save_unless_nohup_says_otherwise(
         signal.signal(signal.SIGHUP, before)
 
 
+def test_where_a_run_stops_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    with Interrupt() as stop:
+        stop.safe_point = "after this iteration"
+        os.kill(os.getpid(), signal.SIGINT)
+    assert capfd.readouterr().err == "\nstopping after this iteration; interrupt again to stop at once\n"
+
+
 def test_of_several_processes_one_says_that_it_stops(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

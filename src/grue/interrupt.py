@@ -43,6 +43,7 @@ class Interrupt:
     """
 
     def __init__(self) -> None:
+        self.safe_point = "at the next safe point"  # when a run stops, in words
         self._number: int | None = None
         self._since = 0.0
         self._before: dict[int, signal._HANDLER] = {}
@@ -91,7 +92,7 @@ class Interrupt:
             os._exit(128 + number)
         self._number, self._since = number, time.monotonic()
         if _speaks():
-            _write("\nstopping at the next safe point (in PPO after this iteration); interrupt again to stop at once\n")
+            _write(f"\nstopping {self.safe_point}; interrupt again to stop at once\n")
 
 
 def _speaks() -> bool:

@@ -75,6 +75,19 @@ def test_each_kind_has_its_line_and_its_name(tmp_path: Path) -> None:
     assert "mean of 2 trainings; thin lines: each of them" in texts(tmp_path / "alone.svg")
 
 
+def test_the_figure_says_what_it_shows(tmp_path: Path) -> None:
+    outs = [run(tmp_path / f"a{n}", [0.1, 0.5], dev=[0.1, 0.4]) for n in range(2)]
+    games = ("toy", "toy"), ("toy", "coin")
+    for named, said in zip(games, ("PPO on toy, preset smoke, 2 seeds", "PPO, preset smoke, 2 seeds"), strict=True):
+        for seed, (out, game) in enumerate(zip(outs, named, strict=True)):
+            (out / "config.yaml").write_text(f"preset: smoke\nseed: {seed}\ngame: {{name: {game}}}\n")
+        draw_comparison(compared(outs), tmp_path / "curves.svg")
+        assert said in texts(tmp_path / "curves.svg")
+        assert f"<title>{said}</title>" in (tmp_path / "curves.svg").read_text()
+    draw_comparison(compared(outs[:1], outs[1:]), tmp_path / "kinds.svg")
+    assert "PPO, preset smoke" in texts(tmp_path / "kinds.svg")  # the kinds have other seeds
+
+
 def test_the_base_is_a_level_where_it_is_one_model(tmp_path: Path) -> None:
     """It was that of the first run, whatever model the others had."""
     outs = [run(tmp_path / str(n), [0.1, 0.5], dev=[0.1, 0.4]) for n in range(2)]

@@ -102,6 +102,11 @@ def test_long_noisy_series_are_smoothed_and_keep_their_raw_values() -> None:
     assert all(low <= mean <= high for low, mean, high in zip(series.low, series.y, series.high, strict=True))
 
 
+def test_a_schedule_is_drawn_as_it_was_set() -> None:
+    (series,) = only_panel(stage(learning_rate=[0.5 ** (step // 10) for step in range(50)])).series
+    assert series.y[9:11] == (1.0, 0.5) and not series.low and not series.raw_y
+
+
 def test_very_long_series_are_thinned_without_moving() -> None:
     (series,) = only_panel(stage(loss=[float(step) for step in range(5000)])).series
     assert len(series.x) <= 600
@@ -207,7 +212,13 @@ def test_the_figure_contains_the_data() -> None:
     assert is_linear([vertex[1] for vertex in line], y)
     assert line[3][1] < line[0][1]  # up is up
     assert "k-band-0" in found.vertices
-    assert "4 points, from 0.3 at step 0 to 0.9 at step 12" in " ".join(found.texts)
+    assert "4 points over steps 0 to 12, from 30.0% to 90.0%" in " ".join(found.texts)
+
+
+def test_counts_have_whole_ticks() -> None:
+    panel = only_panel(stage(failed=[0.0, 1.0, 2.0]))
+    ticks = [text for text in Paths(panel_svg(panel, "k")).texts if text.replace(".", "").isdigit()]
+    assert ticks and all("." not in text for text in ticks)
 
 
 def test_references_and_lines_are_named() -> None:

@@ -237,10 +237,10 @@ def test_the_name_of_the_folder_is_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parts", "missing"),
     [
-        ("config", ("results.json is absent", "there are no training curves", "No played episode")),
-        ("metrics", ("config.yaml is absent", "results.json is absent")),
+        ("config", ("the run is not finished",)),
+        ("metrics", ("config.yaml is absent", "the run is not finished")),
         ("results", ("config.yaml is absent", "there are no training curves")),
-        ("config metrics episodes", ("results.json is absent",)),
+        ("config metrics episodes", ("the run is not finished",)),
         ("config metrics results", ("No played episode",)),
     ],
 )
@@ -259,7 +259,9 @@ def test_a_run_before_ppo(tmp_path: Path) -> None:
     text = parsed(run).text
     assert "SFT has logged 30 logged steps" not in text
     assert "This run has not been evaluated yet. SFT has logged 30 steps" in text
-    assert "No PPO iteration has been logged" in text
+    assert "the run is not finished, and the same command" in text
+    for alarm in ("No PPO iteration", "unreadable", "No played episode has"):  # what is still to come is not missing
+        assert alarm not in text
     assert "1 min 14 s in all" in text
 
 
@@ -267,7 +269,10 @@ def test_a_run_in_the_middle_of_ppo(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", parts="config")
     write_metrics(run, [{"stage": "ppo", "step": 1, "time_s": 24.0, "success": 0.125, "policy_loss": None}])
     text = parsed(run).text
-    assert "PPO has logged 1 iteration; most recently it won 12.5% of its training games" in text
+    so_far = "PPO has logged 1 of 40 iterations; most recently it won 12.5% of its training games"
+    assert f"This run has not been evaluated yet. {so_far}" in text
+    (run / "stages.json").write_text('{"sft": {"state": "done"}, "ppo": {"state": "begun"}}')
+    assert f"This run is not finished: {so_far}" in parsed(run).text
     assert "Not finite: policy_loss 1 time" in text
 
 
@@ -316,6 +321,29 @@ def test_every_row_names_its_policy_to_a_screen_reader(whole: Path) -> None:
     page = render(whole).read_text(encoding="utf-8")
     assert re.findall(r'<th scope="row"><span class="unseen">PPO</span></th>', page)
     assert not re.findall(r'<th scope="row"></th>', page)
+
+
+def test_a_screen_reader_reads_words_apart_and_numbers_once(whole: Path) -> None:
+    page = parsed(whole)
+    assert "PPO greedy after PPO won score 1.00, 13 steps" in page.text
+    assert re.search(r"value 0\.\d\d reward \+0\.14 probability \d", page.text)
+    marks = [attributes for _, attributes in page.tags if attributes.get("class") == "mark"]
+    assert marks and all(mark.get("aria-hidden") == "true" and "aria-label" not in mark for mark in marks)
+
+
+def test_the_glossary_names_numbers_as_figures_and_files_do(whole: Path) -> None:
+    assert "Explained variance explained_variance" in parsed(whole).text
+
+
+def test_the_weights_that_were_kept_are_ringed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", parts="config")
+    write_metrics(run, [line for line in metrics(8, 0) if line["stage"] == "dev"])
+    ppo = {"state": "done", "seconds": 1.0, "best_merit": 0.4, "best_iteration": 4}
+    for merit, ringed in ((0.4, True), (-1.0, False)):  # where no dev games chose them, it is below 0
+        (run / "stages.json").write_text(json.dumps({"ppo": ppo | {"best_merit": merit}}))
+        page = parsed(run)
+        assert ("Kept (ring): the weights of iteration 4 (34%)." in page.text) == ringed
+        assert any(attributes.get("id") == "main-ring" for _, attributes in page.tags) == ringed
 
 
 def test_games_as_they_were_played_name_no_home(tmp_path: Path) -> None:
@@ -481,7 +509,7 @@ def test_lines_beside_the_curve_say_of_which_games_they_are(tmp_path: Path) -> N
 
     run = write_run(tmp_path / "run")  # 60 dev games in the table, 200 on the curve
     text = parsed(run).text
-    assert "Dotted lines: other players on 60 dev games, the curve on 200." in text
+    assert re.search(r"Dotted lines: gold \d+%, base \d+%, random 0%; on 60 dev games, the curve on 200\.", text)
     assert "gold  " in text and "SFT  " not in text  # names of lines in the figure, with their level
     found = json.loads((run / "results.json").read_text())
     for entry in found["dev"].values():
@@ -489,7 +517,7 @@ def test_lines_beside_the_curve_say_of_which_games_they_are(tmp_path: Path) -> N
             row |= {"games": 199, "failed": 1}
     (run / "results.json").write_text(json.dumps(found))
     text = parsed(run).text
-    assert "Dotted lines: other players on the same games." in text and "SFT  " in text
+    assert re.search(r"random 0%; on the same games\.", text) and "SFT  " in text
 
 
 @pytest.mark.parametrize(
@@ -563,6 +591,7 @@ def test_a_story_that_was_trained_on_is_not_called_unseen(tmp_path: Path) -> Non
     ("file", "content", "words"),
     [
         ("results.json", "{", "results.json could not be read"),
+        ("results.json", "{", "results.json is unreadable"),
         ("results.json", "[1]", "results.json does not hold a JSON object"),
         ("results.json", "[" * 100_000, "results.json could not be read"),
         ("results.json", '{"schema": 99}', "schema that this version does not know"),

@@ -42,6 +42,14 @@ def test_the_terminal_shows_what_each_action_gained_or_lost(capsys: pytest.Captu
     assert actions == ["1> act 0  +0.50", "2> act 1  -0.50", "3> act 2"]
 
 
+def test_the_terminal_shows_how_likely_the_played_action_was(capsys: pytest.CaptureFixture[str]) -> None:
+    episode = shown("ppo", "sampled", "t", 0.8, steps=1)
+    turn = replace(episode.turns[0], considered=(("a", 0.6), ("b", 0.3), ("c", 0.09), ("d", 0.004)))
+    for action, said in (("d", "a 60%  b 30%  c 9%  d <1%"), ("b", "a 60%  b 30%  c 9%")):
+        print_episode(Progress(), replace(episode, turns=(replace(turn, action=action),)))
+        assert f"     {said}  (critic" in capsys.readouterr().out
+
+
 def test_a_played_episode_is_shown_with_what_was_weighed() -> None:
     found = from_episode(
         played(), policy="ppo", decoding="greedy", title="t", considered=[[("b", 0.4), ("a", 0.6)], [("b", 1.0)]]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from grue.report.curves import panels
 from grue.report.headline import total_seconds
-from grue.report.markup import Html, tag
+from grue.report.markup import Child, Html, join, tag
 from grue.report.metrics import COLUMNS, METRICS, POLICY_MEANINGS, policy_title
 from grue.report.runfiles import RunFiles
 from grue.report.tables import folds, rows
@@ -121,16 +121,21 @@ def glossary_section(run: RunFiles) -> Html:
     parts: list[Html | None] = [
         _words("Policies", [(policy_title(name), _meaning(name)) for name in policies]),
         _words("Columns", list(COLUMNS.items())) if policies else None,
-        _words("Logged numbers", [(name, logged[name] or "A number without a description.") for name in order]),
+        _words("Logged numbers", [(_name(name), logged[name] or "A number without a description.") for name in order]),
     ]
     return tag("section", tag("h2", "Glossary"), *parts, id="words") if any(parts) else Html()
+
+
+def _name(metric: str) -> Child:
+    """Its title in the figures, and its name in metrics.jsonl."""
+    return join([METRICS[metric].title, tag("small", metric)], " ") if metric in METRICS else metric
 
 
 def _meaning(policy: str) -> str:
     return POLICY_MEANINGS.get(policy.partition(":")[0], "not described")
 
 
-def _words(title: str, pairs: list[tuple[str, str]]) -> Html | None:
+def _words(title: str, pairs: Sequence[tuple[Child, str]]) -> Html | None:
     if not pairs:
         return None
     lines = [tag("div", tag("dt", name), tag("dd", meaning)) for name, meaning in pairs]

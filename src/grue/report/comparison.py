@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +22,7 @@ from grue.report.plots import DASHES, compact, percent_tick, quiet_frame, spread
 from grue.report.runfiles import RunFiles, read_run
 from grue.report.svg import INK, MUTED, OKABE_ITO
 from grue.report.tables import Row, by_policy, rows
-from grue.report.text import one_line
+from grue.report.text import counted, one_line, redact
 from grue.storage.files import explained, write_atomic
 
 if TYPE_CHECKING:
@@ -73,7 +73,23 @@ def draw_comparison(compared: Mapping[str, Any], path: Path) -> None:
     played = " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)})) if counts else ""
     note = f" (dotted: on {played} games)" if drawn and not counts <= drawn else ""
     with explained(f"write {path}"):
-        write_atomic(path, _figure(kinds, measure, levels, note, path.suffix[1:].lower()))
+        write_atomic(path, _figure(_title(policy, runs), kinds, measure, levels, note, path.suffix[1:].lower()))
+
+
+def _title(policy: str, kinds: Sequence[Sequence[RunFiles]]) -> str:
+    """What the curves are of, as far as the runs agree: "PPO on cookingworld, preset cooking16, 5 seeds"."""
+    configs = [run.config or {} for kind in kinds for run in kind]
+    game = _agreed(part.get("name") if isinstance(part := config.get("game"), dict) else None for config in configs)
+    preset = _agreed(config.get("preset") for config in configs)
+    seeds = [{str((run.config or {}).get("seed", run.name)) for run in kind} for kind in kinds]
+    title = policy_title(policy) + (f" on {game}" if game else "") + (f", preset {preset}" if preset else "")
+    return f"{title}, {counted(len(seeds[0]), 'seed')}" if all(kind == seeds[0] for kind in seeds) else title
+
+
+def _agreed(values: Iterable[object]) -> str:
+    """The value that all runs have; empty if they differ or do not say."""
+    found = {"" if value is None else redact(one_line(str(value), 60)) for value in values}
+    return found.pop() if len(found) == 1 else ""
 
 
 def _dev_games(runs: Sequence[RunFiles], policy: str) -> set[int]:
@@ -139,21 +155,25 @@ def _name(number: int, settings: Mapping[str, Any]) -> str:
     return f"{kind_letter(number)}  {' '.join(f'{key}={value}' for key, value in settings.items())}"
 
 
-def _figure(kinds: Sequence[Kind], measure: str, levels: Mapping[str, float], note: str, form: str) -> bytes:
+def _figure(
+    title: str, kinds: Sequence[Kind], measure: str, levels: Mapping[str, float], note: str, form: str
+) -> bytes:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     held_out = any(kind.dev for kind in kinds)
     legend = 0.17 * (len(kinds) + 0.4)  # inches
-    height = 2.9 + legend
+    height = 3.1 + legend
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "grue", "text.parse_math": False, "font.size": 8}
     with rc_context(settings), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a setting may hold a character that the font lacks
         figure = Figure(figsize=(7.8 if held_out else 4.6, height), facecolor="white")
         found = figure.subplots(1, 1 + held_out, sharex=True, sharey=True, squeeze=False)[0]
-        low, top = (0.44 + legend) / height, 1 - 0.3 / height
-        figure.subplots_adjust(left=0.5 / figure.get_figwidth(), right=0.9, bottom=low, top=top, wspace=0.08)
+        left, low, top = 0.5 / figure.get_figwidth(), (0.44 + legend) / height, 1 - 0.5 / height
+        figure.subplots_adjust(left=left, right=0.9, bottom=low, top=top, wspace=0.08)
+        title = one_line(title, 100 if held_out else 60)
+        figure.text(left, 1 - 0.1 / height, title, verticalalignment="top", fontsize=9, color=INK)
         _panel(found[0], "train games, sampled, as it learns", measure, [kind.played for kind in kinds], smooth=True)
         if held_out:
             _panel(found[1], f"dev games, greedy{note}", measure, [kind.dev for kind in kinds], smooth=False)
@@ -163,7 +183,8 @@ def _figure(kinds: Sequence[Kind], measure: str, levels: Mapping[str, float], no
         figure.legend(handles, names, loc="lower left", frameon=False, labelcolor=INK, ncols=1)
         buffer = io.BytesIO()
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {})  # equal runs give equal files
-        figure.savefig(buffer, format=form, dpi=200, metadata=undated)
+        named = {} if form == "png" else {"Title": title}
+        figure.savefig(buffer, format=form, dpi=200, metadata={**undated, **named})
     return buffer.getvalue()
 
 

@@ -93,20 +93,20 @@ def _panel(metric: Metric, lines: dict[str, dict[str, Points]]) -> Panel:
     series, bands = [], set()
     order = ["", *DECODINGS]
     for decoding in sorted(lines, key=order.index):
-        found, band = _series(decoding, lines[decoding])
+        found, band = _series(decoding, lines[decoding], noisy=metric.kind != "setting")
         series.append(found)
         bands.add(band)
     return Panel(metric, tuple(series), "; ".join(sorted(bands - {""})))
 
 
-def _series(decoding: str, parts: dict[str, Points]) -> tuple[Series, str]:
+def _series(decoding: str, parts: dict[str, Points], *, noisy: bool) -> tuple[Series, str]:
     points = parts[""]
     x, y = tuple(point[0] for point in points), tuple(point[1] for point in points)
     ends = dict(parts.get("lo", ())), dict(parts.get("hi", ()))
     if ends[0] and all(step in one for one in ends for step in x):
         return Series(decoding, x, y, *(tuple(one[step] for step in x) for one in ends)), "95% interval"
-    if len(points) < SMOOTH_FROM:
-        return Series(decoding, x, y), ""
+    if len(points) < SMOOTH_FROM or not noisy:
+        return Series(decoding, *_thinned(x, y)), ""
     mean, spread = running(y)  # of all values: those of thinned ones would spread less
     lower = tuple(m - s for m, s in zip(mean, spread, strict=True))
     upper = tuple(m + s for m, s in zip(mean, spread, strict=True))

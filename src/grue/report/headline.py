@@ -49,7 +49,7 @@ def headline(run: RunFiles) -> Headline:
     if not hero.success and not (before and before.success) and hero.score is not None:
         context = f"{crashed} {_score_context(hero, before, found)}".strip()
         return Headline(sentence + _scored(hero, before, words, run), context)
-    if hero.policy in run.unmoved:
+    if run.kept.get(hero.policy) == 0:  # weights from before the first update
         sentence += f"{policy_title(hero.policy)} found nothing better on dev games than the weights that it began "
         sentence += f"with, and these win {percent(hero.success)} of {_games(hero, run)}"
         return Headline(sentence + ".", f"{crashed} {_context(hero, before, found)}".strip())
@@ -152,23 +152,33 @@ def _context(hero: Row, before: Row | None, found: dict[str, Row]) -> str:
 def _progress(run: RunFiles) -> str:
     for stage in FURTHEST_FIRST:
         if stage in run.stages and run.stages[stage].lines:
-            logged = run.stages[stage]
-            success = logged.series.get("success")
+            success = run.stages[stage].series.get("success")
             reached = f"; most recently it won {percent(success[-1][1])} of its training games" if success else ""
-            what = {"ppo": "iteration", "dagger": "round"}.get(stage, "step")
-            what += "" if logged.lines == 1 else "s"
-            so_far = f"{policy_title(stage)} has logged {logged.lines} {what}{reached}."
-            return f"This run has not been evaluated yet. {so_far}"
+            so_far = f"{policy_title(stage)} has logged {_logged(run, stage)}{reached}."
+            begun = stage in run.unfinished
+            return f"This run is not finished: {so_far}" if begun else f"This run has not been evaluated yet. {so_far}"
     return "This run has neither trained nor been evaluated yet."
+
+
+def _logged(run: RunFiles, stage: str) -> str:
+    """ "3 of 80 iterations"; how many steps SFT will have is not written down."""
+    lines, unit = run.stages[stage].lines, {"ppo": "iteration", "dagger": "round"}.get(stage, "step")
+    section = (run.config or {}).get(stage)
+    planned = as_number(section.get(LENGTHS[stage])) if stage != "sft" and isinstance(section, dict) else None
+    return f"{lines:,} of {counted(planned, unit)}" if planned else counted(lines, unit)
 
 
 def missing(run: RunFiles) -> list[str]:
     """One sentence for every part of the page that should be there but cannot be filled."""
     notes, skipped = [], _skipped(run)
     if run.config is None:
-        notes.append("config.yaml is absent or unreadable: the settings are not known.")
+        state = "unreadable" if _is_unreadable(run, "config.yaml") else "absent"
+        notes.append(f"config.yaml is {state}: the settings are not known.")
+    if run.results is None and not _is_unreadable(run, "results.json"):  # what else is missing is still to come
+        goes_on = "the same command, or grue run with this folder, goes on with it"
+        return [*notes, f"There are no results yet: the run is not finished, and {goes_on}."]
     if run.results is None:
-        notes.append("results.json is absent or unreadable: there are no results to show.")
+        notes.append("results.json is unreadable: there are no results to show.")
     else:
         present = {row.policy for row in rows(run.results)}
         # not every game lists actions, for random play, or can solve itself
@@ -187,6 +197,11 @@ def missing(run: RunFiles) -> list[str]:
     if not run.episodes:
         notes.append("No played episode has been kept.")
     return notes
+
+
+def _is_unreadable(run: RunFiles, file: str) -> bool:
+    """Was something wrong with a file that is there?"""
+    return any(problem.startswith(file) for problem in run.problems)
 
 
 def trains_nothing(run: RunFiles) -> bool:

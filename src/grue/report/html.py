@@ -50,7 +50,7 @@ def page(run: RunFiles) -> str:
         tag(
             "main",
             results_section(run.results, run.config),
-            learning_section(run.stages, run.results, trains=not trains_nothing(run)),
+            learning_section(run.stages, run.results, kept=run.kept, trains=not trains_nothing(run)),
             played_section(run.episodes),
             about_section(run),
             glossary_section(run),

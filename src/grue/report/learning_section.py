@@ -8,12 +8,12 @@ from typing import Any
 from grue.names import FURTHEST_FIRST, TRAINING
 from grue.report.curves import SMOOTHED, Constant, Panel, panel, panels
 from grue.report.markup import Html, join, tag, wide
-from grue.report.metrics import GROUP_TITLES, policy_title
+from grue.report.metrics import GROUP_TITLES, Metric, policy_title
 from grue.report.plots import LARGE, Reference, panel_svg
 from grue.report.runfiles import StageMetrics
 from grue.report.svg import key_line
 from grue.report.tables import by_policy, rows
-from grue.report.text import duration, number, percent
+from grue.report.text import duration, number, percent, short_percent
 
 _STAGE_TITLES = {
     "sft": "Imitation (SFT)",
@@ -28,20 +28,27 @@ _CURVES = (("dev", "dev"), ("ppo", "training"), ("dagger_dev", "dev"), ("dagger"
 
 
 def learning_section(
-    stages: Mapping[str, StageMetrics], results: Mapping[str, Any] | None, *, trains: bool = True
+    stages: Mapping[str, StageMetrics],
+    results: Mapping[str, Any] | None,
+    *,
+    kept: Mapping[str, float] | None = None,
+    trains: bool = True,
 ) -> Html:
+    """The curves; `kept` says after how many iterations or rounds stages had the weights that they kept."""
     if not stages:
         note = tag("p", "Nothing has been logged yet." if trains else "This run trains nothing.", class_="absent")
         return tag("section", tag("h2", "Training"), note, id="training")
     order = sorted(stages, key=lambda name: (_STAGE_ORDER.index(name) if name in _STAGE_ORDER else 99, name))
     opened = next((name for name in FURTHEST_FIRST if name in stages), order[0])
-    parts: list[Html | None] = [_main_figure(stages, results)]
+    parts: list[Html | None] = [_main_figure(stages, results, kept or {})]
     for position, name in enumerate(order):
         parts.append(_stage(name, stages[name], position, opened=name == opened))
     return tag("section", tag("h2", "Training"), *parts, id="training")
 
 
-def _main_figure(stages: Mapping[str, StageMetrics], results: Mapping[str, Any] | None) -> Html | None:
+def _main_figure(
+    stages: Mapping[str, StageMetrics], results: Mapping[str, Any] | None, kept: Mapping[str, float]
+) -> Html | None:
     """Success over the iterations, or the score if no game was won: on dev games if they were played twice or more."""
     for stage, games in _CURVES:
         found = _success_or_score(stages[stage]) if stage in stages else None
@@ -51,10 +58,14 @@ def _main_figure(stages: Mapping[str, StageMetrics], results: Mapping[str, Any] 
         if found.band:
             caption += f" Bands: {found.band}."
         references: list[Reference] = []
-        if games == "dev" and found.metric.name == "success":
-            references, words = _references(results, "ppo" if stage == "dev" else "dagger", stages[stage])
+        ring, drawn = None, "ppo" if stage == "dev" else "dagger"
+        if games == "dev":
+            ring, words = _ring(found.metric, stages[stage], kept.get(drawn), _AXES[stage])
             caption += words
-        figure = panel_svg(found, "main", LARGE, references)
+            if found.metric.name == "success":
+                references, words = _references(results, drawn, stages[stage])
+                caption += words
+        figure = panel_svg(found, "main", LARGE, references, ring=ring, axis=_AXES[stage])
         return tag("figure", wide(figure, found.metric.title), tag("figcaption", caption), class_="main")
     return None
 
@@ -64,6 +75,16 @@ def _success_or_score(stage: StageMetrics) -> Panel | None:
     success = panel(stage, "success")
     won = success is not None and any(value for series in success.series for value in (series.raw_y or series.y))
     return success if won else panel(stage, "score") or success
+
+
+def _ring(metric: Metric, stage: StageMetrics, kept: float | None, axis: str) -> tuple[tuple[float, float] | None, str]:
+    """The point of the kept weights, which need not be the last ones; and words for the caption."""
+    measured = dict(stage.series.get(f"{metric.name}_greedy", ()))
+    if kept is None or kept not in measured:
+        return None, ""
+    value = measured[kept]
+    words = short_percent(value) if metric.unit == "share" else number(value)
+    return (kept, value), f" Kept (ring): the weights of {axis.removesuffix('s')} {number(kept)} ({words})."
 
 
 def _references(results: Mapping[str, Any] | None, drawn: str, stage: StageMetrics) -> tuple[list[Reference], str]:
@@ -79,16 +100,14 @@ def _references(results: Mapping[str, Any] | None, drawn: str, stage: StageMetri
     ]
     curve = sum(points[-1][1] for name in ("games", "failed") if (points := stage.series.get(name)))
     table = {(row.games or 0) + (row.failed or 0) for row in others}
-    words = "Dotted lines: other players"
-    if table == {curve}:
-        words += " on the same games."
-    else:
+    games = "the same games"
+    if table != {curve}:
         others = [row for row in others if row.policy not in TRAINING]
-        words += f" on {number(max(table, default=0))} dev games" + (
-            f", the curve on {number(curve)}." if curve else "."
-        )
+        games = f"{number(max(table, default=0))} dev games" + (f", the curve on {number(curve)}" if curve else "")
     lines = [Reference(policy_title(row.policy), row.success or 0.0) for row in others[:6]]
-    return lines, f" {words}" if lines else ""
+    downwards = sorted(lines, key=lambda line: -line.value)
+    words = ", ".join(f"{line.name} {short_percent(line.value)}" for line in downwards)
+    return lines, f" Dotted lines: {words}; on {games}." if lines else ""
 
 
 def _stage(name: str, stage: StageMetrics, position: int, *, opened: bool) -> Html:
@@ -96,11 +115,12 @@ def _stage(name: str, stage: StageMetrics, position: int, *, opened: bool) -> Ht
     parts: list[Html | None] = []
     drawn = [panel for members in grouped.values() for panel in members]
     if drawn:
-        note = f"Horizontal axis: {_AXES.get(name, 'steps')}."
+        axis = _AXES.get(name, "steps")
+        note = f"Horizontal axis: {axis}."
         if any(panel.band == SMOOTHED for panel in drawn):
             note += " Faint lines are the logged values, strong lines their running mean, bands one standard deviation."
         parts.append(tag("p", note, class_="caption"))
-        figures = [_figure(panel, f"s{position}-{index}") for index, panel in enumerate(drawn)]
+        figures = [_figure(panel, f"s{position}-{index}", axis) for index, panel in enumerate(drawn)]
         parts.append(tag("div", *figures, class_="grid"))
     parts.append(_constants(constants))
     parts.append(_not_finite(stage))
@@ -111,7 +131,7 @@ def _stage(name: str, stage: StageMetrics, position: int, *, opened: bool) -> Ht
     return tag("details", title, *parts, open=opened, class_="stage")
 
 
-def _figure(panel: Panel, key: str) -> Html:
+def _figure(panel: Panel, key: str, axis: str) -> Html:
     legend: list[Html] = []
     if len(panel.series) > 1:
         legend = [
@@ -128,7 +148,7 @@ def _figure(panel: Panel, key: str) -> Html:
         tag("span", panel.metric.meaning, class_="meaning") if panel.metric.meaning else None,
         tag("span", band, class_="band") if band else None,
     )
-    return tag("figure", caption, panel_svg(panel, key))
+    return tag("figure", caption, panel_svg(panel, key, axis=axis))
 
 
 def _constants(constants: list[Constant]) -> Html | None:

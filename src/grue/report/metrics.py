@@ -9,7 +9,7 @@ from grue.names import TRAINING
 from grue.report.text import redact
 
 Group = Literal["games", "policy", "critic", "imitation", "optimiser", "health", "other"]
-Kind = Literal["curve", "counter"]
+Kind = Literal["curve", "counter", "setting"]
 
 GROUP_TITLES: dict[Group, str] = {
     "games": "Games",
@@ -30,8 +30,8 @@ class Metric:
     title: str
     meaning: str  # one sentence
     group: Group
-    unit: Literal["share", "nats", "seconds", ""] = ""
-    kind: Kind = "curve"  # a counter only grows or stays: it is stated, not plotted
+    unit: Literal["share", "nats", "seconds", "count", ""] = ""
+    kind: Kind = "curve"  # a counter only grows or stays: it is stated, not plotted; a setting has no noise to smooth
 
 
 _ALL = (
@@ -43,8 +43,8 @@ _ALL = (
     Metric("lost", "Lost", "Share of games that ended in a loss, such as a wrongly cut ingredient.", "games", "share"),
     Metric("invalid", "Invalid actions", "Share of actions that the game did not list as valid.", "games", "share"),
     Metric("failed", "Failed games", "Games that crashed or grew too long for the model; no mean includes them.",
-           "games"),
-    Metric("games", "Games", "Number of games that the means are over.", "games", kind="counter"),
+           "games", "count"),
+    Metric("games", "Games", "Number of games that the means are over.", "games", "count", "counter"),
     # policy
     Metric("entropy", "Entropy", "Mean entropy of the action distribution at a turn; near 0 the policy no longer "
            "explores.", "policy", "nats"),
@@ -60,7 +60,8 @@ _ALL = (
            "share"),
     Metric("policy_loss", "Policy loss", "The clipped surrogate objective, negated; its level means little, a jump "
            "means trouble.", "policy"),
-    Metric("entropy_coef", "Entropy coefficient", "Weight of the entropy bonus in the loss.", "policy"),
+    Metric("entropy_coef", "Entropy coefficient", "Weight of the entropy bonus in the loss.", "policy",
+           kind="setting"),
     Metric("loss", "Loss", "The total loss that was minimised.", "policy"),
     # critic
     Metric("value_loss", "Value loss", "Squared error of the critic's estimate of the return; with "
@@ -85,9 +86,10 @@ _ALL = (
            "imitation", "share"),
     # optimiser
     Metric("grad_norm", "Gradient norm", "Norm of the gradient before it is clipped.", "optimiser"),
-    Metric("loss_scale", "Loss scale", "Factor of a float16 loss; halved after an overflow.", "optimiser"),
+    Metric("loss_scale", "Loss scale", "Factor of a float16 loss; halved after an overflow.", "optimiser",
+           kind="setting"),
     Metric("skipped", "Skipped steps", "Share of steps left out because float16 overflowed.", "optimiser"),
-    Metric("learning_rate", "Learning rate", "Step size of the optimiser.", "optimiser"),
+    Metric("learning_rate", "Learning rate", "Step size of the optimiser.", "optimiser", kind="setting"),
     # health
     Metric("engine_gap", "Engine gap", "Mean absolute difference of log-probs between the engine that played and the "
            "pass that trained, over all turns; it should stay near 0.", "health", "nats"),
@@ -95,15 +97,15 @@ _ALL = (
            "health"),
     Metric("turns_per_s", "Turns per second", "Turns trained on per second of updating.", "health"),
     Metric("updates", "Updates", "Optimiser steps of the iteration: fewer if the KL limit stopped the policy, none "
-           "if only a separately fitted critic learnt.", "optimiser"),
+           "if only a separately fitted critic learnt.", "optimiser", "count"),
     Metric("passes", "Passes", "Passes over the iteration's games that were begun before the KL limit stopped the "
-           "policy.", "optimiser"),
+           "policy.", "optimiser", "count"),
     Metric("rollout_s", "Playing", "Wall time of playing the iteration's games.", "health", "seconds"),
     Metric("update_s", "Updating", "Wall time of learning from them.", "health", "seconds"),
     Metric("seconds", "Total time", "Wall time of the step.", "health", "seconds"),
-    Metric("episodes", "Episodes", "Games played in the iteration.", "health", kind="counter"),
+    Metric("episodes", "Episodes", "Games played in the iteration.", "health", "count", "counter"),
     Metric("env_steps_trained", "Environment steps trained", "Turns that the stage has used so far.", "health",
-           kind="counter"),
+           "count", "counter"),
 )  # fmt: skip
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from math import exp
-
-from grue.report.markup import Child, Html, tag
+from grue.report.markup import Child, Html, join, tag
 from grue.report.metrics import POLICY_ORDER, policy_rank, policy_title
 from grue.report.shown import ShownEpisode, ShownTurn
 from grue.report.svg import trace
-from grue.report.text import number, percent, redact, signed
+from grue.report.text import number, percent, redact, short_percent, signed
 
 _OUTCOME_WORDS = {"won": "won", "lost": "lost", "limit": "ran out of steps", "failed": "game crashed"}
 _ROLES = {
@@ -43,14 +41,16 @@ def _episode(episode: ShownEpisode, *, opened: bool) -> Html:
     words = _OUTCOME_WORDS.get(outcome, "outcome unknown")
     if outcome == "limit" and episode.steps < task.limit:  # a replay of a demonstration, cut short
         words = "stopped early"
-    summary = tag(
-        "summary",
+    title = (
         tag("span", policy_title(episode.policy), class_="who"),
         tag("span", episode.decoding, class_="how"),
         tag("span", episode.title, class_="what") if episode.title else None,
+    )
+    result = (
         tag("span", words, class_=f"outcome {outcome}"),
         tag("span", f"score {episode.score:.2f}, {episode.steps:,} steps", class_="how"),
     )
+    summary = tag("summary", join([tag("h3", join(title, " ")), *result], " "))
     facts = [redact(task.game), f"{task.fold} seed {task.seed}" if task.fold else ""]
     facts += [
         f"at most {task.limit} steps" if episode.steps <= task.limit > 0 else "",
@@ -92,7 +92,7 @@ def _turn(turn: ShownTurn, *, greedy: bool) -> Html:
         kind = "gain" if turn.reward > 0 else "loss"
         numbers.append(tag("span", "reward ", tag("b", signed(turn.reward, 2)), class_=kind))
     if turn.log_prob is not None:
-        numbers.append(tag("span", "probability ", tag("b", percent(_own(turn)))))
+        numbers.append(tag("span", "probability ", tag("b", percent(turn.probability))))
     if greedy and turn.has_likelier:
         numbers.append(tag("span", "chosen token by token"))
     left = tag(
@@ -100,28 +100,19 @@ def _turn(turn: ShownTurn, *, greedy: bool) -> Html:
         tag("p", turn.observation, class_="game"),
         tag("p", tag("span", "Thought: ", class_="prompt"), turn.thought, class_="game") if turn.thought else None,
         tag("p", tag("span", "> ", class_="prompt"), tag("b", turn.action), class_="game action"),
-        tag("p", *numbers, class_="numbers") if numbers else None,
+        tag("p", join(numbers, " "), class_="numbers") if numbers else None,
     )
     return tag("li", left, _bars(turn), class_="turn" if turn.considered else "turn plain")
 
 
-def _own(turn: ShownTurn) -> float | None:
-    """Probability of the action that was taken; as in its bar, which a second pass has computed and rounded anew."""
-    played = None if turn.log_prob is None else exp(min(turn.log_prob, 0.0))
-    return dict(turn.considered).get(turn.action, played)
-
-
 def _bars(turn: ShownTurn) -> Html | None:
-    if not turn.considered:
+    weighed = turn.weighed()
+    if not weighed:
         return None
-    lines = [_bar(action, probability, chosen=action == turn.action) for action, probability in turn.considered]
-    rest = 1.0 - sum(probability for _, probability in turn.considered)
-    if all(action != turn.action for action, _ in turn.considered):
-        own = _own(turn)
-        lines.append(_bar(turn.action, own, chosen=True))
-        rest -= own or 0.0
+    lines = [_bar(action, probability, chosen=action == turn.action) for action, probability in weighed]
+    rest = 1.0 - sum(probability or 0.0 for _, probability in weighed)
     if rest > 0.005:
-        words = tag("span", "all other actions", class_="label"), tag("span", _share(rest), class_="share")
+        words = tag("span", "all other actions", class_="label"), tag("span", short_percent(rest), class_="share")
         lines.append(tag("li", *words, class_="rest"))
     return tag("ul", *lines, class_="bars", aria_label="Actions that were weighed")
 
@@ -132,15 +123,9 @@ def _bar(action: str, probability: float | None, *, chosen: bool) -> Html:
         "li",
         tag("span", style=f"width:{width:.1f}%", class_="fill"),
         tag("span", action, class_="label"),
-        tag("span", _share(probability), class_="share"),
+        tag("span", short_percent(probability), class_="share"),
         class_="chosen" if chosen else None,
     )
-
-
-def _share(probability: float | None) -> str:
-    if probability is None:
-        return "–"
-    return "<1%" if 0 < probability < 0.005 else f"{100 * probability:.0f}%"
 
 
 def _two(value: float) -> str:

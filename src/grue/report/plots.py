@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grue.report.curves import Panel, Series
 from grue.report.markup import Html
-from grue.report.svg import MUTED, OKABE_ITO, RULE, clean_svg
-from grue.report.text import number, one_line
+from grue.report.svg import INK, MUTED, OKABE_ITO, RULE, clean_svg
+from grue.report.text import number, one_line, percent, short_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,10 +38,19 @@ SMALL = Size(2.6, 1.55, 0.44, 0.08)
 LARGE = Size(7.8, 3.2, 0.44, 1.35)
 
 
-def panel_svg(panel: Panel, key: str, size: Size = SMALL, references: Sequence[Reference] = ()) -> Html:
-    """The panel as an <svg> element whose ids all begin with `key`.
+def panel_svg(
+    panel: Panel,
+    key: str,
+    size: Size = SMALL,
+    references: Sequence[Reference] = (),
+    *,
+    ring: tuple[float, float] | None = None,
+    axis: str = "steps",
+) -> Html:
+    """The panel as an <svg> element whose ids all begin with `key`; with a ring around the point `ring`.
 
-    The lines' groups are called "<key>-data-<index>", their bands "<key>-band-<index>", raw points "<key>-raw-<index>".
+    The lines' groups are called "<key>-data-<index>", their bands "<key>-band-<index>", raw points "<key>-raw-<index>",
+    the ring's "<key>-ring". `axis` is what the steps are called in words.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -55,23 +64,27 @@ def panel_svg(panel: Panel, key: str, size: Size = SMALL, references: Sequence[R
         axes = figure.add_axes((size.left / size.width, bottom, width, 1 - bottom - top))
         for index, series in enumerate(panel.series):
             _draw(axes, series, index)
+        if ring is not None:
+            look: Any = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgecolor": INK}
+            axes.plot(*ring, clip_on=False, gid="ring", **look)
         _frame(axes, panel, references, whole=size is LARGE)
         if size is LARGE:
             _name_lines(axes, panel, references)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return clean_svg(buffer.getvalue(), key, describe(panel))
+    return clean_svg(buffer.getvalue(), key, describe(panel, axis))
 
 
-def describe(panel: Panel) -> str:
+def describe(panel: Panel, axis: str) -> str:
     """What the figure shows, in words: for readers who cannot see it."""
     parts = []
+    words = percent if panel.metric.unit == "share" else number
     for series in panel.series:
         values = series.raw_y or series.y
         name = f"{series.name}: " if series.name else ""
         parts.append(
-            f"{name}{len(values)} points, from {number(values[0])} at step {number(series.x[0])}"
-            f" to {number(values[-1])} at step {number(series.x[-1])}"
+            f"{name}{len(values)} points over {axis} {number(series.x[0])} to {number(series.x[-1])},"
+            f" from {words(values[0])} to {words(values[-1])}"
         )
     return f"{panel.metric.title}; " + "; ".join(parts)
 
@@ -100,7 +113,7 @@ def _frame(axes: Axes, panel: Panel, references: Sequence[Reference], *, whole: 
         axes.set_ylim(min(0.0, *values), max(values) * 1.1 if max(values) > 0 else 1.0)
     steps = {step for series in panel.series for step in series.x}
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=all(step == int(step) for step in steps)))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=5 if whole else 4))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5 if whole else 4, integer=panel.metric.unit == "count"))
     if len(steps) == 1:
         axes.set_xticks(sorted(steps))
     label = percent_tick if panel.metric.unit == "share" else compact
@@ -129,7 +142,7 @@ def _name_lines(axes: Axes, panel: Panel, references: Sequence[Reference]) -> No
     low, high = axes.get_ylim()
     heights = spread([height for height, _, _ in names], gap=0.068 * (high - low), low=low, high=high)
     for height, (value, name, index) in zip(heights, names, strict=True):
-        label = f"{one_line(name, 20)}  {100 * value:.0f}%" if panel.metric.unit == "share" else one_line(name, 20)
+        label = f"{one_line(name, 20)}  {short_percent(value)}" if panel.metric.unit == "share" else one_line(name, 20)
         axes.text(
             1.012,
             height,

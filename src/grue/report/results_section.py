@@ -63,10 +63,7 @@ def _main_table(found: list[Row]) -> Html:
 def _table_row(row: Row, *, first: bool, tales: bool) -> Html:
     name = _row_head(row.policy, first=first)
     success = percent(row.success)
-    mark = None
-    if row.success is not None:
-        label = f"{policy_title(row.policy)} {row.decoding}: {success}, 95% interval {interval_text(row.success_ci95)}"
-        mark = interval_mark(row.success, row.success_ci95, width=160, label=label)
+    mark = None if row.success is None else interval_mark(row.success, row.success_ci95, width=160)
     crashed = _crashed(row)
     kinds = [kind for kind, on in (("first", first), ("hero", row.policy == "ppo")) if on]
     score = tag("small", interval_text(row.score_ci95, scale=1, decimals=3))
@@ -211,11 +208,10 @@ def _games_of(results: Mapping[str, Any], fold: str) -> str:
 def _fold_cells(row: Row | None) -> tuple[Html, Html]:
     if row is None or row.success is None:
         return tag("td", "–", class_="num"), tag("td")
-    label = f"{row.fold}: {percent(row.success)}"
     title = counted(row.games, "game")
     text = tag("td", tag("b", percent(row.success)), " ", tag("small", interval_text(row.success_ci95)), class_="num",
                title=title)  # fmt: skip
-    return text, tag("td", interval_mark(row.success, row.success_ci95, label=label), class_="marked")
+    return text, tag("td", interval_mark(row.success, row.success_ci95), class_="marked")
 
 
 def _paired(results: Mapping[str, Any]) -> Html | None:
@@ -232,7 +228,7 @@ def _paired(results: Mapping[str, Any]) -> Html | None:
         points = signed(100 * difference)
         reach = max(abs(number) for number in (1e-9, difference, *(ends or ())))
         scale = (-max(1.0, reach), max(1.0, reach))
-        mark = interval_mark(difference, ends, scale=scale, label=f"{names}: {points} points")
+        mark = interval_mark(difference, ends, scale=scale)
         body.append(
             tag(
                 "tr",

@@ -52,7 +52,7 @@ class RunFiles:
     episodes: list[ShownEpisode] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)  # of the stages that are done or have begun
     unfinished: tuple[str, ...] = ()  # trainings that have begun and not come to their end
-    unmoved: frozenset[str] = frozenset()  # stages that kept the weights they began with: dev games chose no later ones
+    kept: dict[str, float] = field(default_factory=dict)  # stage -> iteration or round whose weights dev games chose
     problems: list[str] = field(default_factory=list)
 
 
@@ -79,7 +79,7 @@ def read_run(run_dir: Path) -> RunFiles:
         episodes=_read_episodes(run_dir / "episodes", problems),
         seconds=_stage_seconds(stages, problems),
         unfinished=tuple(name for name in TRAINING if _state(stages, name) == "begun"),
-        unmoved=frozenset(name for name, entry in stages.items() if isinstance(entry, dict) and _is_unmoved(entry)),
+        kept={name: number for name in stages if (number := _kept(stages[name])) is not None},
         problems=problems,
     )
 
@@ -160,10 +160,12 @@ def _state(stages: dict[str, Any], name: str) -> object:
     return entry.get("state") if isinstance(entry, dict) else None
 
 
-def _is_unmoved(entry: dict[str, Any]) -> bool:
-    """Did a finished stage measure its weights on dev games, and find those from before its first update the best?"""
+def _kept(entry: object) -> float | None:
+    """After how many iterations or rounds a finished stage had its best weights; None if no dev games told it."""
+    if not isinstance(entry, dict) or entry.get("state") != "done":
+        return None
     merit, best = as_number(entry.get("best_merit")), entry.get("best_iteration", entry.get("best_round"))
-    return entry.get("state") == "done" and merit is not None and merit > UNMEASURED and as_number(best) == 0
+    return as_number(best) if merit is not None and merit > UNMEASURED else None
 
 
 def _stage_seconds(stages: dict[str, Any], problems: list[str]) -> dict[str, float]:

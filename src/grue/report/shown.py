@@ -49,6 +49,19 @@ class ShownTurn:
     thought: str = ""  # what was written before the action (`think`)
 
     @property
+    def probability(self) -> float | None:
+        """Of the action that was taken; as it was weighed, which a second pass has computed and rounded anew."""
+        played = None if self.log_prob is None else math.exp(min(self.log_prob, 0.0))
+        return dict(self.considered).get(self.action, played)
+
+    def weighed(self, most: int = CONSIDERED) -> tuple[tuple[str, float | None], ...]:
+        """The `most` likeliest actions, and the one that was taken if it is not among them; empty if none is known."""
+        likeliest = self.considered[:most]
+        if not likeliest or self.action in dict(likeliest):
+            return likeliest
+        return (*likeliest, (self.action, self.probability))
+
+    @property
     def has_likelier(self) -> bool:
         """Was clearly another action likelier? A greedy choice token by token need not end at the likeliest one."""
         own = dict(self.considered).get(self.action, 0.0)

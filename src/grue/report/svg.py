@@ -41,7 +41,7 @@ def _rewrite(element: ElementTree.Element, key: str) -> Html | None:
             value = _themed(_FONT_FAMILY.sub("", value))
         elif attribute == "id":
             # ids that nothing refers to ("line2d_1") would repeat in every figure
-            if not re.fullmatch(r"[mp][0-9a-f]{10}|data-.*|band-.*|raw-.*", value):
+            if not re.fullmatch(r"[mp][0-9a-f]{10}|data-.*|band-.*|raw-.*|ring", value):
                 continue
             value = f"{key}-{value}"
         elif attribute == "href":
@@ -76,9 +76,11 @@ def interval_mark(
     *,
     scale: tuple[float, float] = (0.0, 1.0),
     width: int = 100,
-    label: str,
 ) -> Html:
-    """A dot with its interval on a thin track, `width` units long; a tick marks 0 where the scale crosses it."""
+    """A dot with its interval on a thin track, `width` units long; a tick marks 0 where the scale crosses it.
+
+    Not for screen readers: the numbers stand beside it.
+    """
     low_end, high_end = scale
     place = lambda number: 3 + (width - 6) * (min(max(number, low_end), high_end) - low_end) / (high_end - low_end)  # noqa: E731
     shapes: list[Html | None] = [_line(3, width - 3, "track")]
@@ -87,7 +89,7 @@ def interval_mark(
     if interval is not None:
         shapes.append(_line(place(interval[0]), place(interval[1]), "whisker"))
     shapes.append(tag("circle", cx=_n(place(value)), cy="7", r="3", class_="dot"))
-    return tag("svg", *shapes, viewBox=f"0 0 {width} 14", class_="mark", role="img", aria_label=label)
+    return tag("svg", *shapes, viewBox=f"0 0 {width} 14", class_="mark", aria_hidden="true")
 
 
 def trace(values: Sequence[float | None], rewards: Sequence[float], label: str) -> Html | None:

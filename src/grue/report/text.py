@@ -56,6 +56,11 @@ def percent(share: float | None, decimals: int = 1) -> str:
     return "–" if share is None else f"{100 * share:z.{decimals}f}%"
 
 
+def short_percent(share: float | None) -> str:
+    """For labels and bars: "93%", and "<1%" for a little that is not nothing."""
+    return "<1%" if share is not None and 0 < share < 0.005 else percent(share, 0)
+
+
 def fixed(value: float | None, decimals: int) -> str:
     return "–" if value is None else f"{value:z.{decimals}f}"
 

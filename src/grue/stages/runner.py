@@ -146,6 +146,7 @@ def _do(session: Session, name: StageName) -> None:
         session.say(f"what {_listed(session.run.lost)} left in {session.run.out} is deleted")
     elif name in TRAINING and session.run.is_done("eval"):
         session.say(f"{name} goes on, so what it has learnt is evaluated again afterwards")
+    session.interrupt.safe_point = "after this iteration" if name == "ppo" else "at the next safe point"
     session.run.begin(name)
     session.trackers.start()  # not earlier: only now is it forgotten what was sent of a stage that starts over
     session.processes.wait()  # what starts over is empty now, for all of them

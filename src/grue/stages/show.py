@@ -13,6 +13,7 @@ from grue.policy.weigh import CachedText
 from grue.prompts.tokens import Encoder
 from grue.prompts.transcript import render_task, tidy
 from grue.report.shown import ShownEpisode, append_shown, from_episode
+from grue.report.text import short_percent
 from grue.stages.trained import keep_probe
 from grue.storage import jsonl
 from grue.types import Episode, Task
@@ -79,7 +80,7 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
     say(shown.task_text, style="dim", wrap=True)
     for number, turn in enumerate(shown.turns, 1):
         say(turn.observation, wrap=True)
-        weighed = "  ".join(f"{action} {probability:.0%}" for action, probability in turn.considered[:3])
+        weighed = "  ".join(f"{action} {short_percent(probability)}" for action, probability in turn.weighed(3))
         value = "" if turn.value is None else f"  (critic {turn.value:.2f})"
         value += "  (chosen token by token)" if shown.decoding == "greedy" and turn.has_likelier else ""
         gained = f"  {turn.reward:+.2f}" if turn.reward else ""
