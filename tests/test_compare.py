@@ -275,6 +275,9 @@ def test_no_difference_of_scores_is_beyond_the_range(tmp_path: Path, capsys: pyt
     outs += [run(tmp_path / f"b{n}", n, won if n else lost, "ppo.kl_coef=0.5") for n in range(2)]
     (apart,) = compare_runs(outs)["differences"]
     assert apart["greedy"]["over_seeds"] and apart["greedy"]["score_ci95"] == [-1, 1]
+    singles = [run(tmp_path / "c", 0, [True, True, False]), run(tmp_path / "d", 0, [False] * 3, "ppo.kl_coef=0.5")]
+    (apart,) = compare_runs(singles)["differences"]
+    assert not apart["greedy"]["over_seeds"] and max(map(abs, apart["greedy"]["score_ci95"])) == 1
     show(compare_runs(outs[:1]), Progress())
     assert "says nothing about other seeds" in capsys.readouterr().out
     show(compare_runs([run(tmp_path / "base", 0, won, policy="base")], "base"), Progress())

@@ -144,7 +144,7 @@ def test_games_that_two_policies_end_alike_are_no_proof_of_certainty() -> None:
     bound = wilson(0, 5).high
     assert found["difference"] == 0
     assert found["ci95"] == pytest.approx([-bound, bound], abs=1e-6)
-    assert found["score_ci95"] == [0, 0]  # a score may lie anywhere, so nothing bounds it
+    assert found["score_ci95"] == [0, 0]  # how far scores of other games lie apart is unknown
     same_problems = compare(_sorting(20, 10), _sorting(20, 10))
     bound = wilson(0, 20).high
     assert same_problems["ci95"] == pytest.approx([-bound, bound], abs=1e-6)
@@ -181,6 +181,16 @@ def test_order_does_not_matter_and_sides_mirror() -> None:
     forth, back = compare(a, b), compare(list(reversed(b)), a)
     assert forth["difference"] == -back["difference"] == pytest.approx(2 / 3, abs=1e-6)
     assert forth["only_a_won"] == back["only_b_won"] == 20
+
+
+def test_no_difference_of_scores_is_beyond_the_range() -> None:
+    won, lost = (
+        [episode(seed, score=score) for seed, score in enumerate(scores)] for scores in ([1, 1, 1], [0, 0, 0.9])
+    )
+    assert compare(won, lost)["score_ci95"][1] == 1
+    assert compare(lost, won)["score_ci95"][0] == -1
+    punished = [episode(seed, score=score) for seed, score in enumerate([-1, -1, 0.9])]
+    assert compare(won, punished)["score_ci95"][1] == 2
 
 
 def test_a_game_with_another_limit_is_another_game() -> None:

@@ -358,6 +358,18 @@ def test_parameters_without_a_check_of_the_game_are_sorted() -> None:
 
 
 @pytest.mark.usefixtures("packages")
+def test_a_declared_game_refuses_tasks_of_other_games_and_parameters() -> None:
+    """Its class is called with parameters, so it would play its own and record them as those of the task."""
+    game, task = games.make("guess", "b=2,a=1"), games.tasks("guess", {"a": 1, "b": 2}, "dev", 30, count=1)[0]
+    assert game.reset(task) == game.reset(replace(task, params="b=2,a=1"))
+    with pytest.raises(ConfigError, match="'guess' with a=1,b=2 cannot play one with a=1") as caught:
+        game.reset(replace(task, params="a=1"))
+    assert "games.make(task.game, task.params)" in caught.value.hint
+    with pytest.raises(ConfigError, match="'guess' cannot play 'toy'"):
+        game.reset(replace(task, game="toy"))
+
+
+@pytest.mark.usefixtures("packages")
 def test_a_declaration_that_leads_nowhere_says_where() -> None:
     with pytest.raises(GameError, match="guess_package has no class 'Nothing'"):
         games.make("broken")

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import tiny
 from grue import games
 from grue.errors import ConfigError
+from grue.games.faults import Guarded
 from grue.games.play import play
-from grue.games.teachers import teacher
+from grue.games.teachers import HasGold, teacher
+from grue.games.teachers.optimal import SeesAll
+from grue.games.teachers.planned import CanAdvise, CanPlan
+from grue.games.teachers.scripted import CanRehearse, HasWords
+from grue.games.toy import ToyGame
 from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.rollout.pack import tokenise
-from grue.types import Episode, Outcome
+from grue.types import Episode, Observation, Outcome
 
 pytest.importorskip("bm25s", reason="the extra [retrieval] is not installed")
 
@@ -91,6 +98,46 @@ def test_notes_stand_in_the_goal_through_the_whole_game() -> None:
     assert with_note.goal.startswith(observation.goal + "\nBefore: ")
     after, reward, outcome = told.step("look")
     assert after.goal == with_note.goal and (reward, outcome) == plain.step("look")[1:]
+
+
+class _Saved(ToyGame):
+    """A game that shows all, and can be saved."""
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        return ("look",)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def save(self) -> dict[str, Any]:
+        return copy.deepcopy(self.__dict__)
+
+    def restore(self, saved: dict[str, Any]) -> Observation:
+        self.__dict__ = copy.deepcopy(saved)
+        return self._observation("")
+
+
+def test_teachers_play_a_game_with_notes_as_they_play_the_game() -> None:
+    memory, toy = Memory(_played()), games.make("toy")
+    protocols = (HasGold, CanRehearse, HasWords, CanAdvise, CanPlan, SeesAll)
+    for game in (toy, _Saved(), Guarded(ToyGame())):
+        told: Any = Remembering(game, memory)
+        for other in (told, copy.deepcopy(told)):
+            assert [isinstance(other, kind) for kind in protocols] == [isinstance(game, kind) for kind in protocols]
+            for name in ("gold", "gold-pruned"):
+                played, plain = (play(one, tiny.tasks(3)[2], teacher(name, one)) for one in (other, toy))
+                assert [turn.action for turn in played.turns] == [turn.action for turn in plain.turns]
+                assert all("Before: " in turn.observation.goal for turn in played.turns)
+
+
+def test_a_saved_point_is_gone_back_to_with_its_notes() -> None:
+    told, (one, *_, other) = Remembering(_Saved(), Memory(_played()), own=False), tiny.tasks(8)
+    first = told.reset(one)
+    told.step("look")
+    saved = told.save()
+    assert told.reset(other).goal != first.goal
+    assert told.restore(saved).goal == told.step("look")[0].goal == first.goal
 
 
 def test_a_remembered_demonstration_is_what_the_game_would_have_shown() -> None:

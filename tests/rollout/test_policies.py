@@ -15,9 +15,10 @@ import tiny
 from grue import games
 from grue.algos.losses import branch_log_probs, node_entropies
 from grue.config import Config, SFTConfig
-from grue.errors import ConfigError
+from grue.errors import ConfigError, GameError
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import summarise
+from grue.games.play import play as play_alone
 from grue.games.teachers import teacher
 from grue.games.toy import ToyGame
 from grue.models.policy_model import PolicyModel
@@ -32,7 +33,7 @@ from grue.train.learner import Learner
 from grue.train.ppo_update import Updater
 from grue.train.reference import Reference
 from grue.train.sft import sft_loss
-from grue.types import Episode, Outcome, Task
+from grue.types import Episode, Observation, Outcome, Task
 
 MODEL = tiny.policy_model(spread=0.1)  # far enough from certain that scores of whole actions still differ
 COLUMNS = 640
@@ -301,6 +302,28 @@ def test_evaluate_takes_a_loaded_policy_and_says_how_other_players_are_evaluated
     with pytest.raises(ConfigError, match=r"evaluate plays a policy, .* not Gold") as caught:
         evaluate(teacher("gold", seats[0]), seats, tasks, decoding, context=512)  # type: ignore[arg-type]
     assert "[play(game, task, player) for task in tasks]" in caught.value.hint
+
+
+@each_prompt
+def test_a_game_that_a_policy_plays_alone_is_recorded_as_by_collect(prompt: Prompt) -> None:
+    game, decoding, inner = games.make("toy"), Decoding(greedy=True), tiny.player(MODEL, **prompt)
+    player = PolicyPlayer(inner, name="ppo", context=COLUMNS, limit=tiny.LIMIT, decoding=decoding)
+    for task in tiny.tasks(2):
+        (together,) = collect(inner, [game], [task], decoding, player="ppo", context=COLUMNS)
+        assert (play_alone(game, task, player) == together) is True  # pytest would take minutes to say how they differ
+
+
+def test_a_game_that_fails_to_begin_has_nothing_of_the_one_before() -> None:
+    game = games.make("toy")
+    player = PolicyPlayer(tiny.policy(), name="ppo", context=512, limit=tiny.LIMIT, decoding=Decoding())
+    task = tiny.tasks(1)[0]
+    assert play_alone(game, task, player).segments
+
+    class Stuck(ToyGame):
+        def reset(self, task: Task, *, gold: bool = False) -> Observation:
+            raise GameError("no door")
+
+    assert play_alone(Stuck(), task, player).segments == ()
 
 
 @pytest.mark.parametrize("kind", ["choose", "aligned", "score", "write"])

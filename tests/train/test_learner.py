@@ -11,12 +11,16 @@ import pytest
 import torch
 
 import tiny
+from grue import load_policy
 from grue.errors import CheckpointError, ConfigError, TrainingError
 from grue.models.learned import load_weights
+from grue.models.load import load_model
 from grue.models.policy_model import PolicyModel, Reading
 from grue.models.value import ValueHead
+from grue.prompts.tokens import Encoder
 from grue.rollout.pack import Batch, Sample, samples
 from grue.storage import checkpoint
+from grue.storage.run import Run
 from grue.train.critic import Critic
 from grue.train.learner import Learner
 from grue.train.reference import Reference
@@ -386,6 +390,56 @@ def test_a_loss_function_gives_a_pair_of_tensors() -> None:
         (lambda loss: loss, r"gave Tensor, not a pair\nhint: return loss, \{\}"),
         (lambda loss: (loss, loss), "gave tuple, not a pair"),
         (lambda loss: (loss, {"nll": loss.item()}), "the metric 'nll' is a float"),
+        (lambda loss: (loss.item(), {}), "the loss is a float"),
+        (lambda loss: (loss[None], {}), r"the loss has the shape \(1,\)\nhint: sum it"),
+        (lambda loss: (loss, {"nll": loss[None]}), r"the metric 'nll' has the shape \(1,\)"),
+        (lambda loss: (loss.detach(), {}), "the loss has no gradient"),
+        (lambda loss: (loss, {"loss": loss / 2}), "a metric is named 'loss'"),
+        (lambda loss: (loss, {"grad_norm": loss}), "a metric is named 'grad_norm'"),
     ):
         with pytest.raises(TrainingError, match=said):
             learner_of(model).step(items(model), lambda *read, give=give: give(nll(*read)[0]), 1.0)  # type: ignore[misc]
+
+
+def test_a_loss_that_reaches_nothing_that_learns_is_an_error() -> None:
+    def value_loss(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        return reading.values_T.square().sum(), {}
+
+    model = tiny.policy_model()
+    played = items(model)
+    with pytest.raises(TrainingError, match="the loss reaches no weight that learns here") as caught:
+        learner_of(model).step(played, value_loss, 1.0)
+    assert "value_learning_rate" in caught.value.hint
+    assert learner_of(model).measure(played, value_loss)["loss"] > 0
+    assert learner_of(model, value_learning_rate=1e-3).step(played, value_loss, 1.0)["grad_norm"] > 0
+    forced = [replace(item, turns=tuple(replace(turn, branches=()) for turn in item.turns)) for item in played]
+    assert learner_of(model).step(forced, tiny.nll, 1.0)["grad_norm"] == 0  # there was no choice to learn from
+
+
+def test_an_algorithm_of_ones_own_is_kept_in_a_run(tmp_path: Path) -> None:
+    """As in docs/python.md: `load_policy` finds it, and another process goes on as if nothing had ended."""
+    config = tiny.config(tiny.save(tmp_path / "model"))
+
+    def begun() -> tuple[Run, Learner]:
+        lm, tokenizer = load_model(config.model)
+        run = Run(tmp_path / "own", config)
+        run.keep_prompt(Encoder(tokenizer, config.policy).fingerprint)
+        run.begin("ppo")
+        return run, Learner.of(PolicyModel(lm), config.model, config.ppo)
+
+    run, learner = begun()
+    played = items(learner.policy_model)
+    learner.step(played, nll, 1.0)
+    run.save("ppo", 1, *learner.state())
+    loaded = load_policy(tmp_path / "own")
+    assert loaded.name == "ppo"
+    for one, other in zip(learner.read(played, 1.0), learner.read(played, 1.0, model=loaded.policy.model), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+    again, twin = begun()
+    resume = checkpoint.to_resume(again.checkpoints("ppo"))
+    assert resume is not None
+    stored = again.load(resume)
+    twin.load_state(stored.tensors, stored.state)
+    for one in (learner, twin):
+        one.step(played, nll, 0.5)
+    assert same(weights(learner.policy_model), weights(twin.policy_model))

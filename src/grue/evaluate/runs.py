@@ -20,7 +20,16 @@ from grue.errors import DataError
 from grue.evaluate.bootstrap import paired_difference, paired_wins
 from grue.evaluate.seeds import difference_over_seeds, mean_over_seeds
 from grue.evaluate.stats import FloatArray, Interval, by_problem, never_certain, not_surer
-from grue.evaluate.summary import Played, by_game, least_score, posed, score_interval, shared, success_interval
+from grue.evaluate.summary import (
+    Played,
+    by_game,
+    least_score,
+    most_difference,
+    posed,
+    score_interval,
+    shared,
+    success_interval,
+)
 from grue.names import LENGTHS, POLICIES, STAGES, TRAINING
 from grue.storage import episodes
 from grue.storage.contents import (
@@ -254,13 +263,13 @@ def _difference(
                 value, low, high, _ = difference_over_seeds(by_problem(a_RG, problems), by_problem(b_SG, problems))
                 if name == "success":
                     low, high = never_certain(value, Interval(low, high), len(problems), len(set(problems)))
-                else:
-                    most = 1.0 - least_score([*a_RG.ravel(), *b_SG.ravel()])
-                    low, high = max(-most, low), min(most, high)
             else:
                 between = paired_wins if name == "success" else paired_difference
                 ours, theirs = a_RG.mean(axis=0), b_SG.mean(axis=0)
                 value, low, high, _ = between(ours, theirs, resamples, clusters=shared(problems))
+            if name == "score":
+                most = most_difference([*a_RG.ravel(), *b_SG.ravel()])
+                low, high = max(-most, low), min(most, high)
             found |= {name: round(value, 6), f"{name}_ci95": _rounded((low, high))}
         differences[decoding] = found
     return differences

@@ -108,7 +108,7 @@ def summarise(episodes: Sequence[Episode], *, fold: str, env_steps_trained: int 
 def compare(a_episodes: Sequence[Episode], b_episodes: Sequence[Episode], *, bootstrap: int = 2000) -> Comparison:
     """a minus b on the same games. A game played several times counts once, with its mean.
 
-    The interval of scores has no width where all differences are equal: unlike wins, scores have no known range.
+    The interval of scores has no width where all differences are equal.
     Raises DataError when they share no finished game.
     """
     a_by_game, b_by_game = by_game(a_episodes), by_game(b_episodes)
@@ -123,13 +123,14 @@ def compare(a_episodes: Sequence[Episode], b_episodes: Sequence[Episode], *, boo
     clusters = shared([posed((a_by_game[game], b_by_game[game]), game) for game in games])
     success = paired_wins(a_won, b_won, bootstrap, clusters=clusters)
     score = paired_difference(a_score, b_score, bootstrap, clusters=clusters)
+    most = most_difference([*a_score, *b_score])
     return Comparison(
         games=len(games),
         unpaired=len(a_by_game) + len(b_by_game) - 2 * len(games),
         difference=_round(success.value),
         ci95=[_round(success.low), _round(success.high)],
         score_difference=_round(score.value),
-        score_ci95=[_round(score.low), _round(score.high)],
+        score_ci95=[_round(max(-most, score.low)), _round(min(most, score.high))],
         only_a_won=_round(float(np.sum(a_won * (1 - b_won)))),
         only_b_won=_round(float(np.sum(b_won * (1 - a_won)))),
     )
@@ -217,6 +218,11 @@ def score_interval(
 def least_score(scores: Sequence[float]) -> float:
     """The lowest score that can be expected where these were seen: 0, or -1 if some are negative."""
     return 0.0 if min(scores) >= 0 else -1.0
+
+
+def most_difference(scores: Sequence[float]) -> float:
+    """By how much two means of such scores can differ at most."""
+    return 1.0 - least_score(scores)
 
 
 def _verbs(episodes: Sequence[Episode], *, top: int) -> dict[str, int]:

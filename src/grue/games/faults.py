@@ -6,7 +6,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -74,10 +74,13 @@ def _is_pythons(file: str) -> bool:
 
 
 class Guarded:
-    """`game` with its exceptions turned into GameErrors. It can do whatever else the game can: gold, rehearse, plan."""
+    """`game` with its exceptions turned into GameErrors. It can do whatever else the game can: gold, rehearse, plan.
 
-    def __init__(self, game: Game) -> None:
-        self._game, self._left = game, 0
+    `check_task` refuses tasks that the game does not play.
+    """
+
+    def __init__(self, game: Game, check_task: Callable[[Task], None] | None = None) -> None:
+        self._game, self._check_task, self._left = game, check_task, 0
         for name in dir(game):
             public = not name.startswith("_") and name not in ("reset", "step", "close")
             if public and callable(getattr(type(game), name, None)):  # looked up on the class: a property may raise
@@ -86,6 +89,8 @@ class Guarded:
                 setattr(self, name, partial(_ask, game, name))
 
     def reset(self, task: Task) -> Observation:
+        if self._check_task is not None:
+            self._check_task(task)
         with engine_errors():
             self._left = task.limit
             return _sound(self._game.reset(task))

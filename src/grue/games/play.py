@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from grue.errors import ConfigError, GameError, TeacherError
 from grue.games.base import Game
 from grue.games.guard import as_played
-from grue.types import Episode, Observation, Outcome, Task, Turn
+from grue.types import Episode, Observation, Outcome, Segment, Task, Turn
 
 
 @dataclass(slots=True)
@@ -46,9 +46,9 @@ class Recorder:
         self.turns.append(Turn(observation=before, action=action, reward=reward, valid=valid))
         return outcome
 
-    def end(self, outcome: Outcome, error: str = "") -> Episode:
-        """The episode so far, as one that ended like this."""
-        return Episode(self.task, self.player, tuple(self.turns), outcome, self.final, error=error)
+    def end(self, outcome: Outcome, error: str = "", segments: tuple[Segment, ...] = ()) -> Episode:
+        """The episode so far, as one that ended like this. `segments` are what a policy has read and written."""
+        return Episode(self.task, self.player, tuple(self.turns), outcome, self.final, segments, error)
 
 
 class Player(Protocol):
@@ -62,11 +62,25 @@ class Player(Protocol):
     def act(self, observation: Observation) -> str: ...
 
 
+@runtime_checkable
+class Decides(Protocol):
+    """A player that keeps how it came to its actions, as a policy does."""
+
+    def decided(self, turn: Turn) -> Turn:
+        """`turn`, in which its last action was played, with the fields of a policy."""
+        ...
+
+    def segments(self) -> tuple[Segment, ...]:
+        """What it has read and written in this game."""
+        ...
+
+
 def play(game: Game, task: Task, player: Player, *, record_limit: int | None = None) -> Episode:
     """One episode of `task`. A game that crashes gives Outcome.FAILED with the turns played before.
 
     With `record_limit` play goes on to that many steps (for recording a gold path that is longer than the
     task allows); `Episode.task` keeps the task's own limit, so `steps > task.limit` shows a late end.
+    Of a policy the episode holds what training needs, as those of `collect` do.
 
     Raises ConfigError for what is no player or gives an action that is not a str, TeacherError for a teacher that does
     not know such games.
@@ -75,6 +89,7 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
     longer = task if record_limit is None else replace(task, limit=max(record_limit, task.limit))
     recorder = Recorder(game, task, player.name)
     outcome: Outcome | None = None
+    trouble = ""
     try:
         player.start(longer, recorder.reset(longer))
         while outcome is None:
@@ -85,11 +100,14 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
                     hint="decode the model's output first",
                 )
             outcome = recorder.step(reply)
+            if isinstance(player, Decides):
+                recorder.turns[-1] = player.decided(recorder.turns[-1])
     except TeacherError:  # it does not know such games, which is no crash of this one
         raise
     except GameError as error:
-        return recorder.end(Outcome.FAILED, str(error))
-    return recorder.end(outcome)
+        outcome, trouble = Outcome.FAILED, str(error)
+    segments = player.segments() if recorder.turns and isinstance(player, Decides) else ()
+    return recorder.end(outcome, trouble, segments)
 
 
 def rehearse_in(other: Game, task: Task, actions: Sequence[str]) -> list[tuple[bool, bool]]:

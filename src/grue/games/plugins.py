@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -25,6 +26,7 @@ from grue.errors import ConfigError, GameError, GrueError, first_line
 from grue.games.base import Game
 from grue.games.faults import Guarded, engine_errors
 from grue.games.params import Params, check_form, parse, ships
+from grue.types import Task
 
 GROUP = "grue.games"
 _CLASS = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
@@ -81,7 +83,18 @@ def make_plugin(game: str, params: Params) -> Game:
         made = plugin_class(game)(checked)
     if not isinstance(made, Game):
         raise GameError(f"game {game!r} has no reset, step or close", hint="see grue.games.base.Game")
-    return Guarded(made)
+    return Guarded(made, partial(_check_task, game, checked))
+
+
+def _check_task(game: str, params: str, task: Task) -> None:
+    """ConfigError for a task of another game or of other parameters than those that the class was called with."""
+    if task.game != game:
+        raise ConfigError(f"a game of {game!r} cannot play {task.game!r}", hint="use games.make(task.game)")
+    if task.params != params and plugin_params(game, task.params) != params:
+        raise ConfigError(
+            f"a game of {game!r} with {params or 'no parameters'} cannot play one with {task.params or 'none'}",
+            hint="use games.make(task.game, task.params)",
+        )
 
 
 def load_class(where: str) -> Any:

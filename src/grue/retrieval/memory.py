@@ -10,14 +10,18 @@ import os
 import re
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
+from inspect import getattr_static
 from itertools import islice
+from typing import Any, cast
 
 from grue.errors import ConfigError, needs
 from grue.games.base import PROTECTED, Game, begin_reset, begin_step
 from grue.games.copies import has_copies
 from grue.games.spread import problem
+from grue.games.teachers.optimal import SeesAll
 from grue.types import Episode, Observation, Outcome, Task
 
+_ASKED = ("gold", "rehearse", "equivalent", "plan", "advice", "state")  # what teachers ask; it moves no episode
 _WORD = re.compile(r"[^\W_]+")  # letters and digits of any script
 
 
@@ -96,6 +100,8 @@ class Remembering:
     The goal is at the head of the transcript, so notes are read once and the transcript stays append-only. `own` =
     False leaves out notes about this very problem, so that only other games help. A memory that holds games of a later
     fold raises ConfigError: a policy in training must not know the games that it is measured on.
+
+    Teachers play it as they play `game`: it solves itself, saves and restores where `game` can.
     """
 
     def __init__(self, game: Game, memory: Memory, count: int = 1, *, own: bool = True) -> None:
@@ -103,6 +109,9 @@ class Remembering:
             raise ConfigError(f"{type(memory).__name__} is no Memory", hint="Memory(episodes) makes one of episodes")
         self._game, self._memory, self._count, self._own = game, memory, count, own
         self._goal = ""
+        for name in _ASKED:  # as attributes of the instance, which isinstance with a protocol sees, as in `Guarded`
+            if callable(getattr_static(game, name, None)):
+                setattr(self, name, getattr(game, name))
 
     def begin_reset(self, task: Task) -> None:
         begin_reset(self._game, task)
@@ -119,6 +128,22 @@ class Remembering:
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         observation, reward, outcome = self._game.step(action)
         return replace(observation, goal=self._goal), reward, outcome
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The actions so far, of a game that keeps them."""
+        return cast(SeesAll, self._game).history
+
+    def save(self) -> tuple[str, Any]:
+        """A point of the episode, with the goal and its notes, of a game that can `save`."""
+        return self._goal, cast(Any, self._game).save()
+
+    def restore(self, saved: tuple[str, Any]) -> Observation:
+        """Go back to a saved point."""
+        goal, point = saved
+        observation: Observation = cast(Any, self._game).restore(point)
+        self._goal = goal
+        return replace(observation, goal=goal)
 
     def close(self) -> None:
         self._game.close()

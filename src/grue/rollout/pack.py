@@ -100,7 +100,8 @@ def samples(
     """One sample per segment. Failed episodes are left out; `advantages` and `returns` are parallel to `episodes`.
 
     A teacher's invalid actions are skipped too. Pass `advantages` only for the policy's own games: then every turn
-    counts. DataError for numbers that do not belong to these turns, and for games that no policy has read.
+    counts; in those that `tokenise` made, `old_log_probs_T` and `old_values_T` are 0, as nothing was drawn. DataError
+    for numbers that do not belong to these turns, and for games that no policy has read.
     """
     _check_parallel(episodes, advantages, "advantages")
     _check_parallel(episodes, returns, "returns")
@@ -110,7 +111,7 @@ def samples(
             continue
         if episode.turns and not episode.segments:
             raise DataError(
-                f"episode {number} holds no token ids: {episode.player} played it, not a policy in collect or evaluate",
+                f"episode {number} holds no token ids: {episode.player} played it, not a policy",
                 hint="tokenise(episode, policy) gives it the ids that the policy would have read",
             )
         for place, segment in enumerate(episode.segments):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from grue.errors import ModelError
 from grue.policy.decision import Decision, Decoding, Query, not_finite
 from grue.policy.engine import Engine
 from grue.policy.policy import Policy
 from grue.prompts.history import History
-from grue.types import Observation, Task
+from grue.types import Observation, Segment, Task, Turn
 
 
 class PolicyPlayer:
@@ -78,3 +79,25 @@ class PolicyPlayer:
         self.value = self.decision.value
         history.act(self.decision.taken, self.decision.fed)
         return self.decision.action
+
+    def decided(self, turn: Turn) -> Turn:
+        """`turn`, in which the last action was played, with how it was decided."""
+        decision, history = self.decision, self._history
+        assert decision is not None and history is not None, "no action has been decided"
+        return replace(
+            turn,
+            valid=decision.valid,
+            log_prob=decision.log_prob,
+            entropy=decision.entropy,
+            value=decision.value,
+            segment=history.segment,
+            state_position=decision.query.offset - 1,
+            branches=tuple(decision.branches),
+            candidates=decision.candidates,
+            thought=decision.thought,
+            thought_ids=decision.thought_ids,
+        )
+
+    def segments(self) -> tuple[Segment, ...]:
+        """What has been read and written since the game began."""
+        return self._history.segments() if self._history is not None else ()

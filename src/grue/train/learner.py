@@ -26,6 +26,8 @@ from grue.train.precision import LossScale
 
 LossFunction = Callable[[Reading, Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
 
+_LOGGED = {"loss", "grad_norm", "loss_scale", "skipped"}  # what a step says of itself
+
 
 class Learner:
     """Owns the trained weights (float32; products in autocast), the optimiser (AdamW) and the step count."""
@@ -177,6 +179,11 @@ class Learner:
         """Sum the gradients of all processes, clip them, and return the norm that they had."""
         # gradients of shards were summed in the backward pass
         self.processes.sum_gradients(p for p in self._learned if not is_shard(p))
+        if all(parameter.grad is None for parameter in self._learned):
+            raise TrainingError(
+                "the loss reaches no weight that learns here",
+                hint="a loss of values needs a value_learning_rate above 0; the language model learns from logits",
+            )
         if self.scale is not None:
             self.scale.unscale(self._learned)
         if self.sharded:
@@ -282,10 +289,20 @@ def _pair(found: Any) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
     if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
         hint = "return loss, {}: the dict is of metrics"
         raise TrainingError(f"the loss function gave {type(found).__name__}, not a pair", hint=hint)
-    for name, value in found[1].items():
+    loss, metrics = found
+    for what, value in (("the loss", loss), *((f"the metric {name!r}", value) for name, value in metrics.items())):
         if not isinstance(value, torch.Tensor):
-            raise TrainingError(f"the metric {name!r} is a {type(value).__name__}", hint="metrics are tensors")
-    return found
+            raise TrainingError(f"{what} is a {type(value).__name__}", hint="loss and metrics are tensors")
+        if value.ndim:
+            hint = "sum it over the turns: a micro-batch gives one number"
+            raise TrainingError(f"{what} has the shape {tuple(value.shape)}", hint=hint)
+    if torch.is_grad_enabled() and not loss.requires_grad:
+        hint = "compute it from the reading, without detach() and torch.no_grad()"
+        raise TrainingError("the loss has no gradient", hint=hint)
+    taken = _LOGGED & metrics.keys()
+    if taken:
+        raise TrainingError(f"a metric is named {min(taken)!r}, which step gives itself", hint="name it otherwise")
+    return loss, metrics
 
 
 def _add(sums: dict[str, torch.Tensor], metrics: Mapping[str, torch.Tensor]) -> None:

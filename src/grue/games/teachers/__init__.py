@@ -45,7 +45,7 @@ def teacher(name: str, game: Game, seed: int = 0) -> Player:
     if name in _NEEDED:
         raise GameError(
             f"teacher {name!r} needs a game with {_NEEDED[name]}, which this one does not have",
-            hint="choose another with demos.teacher=NAME; random plays every game that lists its valid actions",
+            hint="choose another (of a run: demos.teacher=NAME); random plays every game that lists its valid actions",
         )
     near = get_close_matches(str(name), TEACHERS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"teachers are {', '.join(TEACHERS)}"
