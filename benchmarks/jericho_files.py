@@ -64,8 +64,8 @@ def listed(file: str, steps: int) -> tuple[int, int, str, float, float, float]:
 def main() -> None:
     files, sizes = read_arguments(__doc__, {"steps": 60}, names=None)
     needs("jericho", feature="playing a Z-machine file")
-    if missing := [file for file in files if not Path(file).is_file()]:
-        raise ConfigError(f"there is no file {missing[0]!r}")
+    if missing := [file for file in files or [""] if not Path(file).is_file()]:
+        raise ConfigError(f"there is no file {missing[0]!r}", hint="name story files: FILE.z5")
     warnings.simplefilter("ignore")  # Jericho warns about its own templates
     print("| file | walkthrough | played | end | score | in listed words | end | score | valid actions | s a step |")
     print("|---|---:|---:|---|---:|---:|---|---:|---:|---:|")
