@@ -6,6 +6,7 @@ forward, as in play. One JSON object a line; a ratio above 1 means that ours is 
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import time
@@ -71,6 +72,7 @@ def play(batch: int, heads: int, key_heads: int, n: int, length: int, dim: int) 
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     torch.manual_seed(0)
     for shape in TRAINING:
         print(

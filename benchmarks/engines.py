@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from arguments import read_arguments, run
 
+from grue.errors import needs
 from grue.games import make, tasks
 from grue.types import Task
 
@@ -214,6 +215,8 @@ def facts(start_s: float, reset_s: float, step_s: float, played: list[list[str]]
 
 def measure(engine: str, steps: int, resets: int, games: int) -> dict[str, Any]:
     game, params = ENGINES[engine]
+    for module in {"textworld": ("textworld",), "jericho": ("jericho", "textworld")}.get(engine, ()):
+        needs(module, feature=f"the benchmark of {engine}")
     if engine == "jericho":  # any Z-machine file will do: one that TextWorld makes
         from grue.games.textworld_make import game_file
 
@@ -232,12 +235,11 @@ def measure(engine: str, steps: int, resets: int, games: int) -> dict[str, Any]:
     return {"bench": "engines", "engine": engine, "ratio": ratio, "ours": ours, "baseline": stock, "memory": held}
 
 
-def main(arguments: list[str]) -> None:
-    sizes = {"steps": 200, "resets": 5, "games": 64}
-    sizes |= {key: int(value) for key, value in (argument.split("=") for argument in arguments if "=" in argument)}
-    for engine in [argument for argument in arguments if "=" not in argument] or list(ENGINES):
+def main() -> None:
+    engines, sizes = read_arguments(__doc__, {"steps": 200, "resets": 5, "games": 64}, names=ENGINES)
+    for engine in engines or ENGINES:
         print(json.dumps(measure(engine, **sizes)), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(main)

@@ -16,12 +16,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import tomllib
 import venv
 from pathlib import Path
+
+from arguments import read_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = os.environ.get("TORCH", "torch==2.13.0")  # the Makefile's setting
@@ -69,13 +70,10 @@ def fresh(environment: Path) -> Path:
 
 def main() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    named = [argument for argument in sys.argv[1:] if "=" not in argument]
-    settings = dict(argument.split("=", 1) for argument in sys.argv[1:] if "=" in argument)
-    if unknown := [name for name in named if name not in extras]:
-        sys.exit(f"unknown extra: {', '.join(unknown)}; extras: {', '.join(extras)}")
-    with tempfile.TemporaryDirectory(prefix="grue-extras-", dir=settings.get("folder")) as temporary:
+    named, settings = read_arguments(__doc__, {"folder": "", "core": ""}, names=extras)
+    with tempfile.TemporaryDirectory(prefix="grue-extras-", dir=settings["folder"] or None) as temporary:
         copy = Path(temporary) / "copy"
-        core = Path(settings["core"]) if "core" in settings else fresh(Path(temporary) / "core")
+        core = Path(settings["core"]) if settings["core"] else fresh(Path(temporary) / "core")
         before = size(core)
         for name in named or [extra for extra in extras if extra != "dev"]:
             shutil.copytree(core, copy, symlinks=True)

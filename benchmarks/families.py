@@ -8,8 +8,9 @@ Games are spread evenly over the fold. For the tasks of TALES its metric is prin
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+
+from arguments import read_arguments, run
 
 from grue.config import PRESETS
 from grue.config.families import FAMILY_PRESETS
@@ -66,12 +67,11 @@ def _line(preset: str, limit: int, name: str, result: Result, tales: float | Non
     return f"| {' | '.join(cells)} |"
 
 
-def main(arguments: list[str]) -> None:
-    settings = dict(argument.split("=") for argument in arguments if "=" in argument)
-    names = [argument for argument in arguments if "=" not in argument] or list(FAMILY_PRESETS)
-    for preset in names:
-        measure(preset, settings.get("fold", "test"), int(settings.get("games", 200)))
+def main() -> None:
+    presets, settings = read_arguments(__doc__, {"games": 200, "fold": "test"}, names=PRESETS)
+    for preset in presets or FAMILY_PRESETS:
+        measure(preset, settings["fold"], settings["games"])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(main)

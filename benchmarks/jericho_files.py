@@ -8,10 +8,13 @@ where `equivalent` finds them: the walkthrough says "n" where we list "north". O
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
+from pathlib import Path
 
+from arguments import read_arguments, run
+
+from grue.errors import ConfigError, needs
 from grue.games import tasks
 from grue.games.jericho import JerichoGame
 from grue.games.play import play
@@ -59,14 +62,16 @@ def listed(file: str, steps: int) -> tuple[int, int, str, float, float, float]:
 
 
 def main() -> None:
+    files, sizes = read_arguments(__doc__, {"steps": 60}, names=None)
+    needs("jericho", feature="playing a Z-machine file")
+    if missing := [file for file in files or [""] if not Path(file).is_file()]:
+        raise ConfigError(f"there is no file {missing[0]!r}", hint="name story files: FILE.z5")
     warnings.simplefilter("ignore")  # Jericho warns about its own templates
-    arguments = sys.argv[1:]
-    steps = next((int(each.partition("=")[2]) for each in arguments if each.startswith("steps=")), 60)
     print("| file | walkthrough | played | end | score | in listed words | end | score | valid actions | s a step |")
     print("|---|---:|---:|---|---:|---:|---|---:|---:|---:|")
-    for file in (each for each in arguments if not each.startswith("steps=")):
+    for file in files:
         whole, taken, outcome, score = played(file)
-        found, done, end, reached, actions, seconds = listed(file, steps)
+        found, done, end, reached, actions, seconds = listed(file, sizes["steps"])
         name = file.rpartition("/")[2]
         own = f"{whole} | {taken} | {outcome} | {score:.2f}"
         ours = f"{found} of {done} | {end} | {reached:.2f}"
@@ -74,4 +79,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import psutil
+from arguments import read_arguments, run
 from textworld_express import TextWorldExpressEnv
 
 from grue.games import canonical_params, make, tasks
@@ -99,9 +100,8 @@ def java_memory(known: set[int]) -> tuple[set[int], float]:
     return {child.pid for child in java}, sum(child.memory_info().rss for child in java) / 1e6
 
 
-def main(arguments: list[str]) -> None:
-    sizes = {"games": 64, "rounds": 3, "steps": 16}
-    sizes |= {key: int(value) for key, value in (argument.split("=") for argument in arguments)}
+def main() -> None:
+    _, sizes = read_arguments(__doc__, {"games": 64, "rounds": 3, "steps": 16})
     games, rounds, steps = sizes["games"], sizes["rounds"], sizes["steps"]
     params = canonical_params("cookingworld", PARAMS)
     dev = [Task("cookingworld", params, "dev", 10_000 + i % 1000, steps) for i in range(games * rounds)]
@@ -137,4 +137,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(main)

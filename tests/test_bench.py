@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import runpy
+import sys
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -366,3 +369,42 @@ def test_a_turn_of_the_baseline_is_its_prompt_and_its_answer() -> None:
 def test_more_actions_than_there_are_is_an_error() -> None:
     with pytest.raises(ConfigError, match="actions=50 is not a number from 1 to 49"):
         score.state_actions(50)
+
+
+PROGRAMS = Path(__file__).parents[1] / "benchmarks"
+
+
+def _said(program: str, argument: str, monkeypatch: pytest.MonkeyPatch) -> str | int | None:
+    """What `python benchmarks/PROGRAM.py ARGUMENT` exits with."""
+    monkeypatch.syspath_prepend(PROGRAMS)
+    monkeypatch.setattr(sys, "argv", [program, argument])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(PROGRAMS / f"{program}.py"), run_name="__main__")
+    return left.value.code
+
+
+@pytest.mark.parametrize("program", [path.stem for path in PROGRAMS.glob("*.py") if path.stem != "arguments"])
+def test_every_program_of_benchmarks_has_a_help(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _said(program, "--help", monkeypatch) == 0
+    first = (PROGRAMS / f"{program}.py").read_text(encoding="utf-8").partition('"""')[2].partition(":")[0]
+    assert first in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("program", ["engines", "families", "extras", "twx"])
+@pytest.mark.parametrize(
+    ("wrong", "said"), [("nope", "there is no 'nope' here"), ("nope=1", "nope=1: the settings are")]
+)
+def test_a_wrong_name_is_said_in_a_line(
+    program: str, wrong: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _said(program, wrong, monkeypatch) == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("engine", ["textworld", "jericho"])
+def test_an_engine_that_is_not_installed_is_named_with_its_extra(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if find_spec(engine) is not None:
+        pytest.skip(f"{engine} is installed")
+    assert f"needs {engine}, which is not installed" in str(_said("engines", engine, monkeypatch))

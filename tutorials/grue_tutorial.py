@@ -27,7 +27,8 @@
 # **TL;DR.** We play a text game with a language model. It takes the action that it would write, given that the action is valid. We
 # look at every token that the model sees, clone a teacher that wastes steps (SFT), measure properly, assign credit per turn, and
 # improve the clone with proximal policy optimisation (PPO) until it beats the teacher. Then we let it remember earlier
-# games with BM25 and measure, against a control, whether that helps.
+# games, found with BM25 (a ranking of texts by the rare words that they share with a query), and measure, against a control,
+# whether that helps.
 #
 # **Contents.**
 # [1 Overview](#overview) ·
@@ -340,11 +341,11 @@ base_weights = learnt()
 # ### 5.1 What the model really sees
 #
 # The prompt is the transcript and nothing else: the task with its step limit, then observations and actions in turn.
+#
+# A *token* is an entry of the model's vocabulary, usually a piece of a word; its *id* is the number of that entry. The base's tokenizer
+# was built from such games, so stock sentences are single tokens; an ordinary tokenizer needs several times as many.
 # Token ids are **only ever appended**. Sampled tokens are never decoded and tokenised again: the tokens might come back
 # different, and the model would then be trained on actions that it never took.
-#
-# A *token* is an entry of the model's vocabulary, usually a piece of a word. The base's tokenizer was built from such games, so
-# stock sentences are single tokens; an ordinary tokenizer needs several times as many.
 # A *segment* is one unbroken sequence of token ids. Ours has room for 1024 tokens, more than these games need. A longer game would
 # continue in a second segment, which begins with the task and the latest observation: what came before is forgotten.
 #
@@ -458,7 +459,8 @@ for (v, n), p, q in zip(valid, by_token, by_action, strict=True):
 # %% [markdown]
 # The model said "dice" and meant the carrot. Token by token, "dice" is chosen, and then only the potato is left: a wrong cut,
 # and the game is lost. Weighed as a whole, "dice potato" is the unlikely text that it is. How often do the two ways
-# differ in play?
+# differ in play? (`weigh` gives $\pi(a \mid s)$ of each action. The 1.0 in its call is the *temperature*: log-probabilities are divided by it before they are
+# renormalised, so 1 leaves them as they are, and more makes the policy more random.)
 
 # %%
 from grue.policy.choose import ChoosePolicy
@@ -547,10 +549,12 @@ print(
 # ### 6.2 Replays with steps left out
 #
 # A clone of whole scripts answers a skipped step by going back to the script, so a
-# shortcut that exploration finds costs a step instead of saving one. Therefore each demonstration is also replayed with
+# shortcut that exploration finds costs a step instead of saving one
+# ([measured](../docs/experiments.md#2026-11-20--can-ppo-find-the-shortcuts-that-gold-does-not-take)). Therefore each demonstration is also replayed with
 # random steps missing, in the spirit of noise injection (Laskey et al. 2017). Replays are not selected by success: needed
 # steps are left out as often as useless ones, and replays that fail are kept. One step is always kept, reading the
-# cookbook: a clone that has to guess what the cookbook says stops reading it. Reinforcement learning has to find out which steps
+# cookbook: a clone that has to guess what the cookbook says stops reading it
+# ([measured](../docs/experiments.md#2026-11-21--what-a-clone-does-when-it-samples-skipped-steps-forced-tokens-gambling)). Reinforcement learning has to find out which steps
 # are worth skipping.
 #
 # (The invalid actions counted above are the gold path opening cupboards that are already open. What the game
@@ -684,6 +688,9 @@ check(3, check_3(text_log_prob))
 # - **T**, the *turns*. `node_turn_N` says to which turn a node belongs, `chosen_N` which child was taken. Advantages, values and ratios have one
 #   number per turn.
 #
+# `logits_NC` is what the model says of these children. For SFT they are tokens, with their $\log p$ over the whole vocabulary; for PPO they are whole
+# actions, with scores that a softmax over the row turns into $\pi(a \mid s)$.
+#
 # Below are two turns of a demonstration as SFT reads them, then two turns of a game sampled by the base (section 5.1) as PPO reads them,
 # with made-up advantages.
 
@@ -770,7 +777,8 @@ display_batch("PPO", most_decided(samples(looked_at, made_up, made_up)))
 # $$L_\text{SFT} = -\frac{1}{|N|} \sum_n \Big[(1-\epsilon) \log p(c^*_n \mid n) + \frac{\epsilon}{|C(n)|} \sum_{c \in C(n)} \log p(c \mid n)\Big]$$
 #
 # Without $\epsilon$ (label smoothing; Szegedy et al. 2016) the clone of a deterministic teacher becomes certain of
-# everything, and a policy that is certain never tries anything that it could learn from. One pass over each episode
+# everything, and a policy that is certain never tries anything that it could learn from. Here $\epsilon$ is 0.02. The learning rate rises
+# to 3e-4 during the first steps (a quarter of all, ten at most), then falls linearly to 0. One pass over each episode
 # reads all of its turns at once. Each point of the curves below is a different batch, measured before its step. A batch that holds
 # mostly replays looks worse, whatever has been learnt.
 
@@ -955,7 +963,8 @@ for number, turn in enumerate(told_play.turns):
 #
 # $$\delta_t = r_t + \gamma V(s_{t+1}) - V(s_t), \qquad \hat A_t = \delta_t + \gamma\lambda \hat A_{t+1}, \qquad \hat R_t = \hat A_t + V(s_t)$$
 #
-# where $V = 0$ after the last turn, and $b$ of section 9.2 replaces $V$ when the policy learns. The step limit is part of
+# where $V = 0$ after the last turn, and $b$ of section 9.2 replaces $V$ when the policy learns. So $b$ is also in the returns $\hat R_t$,
+# to which critic and baseline are fitted. The step limit is part of
 # the task and stands in the prompt, so reaching it is an end like any other. The game pays for partial progress, and a
 # policy can live well on that without ever finishing, so the winning turn gets a bonus on top.
 #
@@ -1121,6 +1130,9 @@ plt.show()
 # 4. fit critic and baseline on the turns of the last iterations.
 #
 # In the first iterations (`warmup`) only 1, 2 and 4 happen: the advantages of an untrained critic are noise.
+#
+# The numbers are those of `cooking16`: $\varepsilon$ is 0.2, $c_H$ 0.05, the learning rate of the critic 3e-3 and that of the policy 2e-4, which falls linearly
+# to 0 after the warm-up.
 #
 # Dropout is off in the update; with it the ratio would not begin at 1. `gap` below checks exactly that: it is the mean absolute
 # difference between the log-probabilities of play and of training before the first step of an iteration.

@@ -529,11 +529,22 @@ def test_contrasts_without_training_run_and_are_taken_up_again(trained: Path) ->
     out = trained / "experiments" / "eval-gap"
     stored = json.loads((out / "contrasts" / "sampled.json").read_text())
     assert stored["settings"]["games"] == 8 and stored["repaired"]["games"] == 8
-    assert "| what | repaired |" in (out / "eval-gap.md").read_text()
+    table = (out / "eval-gap.md").read_text()
+    assert "| what | repaired |" in table and "only the last 2 steps stay in the prompt | " in table
     before = {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
     again = prepare("eval-gap", [trained], SMALL, only=names, training=False)(Progress(quiet=True))
     assert again["contrasts"] == result["contrasts"]
     assert {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()} == before
+
+
+def test_chance_in_few_games_is_not_told_from_as_few(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of draws of all games each has the same mean, which looked like certainty."""
+    sizes = [*SMALL, "few_games=5"]
+    result = prepare("eval-gap", [trained], sizes, only=["few-games"], training=False, out=tmp_path)(Progress())
+    assert result["contrasts"] == []
+    assert "few-games: skipped" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "{", '{"settings": [1]}', '{"name": "sampled", "points": null}'])

@@ -17,7 +17,7 @@ pytest.importorskip("textworld", reason="its compiler builds the stories: pip in
 import textworld
 
 from grue import games
-from grue.errors import ConfigError, GameError
+from grue.errors import ConfigError, GameError, TeacherError
 from grue.games import jericho
 from grue.games.check import check_game
 from grue.games.jericho import JerichoGame
@@ -248,7 +248,7 @@ def test_a_file_that_jericho_does_not_know_has_no_walkthrough(folder: Path) -> N
     game = games.make(name)
     assert isinstance(game, WorkerGoldGame)
     game.reset(first(name))
-    with pytest.raises(GameError, match="no walkthrough"):
+    with pytest.raises(TeacherError, match="no walkthrough"):
         game.gold()
     assert game.rehearse(WIN)[-1] == (True, True)
     game.close()

@@ -308,6 +308,21 @@ def test_an_evaluation_of_which_every_game_failed_is_not_done(packages: Path, tm
     assert [(row["games"], row["failed"]) for row in found.values()] == [(4, 0), (0, 4)]
 
 
+def test_a_game_that_has_no_solutions_after_all_has_no_row_of_gold(packages: Path, tmp_path: Path, capsys: Any) -> None:
+    """As a story file that comes without its walkthrough."""
+    module = install_shaky(packages, "unsolved")
+
+    def gold(game: Game) -> list[str]:
+        raise TeacherError("there is no walkthrough")
+
+    module.Guess.gold = gold
+    changes = ["game.name=unsolved", "game.limit=10", "demos.teacher=random", "demos.games=4", "sft.epochs=0"]
+    config = load_config("toy", [*changes, "ppo.iterations=0", "eval.games=4", "eval.side_games=0"])
+    results = run_all(config, tmp_path / "run", say=Progress())
+    assert set(results["policies"]) == {"random", "base"}
+    assert capsys.readouterr().out.count("no row of gold in the table: there is no walkthrough") == 1
+
+
 def test_ppo_says_how_many_of_its_games_failed(packages: Path, tmp_path: Path, capsys: Any) -> None:
     """Once at its end, and beside the iteration in which they did."""
     module, out = install_shaky(packages, "shaky_train"), tmp_path / "run"

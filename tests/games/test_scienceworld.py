@@ -79,6 +79,19 @@ def test_focusing_on_the_wrong_thing_loses_everything() -> None:
     assert reward == -1.0 - before.score
 
 
+def test_the_solution_is_played_in_listed_words_where_they_name_the_same_objects() -> None:
+    """SFT learns nothing of the others: doors that are open already are the only ones here."""
+    params = "task=4,easy=1,validActions=1"  # use-thermometer
+    game = opened(params)
+    episode = play(game, first(params, "test"), teacher("gold", game))
+    gold = game.gold()
+    game.close()
+    assert episode.outcome is Outcome.WON
+    assert all(turn.valid or turn.action.startswith("open door") for turn in episode.turns)
+    played = {said: turn.action for said, turn in zip(gold, episode.turns, strict=False)}
+    assert played["focus on thermometer in inventory"] == "focus on thermometer"
+
+
 def test_valid_actions_are_made_on_demand_only() -> None:
     game = opened("task=12")
     assert game.reset(first("task=12")).actions is None

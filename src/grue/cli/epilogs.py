@@ -5,7 +5,7 @@ They are written out, as the modules with the names are slow to import. `\\b` ke
 
 PRESETS = """\b
 Presets:
-  cooking16 (the default), smoke (the same in minutes), toy (in seconds),
+  cooking16 (the default), smoke (the same in minutes), toy (a minute),
   cooking1, coin, twc, mapreader, arithmetic, sorting, simonsays,
   simonsays-memory, peckingorder; twc-lora, to begin with for a model of
   your own (model.name); and other, for any game of game.name.

@@ -59,7 +59,7 @@ def smoke() -> Config:
 
 
 def toy() -> Config:
-    """The pure Python game, in seconds: for tests and for reading along."""
+    """The pure Python game, in about a minute: for tests and for reading along."""
     return Config(
         preset="toy",
         game=GameConfig(name="toy", limit=16),

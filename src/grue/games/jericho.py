@@ -20,7 +20,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
-from grue.errors import ConfigError, GameError
+from grue.errors import ConfigError, TeacherError
 from grue.games.engine_game import EngineGame, State, normalised
 from grue.games.guard import refusal
 from grue.games.jericho_actions import Trial, Words, valid_actions, words
@@ -70,10 +70,11 @@ class JerichoGame(EngineGame):
         return known if known is not None else (self._points, 0)
 
     def gold(self) -> list[str]:
-        """Jericho's walkthrough. GameError for a file that it does not know."""
+        """Jericho's walkthrough. TeacherError for a file of which it has none."""
         self._running(over=True)
         if not self._env.is_fully_supported or not (path := self._env.get_walkthrough()):
-            raise GameError(f"Jericho knows no walkthrough of {self._file.name}", hint="it has them for some fifty")
+            hint = "it has them for some fifty; the teacher random needs none"
+            raise TeacherError(f"Jericho knows no walkthrough of {self._file.name}", hint=hint)
         return [str(action).lower() for action in path]
 
     def equivalent(self, action: str, then: Sequence[str] = ()) -> str:

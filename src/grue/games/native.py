@@ -78,6 +78,7 @@ def make_native(game: str, params: Params = "", *, read_timeout: float = 20.0) -
         "textworld": WorkerPlanGame,
         "alfworld": WorkerExpertsGame,
         "jericho": WorkerStoryGame,
+        "scienceworld": WorkerStoryGame,
     }
     spread = 1 if engine == "scienceworld" else physical_cores()  # its Java takes up to 1 GB per process
     settings = WorkerSettings(read_timeout=read_timeout, spread=spread)

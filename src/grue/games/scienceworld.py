@@ -6,9 +6,14 @@ uncapped it grows to gigabytes. A game is won at a score of 100 only; the engine
 
 from __future__ import annotations
 
+import operator
+import re
+from collections.abc import Sequence
 from functools import cache
 from itertools import zip_longest
 from typing import Any
+
+import orjson
 
 from grue.errors import GameError
 from grue.games.base import fold_range
@@ -20,6 +25,7 @@ HEAP = "1g"
 # The engine iterates over sets in the order of hashes that Java draws anew each time. With one hash for all objects a
 # game prints the same texts whenever, and wherever, it is played
 SAME_ORDER = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
+_SYNONYMS = {"examine": "look at", "drop": "put down"}  # of verbs in solutions -> as they are listed
 _LISTS = {
     "train": "getVariationsTrain",
     "pretrain": "getVariationsTrain",
@@ -46,6 +52,28 @@ class ScienceWorldGame(EngineGame):
         if not path or path[0].startswith("ERROR"):
             raise GameError(f"ScienceWorld has no solution for {name} {variation}: {path[:1]}")
         return path
+
+    def equivalent(self, action: str, then: Sequence[str] = ()) -> str:
+        """The listed action that does the same to the same objects; `action` itself if there is not exactly one.
+
+        Solutions say "examine lead" and "use thermometer in inventory on lead" where "look at lead" and "use
+        thermometer on lead" are listed. What follows (`then`) does not matter: the engine sees no difference.
+        """
+        _, state = self._running()
+        if state.actions is None or action in state.actions:
+            return action
+        server = self._server
+        known = orjson.loads(str(server.getAllObjectIdsTypesReferentsLUTJSON()))
+        names = {int(number): [name.lower() for name in each["referents"]] for number, each in known.items()}
+        templates = orjson.loads(str(server.getPossibleActionsWithIDs()))
+        read = [(each["template_id"], _objects(action, each["action_example"])) for each in templates]
+        same = {
+            listed["action"]
+            for listed in orjson.loads(str(server.getValidActionObjectCombinationsJSON()))["validActions"]
+            for template, objects in read
+            if template == listed["template_id"] and _are(objects, [names.get(i, []) for i in listed["obj_ids"]])
+        }
+        return same.pop() if len(same) == 1 else action
 
     def _begin(self, task: Task) -> State:
         self._values = values(task.game, task.params)
@@ -86,6 +114,19 @@ class ScienceWorldGame(EngineGame):
             won=won,
             lost=not won and (points < 0 or bool(server.getCompleted())),
         )
+
+
+def _objects(action: str, template: str) -> tuple[str, ...]:
+    """The names that `action` has in place of each OBJ of `template`, in lower case; none if it reads otherwise."""
+    verb, _, rest = action.lower().partition(" ")
+    pattern = re.escape(template).replace("OBJ", "(.+?)")
+    found = re.fullmatch(pattern, f"{_SYNONYMS.get(verb, verb)} {rest}")
+    return tuple(name.removesuffix(" in inventory") for name in found.groups()) if found else ()
+
+
+def _are(objects: Sequence[str], names: Sequence[Sequence[str]]) -> bool:
+    """Do `objects`, of which there are some, name the things that have these names?"""
+    return 0 < len(objects) == len(names) and all(map(operator.contains, names, objects))
 
 
 @cache

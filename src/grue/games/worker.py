@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any, NamedTuple
 from weakref import finalize
 
-from grue.errors import ConfigError, GameError, GrueError
+from grue.errors import ConfigError, GameError, GrueError, TeacherError
 from grue.games.base import check_open, check_seed, refuse_copy
 from grue.games.guard import as_played
 from grue.games.worker_process import Worker, WorkerDiedError, WorkerSettings, worker_with_room
@@ -229,8 +229,8 @@ class WorkerGame:
             return answer["value"]
         if answer["broken"]:
             self._drop()
-        kind = ConfigError if answer["error"] == "config" else GameError
-        raise kind(answer["message"], hint=answer["hint"])
+        kinds: dict[str, type[GrueError]] = {"config": ConfigError, "teacher": TeacherError}
+        raise kinds.get(answer["error"], GameError)(answer["message"], hint=answer["hint"])
 
     def _forget_begun(self) -> None:
         """A call that was begun and is not wanted any more: the state that it belongs to is lost."""

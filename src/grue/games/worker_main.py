@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from grue.errors import ConfigError, GrueError
+from grue.errors import ConfigError, GrueError, TeacherError
 from grue.types import Observation, Task
 
 # of an engine in Java whose Java has ended, between two calls or in one; by their names, as few workers have py4j
@@ -62,7 +62,7 @@ def _answer(games: dict[int, Any], request: dict[str, Any]) -> dict[str, Any]:
                 games.pop(left).close()
         return {"value": _do(games, seat, request)}
     except GrueError as error:
-        kind = "config" if isinstance(error, ConfigError) else "game"
+        kind = "config" if isinstance(error, ConfigError) else "teacher" if isinstance(error, TeacherError) else "game"
         return {"error": kind, "message": error.message, "hint": error.hint, "broken": False}
     except Exception as error:
         if type(error).__name__ in LOST_JAVA:

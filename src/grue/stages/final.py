@@ -19,7 +19,7 @@ from grue.evaluate.tales import mean_score, tales_scores
 from grue.games import what_checks
 from grue.games.play import play
 from grue.games.spread import has_few_games
-from grue.games.teachers import HasGold, teacher
+from grue.games.teachers import teacher
 from grue.hardware import hardware, versions
 from grue.names import FURTHEST_FIRST, POLICIES, RUN_FOLDS, STAGES, TRAINING
 from grue.policy.decision import Decoding
@@ -51,9 +51,8 @@ class Row(NamedTuple):
 
 def scripted_players(session: Session) -> tuple[str, ...]:
     """Random play if the game lists valid actions, its own solution if it has one, and the teacher."""
-    (game,) = session.games(1)
     random = ("random",) if session.lists_actions else ()
-    gold = ("gold",) if isinstance(game, HasGold) else ()
+    gold = ("gold",) if session.solves_itself else ()
     return tuple(dict.fromkeys((*random, *gold, session.config.demos.teacher)))
 
 

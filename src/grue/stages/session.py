@@ -13,11 +13,12 @@ import torch
 
 from grue import heap
 from grue.config import Config, DaggerConfig, LearningConfig, PPOConfig
-from grue.errors import GrueError, first_line
+from grue.errors import GameError, GrueError, TeacherError, first_line
 from grue.evaluate.probe import check_probe, tolerance
 from grue.games import Game, make, tasks
 from grue.games.alike import is_unknown, must_be_named, name_of, untold
 from grue.games.spread import spread
+from grue.games.teachers import HasGold
 from grue.hardware import usual_threads
 from grue.interrupt import Interrupt
 from grue.launch import processes_here
@@ -79,6 +80,22 @@ class Session:
         demos = episodes.read(self.run.episodes("demos"), missing_ok=True)
         seen = next((demo.first for demo in demos if demo.first is not None), None)
         return seen is None or bool(seen.actions)
+
+    @cached_property
+    def solves_itself(self) -> bool:
+        """Has the game solutions of its own? Some games can have them, but not for this file: says so, once."""
+        (game,), tasks = self.games(1), self.tasks(self.config.eval.fold, 1)
+        if not isinstance(game, HasGold):
+            return False
+        try:
+            game.reset(tasks[0])
+            game.gold()
+        except TeacherError as error:
+            self.say(f"no row of gold in the table: {error.message}")
+            return False
+        except GameError:  # of this one game, which is counted when it is played
+            pass
+        return True
 
     def problems(self, played: Sequence[Task]) -> dict[Task, str]:
         """A name for what each of the tasks poses, where it takes one to know which pose the same (`games.alike`)."""

@@ -4,8 +4,7 @@ Most of the spread of returns lies between games: one needs eight steps, another
 one it plays, but a baseline may, as long as it does not depend on the action (asymmetric actor-critic: Pinto et al.
 2018; several plays of a game as a baseline: GRPO, Shao et al. 2024, here spread over iterations). What it is told: how
 long the teacher needed, how earlier plays of the game went, and with `ppo.hidden_state` how many steps a win still
-takes. It is used for advantages only; the critic shown in
-reports reads the transcript alone.
+takes. It is used for advantages and for the targets of the critic, which itself reads the transcript alone.
 """
 
 from __future__ import annotations

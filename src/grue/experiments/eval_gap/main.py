@@ -60,7 +60,7 @@ def run(
         known.add(result["weights"])
         for name in pairs:
             cells[name].append(measured[name])
-    found = [pair.over_trainings(cells[name]) for name, pair in pairs.items()]
+    found = [pair.over_trainings(cells[name], size) for name, pair in pairs.items()]
     title = f"Why is {size.policy} worse in evaluation? {len(folders)} trainings, {size.fold} fold"
     head = {"runs": [folder.name for folder in folders], "seeds": [config.seed for config in configs.values()]}
     return _publish(out, "over-trainings", title, head | {"settings": size.model_dump()}, found, say)
@@ -130,6 +130,8 @@ def _measure(
         for name, suspect in suspects.items():
             start = time.monotonic()
             contrast = suspect(measure)
+            if contrast is None:
+                continue
             if isinstance(suspect, Pair):
                 cells[name] = suspect.cells(measure)
             found.append(contrast)

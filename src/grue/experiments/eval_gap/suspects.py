@@ -15,13 +15,17 @@ from grue.experiments.eval_gap.defects import Arm
 from grue.experiments.eval_gap.few_games import chosen_on_what_is_reported, few_games
 from grue.experiments.eval_gap.measure import Measure
 from grue.experiments.eval_gap.prompts import Style
+from grue.experiments.eval_gap.settings import Settings
 
-Suspect = Callable[[Measure], Contrast]
+Suspect = Callable[[Measure], Contrast | None]  # None: too little was played for it
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A suspect that needs an existing run only: one policy, played in two ways or on two sets of games."""
+    """A suspect that needs an existing run only: one policy, played in two ways or on two sets of games.
+
+    `question` may name sizes of the experiment, such as {size.window}.
+    """
 
     name: str
     question: str
@@ -31,18 +35,19 @@ class Pair:
     same_games: bool = True
 
     def __call__(self, m: Measure) -> Contrast:
-        compare = paired if self.same_games else unpaired
-        return compare(self.name, self.question, *self.cells(m), resamples=m.size.bootstrap, **self.details(m))
+        compare, question = paired if self.same_games else unpaired, self.question.format(size=m.size)
+        return compare(self.name, question, *self.cells(m), resamples=m.size.bootstrap, **self.details(m))
 
     def cells(self, m: Measure) -> tuple[Cell, Cell]:
         return self.repaired(m), self.defect(m)
 
-    def over_trainings(self, cells: Sequence[tuple[Cell, Cell]]) -> Contrast:
+    def over_trainings(self, cells: Sequence[tuple[Cell, Cell]], size: Settings) -> Contrast:
         """The contrast over the cells of several trainings."""
         ours, theirs = [a for a, _ in cells], [b for _, b in cells]
+        question = self.question.format(size=size)
         if self.same_games:
-            return crossed(self.name, self.question, ours, theirs, group="evaluation")
-        return other_games(self.name, self.question, ours, theirs)
+            return crossed(self.name, question, ours, theirs, group="evaluation")
+        return other_games(self.name, question, ours, theirs)
 
 
 def _folds(name: str, question: str, one: str, other: str) -> Pair:
@@ -69,7 +74,7 @@ def _arms(name: str, question: str, repaired: Arm, defect: Arm) -> Suspect:
             "first_gap": [mean(ours, "first_gap"), mean(theirs, "first_gap")],
             "first_clipped": [mean(ours, "first_clipped"), mean(theirs, "first_clipped")],
         }
-        return crossed(name, question, ours, theirs, **details)
+        return crossed(name, question.format(size=m.size), ours, theirs, **details)
 
     return contrast
 
@@ -96,6 +101,16 @@ def _demonstrations_cut(m: Measure) -> Contrast:
     return crossed("demonstrations-cut", question, ours, theirs)
 
 
+def _few(m: Measure) -> Contrast | None:
+    cell, count = m.played(), m.size.few_games
+    if cell.games < 2 * count:  # draws would hold nearly the same games, and so differ little
+        m.session.say(
+            f"few-games: skipped, as chance in {count} games shows in {2 * count} or more, not in {cell.games}"
+        )
+        return None
+    return few_games(cell, count, resamples=m.size.bootstrap)
+
+
 def _chosen(m: Measure) -> Contrast:
     curves: list[Mapping[int, Cell]] = [m.curve(seed) for seed in range(m.size.seeds)]
     return chosen_on_what_is_reported(curves, m.size.few_games, resamples=m.size.bootstrap)
@@ -104,7 +119,7 @@ def _chosen(m: Measure) -> Contrast:
 EVALUATION: dict[str, Suspect] = {
     "remaining": Pair(
         "remaining",
-        "what remains in the repaired pipeline: sampled play of train games against greedy play of dev games",
+        "sampled play of train games against greedy play of {size.fold} games",
         lambda m: m.played("train", greedy=False),
         lambda m: m.played(),
         lambda m: {
@@ -119,22 +134,20 @@ EVALUATION: dict[str, Suspect] = {
         lambda m: m.played(),
         lambda m: m.played(greedy=False),
     ),
-    "train-to-dev": _folds("train-to-dev", "dev games instead of train games, greedy", "train", "dev"),
-    "train-to-test": _folds("train-to-test", "test games instead of train games, greedy", "train", "test"),
-    "layouts": _folds("layouts", "layouts that were never trained on, train recipes", "train", "pretrain"),
-    "recipes": _folds(
-        "recipes", "dev recipes instead of train recipes; neither side's layouts were trained on", "pretrain", "dev"
-    ),
+    "train-to-dev": _folds("train-to-dev", "greedy on train games against greedy on dev games", "train", "dev"),
+    "train-to-test": _folds("train-to-test", "greedy on train games against greedy on test games", "train", "test"),
+    "layouts": _folds("layouts", "trained on against never trained on, train recipes", "train", "pretrain"),
+    "recipes": _folds("recipes", "train recipes against dev recipes, layouts never trained on", "pretrain", "dev"),
     "extra-step": Pair(
         "extra-step",
         "the stock wrapper allows one step more than the prompt says",
         lambda m: m.played(),
         lambda m: m.extra_step(),
     ),
-    "few-games": lambda m: few_games(m.played(), m.size.few_games, resamples=m.size.bootstrap),
+    "few-games": _few,
     "window": Pair(
         "window",
-        "only the last steps stay in the prompt",
+        "only the last {size.window} steps stay in the prompt",
         lambda m: m.played(),
         lambda m: m.prompted("window", Style(window=m.size.window)),
     ),
@@ -175,13 +188,13 @@ EVALUATION: dict[str, Suspect] = {
     ),
     "top-k-free": Pair(
         "top-k-free",
-        "free sampling keeps the top k tokens only",
+        "free sampling keeps the top {size.top_k} tokens only",
         lambda m: m.written("free-sampled", greedy=False),
         lambda m: m.written("free-top-k", greedy=False, top_k=m.size.top_k),
     ),
     "top-k": Pair(
         "top-k",
-        "choice among valid actions that are in the top k of the vocabulary",
+        "choice among valid actions that are in the top {size.top_k} of the vocabulary",
         lambda m: m.played(greedy=False),
         lambda m: m.top_k_choice(),
     ),
@@ -212,7 +225,7 @@ TRAINING: dict[str, Suspect] = {
     ),
     "top-k-play": _arms(
         "top-k-play",
-        "collection samples from the top k tokens, log-probabilities ignore the cut",
+        "collection samples from the top {size.top_k} tokens, log-probabilities ignore the cut",
         Arm(),
         Arm("top-k-play", top_k=True),
     ),
