@@ -1021,7 +1021,9 @@ def test_the_base_need_not_be_measured(finished: Path, config: Config, tmp_path:
     results = stages.run_stage("eval", short, run, say=QUIET, again=True)
     assert set(results["policies"]) == {"random", "gold", "sft", "ppo"}
     assert [pair["b"] for pair in results["paired"]] == ["sft", "gold"]
-    assert "before training" in (run / "report.html").read_text(encoding="utf-8")  # its shown game is still there
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "before training" in page  # its shown game is still there
+    assert "No test result" not in page
     nothing = override(
         short, ["demos.games=1", "sft.epochs=0", "ppo.iterations=0", "eval.games=2", "eval.side_games=0"]
     )

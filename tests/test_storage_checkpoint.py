@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -307,10 +309,28 @@ def test_who_reads_while_a_training_saves_gets_the_newest(tmp_path: Path, caplog
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(BUSY), str(tmp_path)]) as busy:
         try:
             steps = [0]
-            while steps[-1] < 8 and busy.poll() is None:
+            last = time.monotonic() + 300
+            while steps[-1] < 8 and busy.poll() is None and time.monotonic() < last:
                 steps.append(int(str(checkpoint.best_valid(tmp_path))[-8:]))
         finally:
             busy.kill()
     assert steps == sorted(steps)
     assert steps[-1] >= 8
     assert not caplog.records
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to become another user")
+def test_a_folder_that_may_only_be_listed_is_unreadable_not_gone(tmp_path: Path) -> None:
+    _save(tmp_path / "kept", 1)
+    for folder in (*reversed(tmp_path.parents[:2]), tmp_path):
+        folder.chmod(0o755)
+    (tmp_path / "kept").chmod(0o744)
+    code = f"""
+        import os, pathlib
+        from grue.storage import checkpoint
+        os.seteuid(65534)
+        checkpoint.latest_valid(pathlib.Path({str(tmp_path / "kept")!r}))
+    """
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=100)
+    assert "UnreadableError" in ended.stderr
+    assert "Permission denied" in ended.stderr

@@ -588,3 +588,17 @@ def test_nothing_is_written_where_the_folder_was_moved_or_deleted(tmp_path: Path
         assert caught.value.hint == "has the folder been moved or deleted?"
     assert (tmp_path / "run").exists() == (lost in ("lock deleted", "another"))
     Run(tmp_path / "run", load_config("toy")).begin("demos")  # a command that begins there now may write
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs locks")
+def test_a_run_may_begin_where_another_was_moved_away(tmp_path: Path) -> None:
+    """And frees none of the locks that this process still has: closing a file does, for all of its descriptors."""
+    config = load_config("toy")
+    first = Run(tmp_path / "x", config)
+    first.begin("demos")
+    first.out.rename(tmp_path / "y")
+    Run(tmp_path / "y", config).begin("demos")
+    Run(tmp_path / "x" / "below", config).begin("demos")
+    code = f"import pathlib, grue.storage.files as f; f.lock_folder(pathlib.Path({str(tmp_path / 'y')!r}))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "another process is working on" in ended.stderr

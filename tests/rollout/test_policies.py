@@ -313,6 +313,23 @@ def test_a_game_that_a_policy_plays_alone_is_recorded_as_by_collect(prompt: Prom
         assert (play_alone(game, task, player) == together) is True  # pytest would take minutes to say how they differ
 
 
+class Meddling(PolicyPlayer):
+    """Plays every second action itself."""
+
+    own = False
+
+    def act(self, observation: Observation) -> str:
+        self.own = not self.own
+        return (observation.actions or ("",))[0] if self.own else super().act(observation)
+
+
+def test_what_a_policy_did_not_decide_is_not_recorded_as_if_it_had() -> None:
+    player = Meddling(tiny.policy(), name="mine", context=512, limit=tiny.LIMIT, decoding=Decoding())
+    episode = play_alone(games.make("toy"), tiny.tasks(1)[0], player)
+    assert episode.segments == ()
+    assert {turn.log_prob for turn in episode.turns} == {0.0}
+
+
 def test_a_game_that_fails_to_begin_has_nothing_of_the_one_before() -> None:
     game = games.make("toy")
     player = PolicyPlayer(tiny.policy(), name="ppo", context=512, limit=tiny.LIMIT, decoding=Decoding())

@@ -52,13 +52,13 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # games and models print characters that an old code page lacks
             stream.reconfigure(errors="backslashreplace")
-    _refuse_nowhere()
+    _refuse_deleted_folder()
     _refuse_empty(sys.argv[1:])
     _refuse_dashes(sys.argv[1:])
     app(prog_name="grue")
 
 
-def _refuse_nowhere() -> None:
+def _refuse_deleted_folder() -> None:
     """Exit where the current folder has been deleted: libraries would say something else about it."""
     try:
         Path.cwd()

@@ -66,8 +66,8 @@ class Player(Protocol):
 class Decides(Protocol):
     """A player that keeps how it came to its actions, as a policy does."""
 
-    def decided(self, turn: Turn) -> Turn:
-        """`turn`, in which its last action was played, with the fields of a policy."""
+    def decided(self, turn: Turn) -> Turn | None:
+        """`turn` with how its action was decided; None if it is not what was decided last."""
         ...
 
     def segments(self) -> tuple[Segment, ...]:
@@ -80,7 +80,7 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
 
     With `record_limit` play goes on to that many steps (for recording a gold path that is longer than the
     task allows); `Episode.task` keeps the task's own limit, so `steps > task.limit` shows a late end.
-    Of a policy the episode holds what training needs, as those of `collect` do.
+    Of a policy that decided every turn the episode holds what training needs, as those of `collect` do.
 
     Raises ConfigError for what is no player or gives an action that is not a str, TeacherError for a teacher that does
     not know such games.
@@ -89,7 +89,7 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
     longer = task if record_limit is None else replace(task, limit=max(record_limit, task.limit))
     recorder = Recorder(game, task, player.name)
     outcome: Outcome | None = None
-    trouble = ""
+    trouble, decided = "", list[Turn | None]()
     try:
         player.start(longer, recorder.reset(longer))
         while outcome is None:
@@ -101,13 +101,15 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
                 )
             outcome = recorder.step(reply)
             if isinstance(player, Decides):
-                recorder.turns[-1] = player.decided(recorder.turns[-1])
+                decided.append(player.decided(recorder.turns[-1]))
     except TeacherError:  # it does not know such games, which is no crash of this one
         raise
     except GameError as error:
         outcome, trouble = Outcome.FAILED, str(error)
-    segments = player.segments() if recorder.turns and isinstance(player, Decides) else ()
-    return recorder.end(outcome, trouble, segments)
+    if not isinstance(player, Decides) or not decided or None in decided:
+        return recorder.end(outcome, trouble)
+    recorder.turns = [turn for turn in decided if turn is not None]
+    return recorder.end(outcome, trouble, player.segments())
 
 
 def rehearse_in(other: Game, task: Task, actions: Sequence[str]) -> list[tuple[bool, bool]]:

@@ -175,14 +175,13 @@ def missing(run: RunFiles) -> list[str]:
         state = "unreadable" if _is_unreadable(run, "config.yaml") else "absent"
         notes.append(f"config.yaml is {state}: the settings are not known.")
     if run.results is None and not _is_unreadable(run, "results.json"):  # what else is missing is still to come
-        goes_on = "the same command, or grue run with this folder, goes on with it"
-        return [*notes, f"There are no results yet: the run is not finished, and {goes_on}."]
+        return [*notes, "There are no results yet: the run is not finished. grue run with this folder goes on with it."]
     if run.results is None:
         notes.append("results.json is unreadable: there are no results to show.")
     else:
         present = {row.policy for row in rows(run.results)}
         # not every game lists actions, for random play, or can solve itself
-        wanted = [name for name in POLICIES if name not in skipped]
+        wanted = [name for name in POLICIES if name not in skipped | _unwanted(run)]
         absent = [policy_title(name) for name in wanted if name not in present]
         if absent:
             notes.append(f"No {main_fold(run.results)} result for {', '.join(absent)}.")
@@ -197,6 +196,13 @@ def missing(run: RunFiles) -> list[str]:
     if not run.episodes:
         notes.append("No played episode has been kept.")
     return notes
+
+
+def _unwanted(run: RunFiles) -> set[str]:
+    """The base, if the settings leave it out of the table."""
+    section = (run.config or {}).get("eval")
+    left_out = isinstance(section, dict) and section.get("base") is False
+    return {"base"} if left_out and not trains_nothing(run) else set()
 
 
 def _is_unreadable(run: RunFiles, file: str) -> bool:

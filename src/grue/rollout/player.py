@@ -32,6 +32,7 @@ class PolicyPlayer:
         self._rng = random.Random()
         self.value = 0.0  # the critic's estimate at the last observation
         self.decision: Decision | None = None  # the last one, with its log-probability, entropy and branches
+        self._told = False  # has `decided` been asked about it?
 
     def reset(self) -> None:
         """Forget the game: the next observation is the first of another one."""
@@ -78,12 +79,18 @@ class PolicyPlayer:
         history.seen, self._unanswered = len(history.ids), None
         self.value = self.decision.value
         history.act(self.decision.taken, self.decision.fed)
+        self._told = False
         return self.decision.action
 
-    def decided(self, turn: Turn) -> Turn:
-        """`turn`, in which the last action was played, with how it was decided."""
+    def decided(self, turn: Turn) -> Turn | None:
+        """`turn` with how its action was decided; None if it is not what `act` has just returned.
+
+        A class that builds on this one may act by itself at times.
+        """
         decision, history = self.decision, self._history
-        assert decision is not None and history is not None, "no action has been decided"
+        if decision is None or history is None or self._told or decision.action != turn.action:
+            return None
+        self._told = True
         return replace(
             turn,
             valid=decision.valid,

@@ -160,13 +160,14 @@ def stage_weights(run: Path, stage: str, prompt: str) -> dict[str, Any]:
     """
     if stage not in TRAINING:
         raise ConfigError(f"there is no trained policy {stage!r}", hint=f"known are base, {', '.join(TRAINING)}")
-    while True:
-        path = check_weights(run, stage)
-        try:
-            return dict(checkpoint.load(path, prompt=prompt).tensors["model"])
-        except CheckpointError:
-            if not checkpoint.is_gone(path):  # else a training goes on, and has put newer ones in their place
-                raise
+    path = check_weights(run, stage)
+    try:
+        stored = checkpoint.load(path, prompt=prompt)
+    except CheckpointError:
+        if not checkpoint.is_gone(path):
+            raise
+        stored = checkpoint.load(check_weights(run, stage), prompt=prompt)  # a training goes on, and has saved anew
+    return dict(stored.tensors["model"])
 
 
 def keep_probe(run: Path, policy: str, episode: Episode) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import shutil
 import uuid
@@ -30,6 +29,7 @@ from grue.errors import CheckpointError
 from grue.storage.files import explained, make_folder, readable_alike, sync_folder
 from grue.storage.manifest import STATE, UnreadableError, read_small, verify, write_manifest
 
+_LOOKS = 100  # more than a training replaces checkpoints while one is read
 _NAME = re.compile(r"(step|best)-(\d{8})(\.old)?")
 _GROUP = re.compile(r"[a-z][a-z0-9_]*")
 _log = logging.getLogger(__name__)
@@ -230,7 +230,7 @@ def _step(path: Path) -> int:
 
 
 def _newest_valid(folder: Path, kind: str) -> Path | None:
-    while True:
+    for _ in range(_LOOKS):
         for path in _candidates(folder, kind):
             try:
                 verify(path)
@@ -244,8 +244,15 @@ def _newest_valid(folder: Path, kind: str) -> Path | None:
                 return path
         else:
             return None
+    raise UnreadableError(f"checkpoints in {folder} vanish before they can be read", hint="try again later")
 
 
 def is_gone(path: Path) -> bool:
-    """Is there nothing of that name any more?"""
-    return not os.path.lexists(path)
+    """Is there nothing of that name any more? Not where it cannot be told."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False

@@ -114,6 +114,10 @@ def make_folder(folder: Path) -> None:
 
 def lock_folder(folder: Path) -> None:
     """Make a folder that one process works on, and `lock` it."""
+    place = folder.resolve()
+    for file in [file for file, descriptor in _locks.items() if not _is_still(file, descriptor)]:
+        if file.parent == place or file.parent in place.parents:  # of a folder that was moved away from here
+            del _locks[file]  # and not closed: that would free every lock that this process has on the same file
     folder.mkdir(parents=True, exist_ok=True)
     hint = "wait for it, or choose another folder with --out"
     lock(folder / ".lock", f"another process is working on {folder}", hint)
@@ -129,10 +133,8 @@ def lock(file: Path, busy: str, hint: str) -> None:
     except ImportError:
         return
     path = file.resolve()
-    if path in _locks:
-        if _is_still(path, _locks[path]):
-            return
-        os.close(_locks.pop(path))
+    if path in _locks and _is_still(path, _locks[path]):
+        return
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,7 +21,6 @@ from grue.experiments.eval_gap.prompts import Style
 from grue.experiments.eval_gap.settings import Settings
 from grue.games.play import play
 from grue.games.teachers import teacher
-from grue.games.teachers.scripted import HasGold
 from grue.models.learned import copy_of_learned
 from grue.policy.decision import Decoding
 from grue.policy.policy import Policy
@@ -95,7 +94,7 @@ class Measure:
         """Seed -> steps of the game's own solution, however many it takes; {} where a game has none."""
         tasks = self.tasks(fold, self.size.games)
         (game,) = self.session.games(1)
-        if not isinstance(game, HasGold):
+        if not self.session.solves_itself:
             return {}
 
         def run() -> Cell:
