@@ -261,8 +261,10 @@ def test_who_stops_for_another_process_is_not_ended_by_the_launcher(monkeypatch:
 
 
 STUBBORN = """
-    import sys, time
+    import signal, sys, time
     from grue.interrupt import Interrupt
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, here too
     with Interrupt() as stop:
         print("ready", flush=True)
         while not stop.requested:
