@@ -259,7 +259,7 @@ def test_a_run_before_ppo(tmp_path: Path) -> None:
     text = parsed(run).text
     assert "SFT has logged 30 logged steps" not in text
     assert "This run has not been evaluated yet. SFT has logged 30 steps" in text
-    assert "the run is not finished, and the same command" in text
+    assert "the run is not finished. grue run with this folder" in text
     for alarm in ("No PPO iteration", "unreadable", "No played episode has"):  # what is still to come is not missing
         assert alarm not in text
     assert "1 min 14 s in all" in text
