@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable
@@ -320,17 +321,17 @@ def test_who_reads_while_a_training_saves_gets_the_newest(tmp_path: Path, caplog
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to become another user")
-def test_a_folder_that_may_only_be_listed_is_unreadable_not_gone(tmp_path: Path) -> None:
-    _save(tmp_path / "kept", 1)
-    for folder in (*reversed(tmp_path.parents[:2]), tmp_path):
-        folder.chmod(0o755)
-    (tmp_path / "kept").chmod(0o744)
-    code = f"""
-        import os, pathlib
-        from grue.storage import checkpoint
-        os.seteuid(65534)
-        checkpoint.latest_valid(pathlib.Path({str(tmp_path / "kept")!r}))
-    """
-    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=100)
+def test_a_folder_that_may_only_be_listed_is_unreadable_not_gone() -> None:
+    with tempfile.TemporaryDirectory() as place:  # pytest's own are closed to other users, further up
+        _save(Path(place), 1)
+        Path(place).chmod(0o744)
+        code = f"""
+            import os, pathlib
+            from grue.storage import checkpoint
+            os.seteuid(65534)
+            checkpoint.latest_valid(pathlib.Path({place!r}))
+        """
+        call = [sys.executable, "-c", textwrap.dedent(code)]
+        ended = subprocess.run(call, capture_output=True, text=True, timeout=100)
     assert "UnreadableError" in ended.stderr
     assert "Permission denied" in ended.stderr
