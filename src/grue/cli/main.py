@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -63,8 +63,7 @@ def _refuse_deleted_folder() -> None:
     try:
         Path.cwd()
     except FileNotFoundError:
-        print("error: the current folder no longer exists\nhint: cd to one that does", file=sys.stderr)
-        raise SystemExit(2) from None
+        _refuse("the current folder no longer exists", "cd to one that does")
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
@@ -72,9 +71,7 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
     for before, argument in pairwise(["grue", *arguments]):
         if not argument.strip() or (argument.startswith("--") and argument.endswith("=")):
             where = argument if argument.strip() else f"{before} ''"
-            print(f"error: one of the arguments is empty: {where}", file=sys.stderr)
-            print("hint: is a variable of a script not set?", file=sys.stderr)
-            raise SystemExit(2)
+            _refuse(f"one of the arguments is empty: {where}", "is a variable of a script not set?")
 
 
 def _refuse_dashes(arguments: Iterable[str]) -> None:
@@ -82,9 +79,15 @@ def _refuse_dashes(arguments: Iterable[str]) -> None:
     for argument in arguments:
         name, _, value = argument.removeprefix("--").partition("=")
         if argument.startswith("--") and "." in name and name.replace(".", "_").isidentifier():
-            print(f"error: {argument} is not an option: settings have no dashes", file=sys.stderr)
-            print(f"hint: {name}={value or 'VALUE'}, after the verb", file=sys.stderr)
-            raise SystemExit(2)
+            _refuse(
+                f"{argument} is not an option: settings have no dashes", f"{name}={value or 'VALUE'}, after the verb"
+            )
+
+
+def _refuse(problem: str, hint: str) -> NoReturn:
+    """Exit as for wrong usage, before the arguments are parsed."""
+    print(f"error: {problem}\nhint: {hint}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 def _version(wanted: bool) -> None:

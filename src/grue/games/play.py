@@ -88,8 +88,10 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
     _check_player(player)
     longer = task if record_limit is None else replace(task, limit=max(record_limit, task.limit))
     recorder = Recorder(game, task, player.name)
+    policy = player if isinstance(player, Decides) else None
+    decided: list[Turn | None] = []
     outcome: Outcome | None = None
-    trouble, decided = "", list[Turn | None]()
+    trouble = ""
     try:
         player.start(longer, recorder.reset(longer))
         while outcome is None:
@@ -100,16 +102,17 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
                     hint="decode the model's output first",
                 )
             outcome = recorder.step(reply)
-            if isinstance(player, Decides):
-                decided.append(player.decided(recorder.turns[-1]))
+            if policy is not None:
+                decided.append(policy.decided(recorder.turns[-1]))
     except TeacherError:  # it does not know such games, which is no crash of this one
         raise
     except GameError as error:
         outcome, trouble = Outcome.FAILED, str(error)
-    if not isinstance(player, Decides) or not decided or None in decided:
+    known = [turn for turn in decided if turn is not None]
+    if policy is None or not known or len(known) < len(recorder.turns):
         return recorder.end(outcome, trouble)
-    recorder.turns = [turn for turn in decided if turn is not None]
-    return recorder.end(outcome, trouble, player.segments())
+    recorder.turns = known
+    return recorder.end(outcome, trouble, policy.segments())
 
 
 def rehearse_in(other: Game, task: Task, actions: Sequence[str]) -> list[tuple[bool, bool]]:

@@ -6,7 +6,6 @@ uncapped it grows to gigabytes. A game is won at a score of 100 only; the engine
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -66,12 +65,12 @@ class ScienceWorldGame(EngineGame):
         known = orjson.loads(str(server.getAllObjectIdsTypesReferentsLUTJSON()))
         names = {int(number): [name.lower() for name in each["referents"]] for number, each in known.items()}
         templates = orjson.loads(str(server.getPossibleActionsWithIDs()))
-        read = [(each["template_id"], _objects(action, each["action_example"])) for each in templates]
+        read = [(each["template_id"], named) for each in templates if (named := _named(action, each["action_example"]))]
         same = {
             listed["action"]
             for listed in orjson.loads(str(server.getValidActionObjectCombinationsJSON()))["validActions"]
-            for template, objects in read
-            if template == listed["template_id"] and _are(objects, [names.get(i, []) for i in listed["obj_ids"]])
+            for template, named in read
+            if template == listed["template_id"] and _fit(named, [names.get(i, []) for i in listed["obj_ids"]])
         }
         return same.pop() if len(same) == 1 else action
 
@@ -116,7 +115,7 @@ class ScienceWorldGame(EngineGame):
         )
 
 
-def _objects(action: str, template: str) -> tuple[str, ...]:
+def _named(action: str, template: str) -> tuple[str, ...]:
     """The names that `action` has in place of each OBJ of `template`, in lower case; none if it reads otherwise."""
     verb, _, rest = action.lower().partition(" ")
     pattern = re.escape(template).replace("OBJ", "(.+?)")
@@ -124,9 +123,9 @@ def _objects(action: str, template: str) -> tuple[str, ...]:
     return tuple(name.removesuffix(" in inventory") for name in found.groups()) if found else ()
 
 
-def _are(objects: Sequence[str], names: Sequence[Sequence[str]]) -> bool:
-    """Do `objects`, of which there are some, name the things that have these names?"""
-    return 0 < len(objects) == len(names) and all(map(operator.contains, names, objects))
+def _fit(named: Sequence[str], names: Sequence[Sequence[str]]) -> bool:
+    """Is what was `named` in this order the things that have these names?"""
+    return len(named) == len(names) and all(name in known for name, known in zip(named, names, strict=True))
 
 
 @cache

@@ -15,9 +15,10 @@ from itertools import count
 from typing import Any, NamedTuple
 from weakref import finalize
 
-from grue.errors import ConfigError, GameError, GrueError, TeacherError
+from grue.errors import ConfigError, GameError, GrueError
 from grue.games.base import check_open, check_seed, refuse_copy
 from grue.games.guard import as_played
+from grue.games.worker_main import ERRORS
 from grue.games.worker_process import Worker, WorkerDiedError, WorkerSettings, worker_with_room
 from grue.types import Observation, Outcome, Task
 
@@ -229,8 +230,7 @@ class WorkerGame:
             return answer["value"]
         if answer["broken"]:
             self._drop()
-        kinds: dict[str, type[GrueError]] = {"config": ConfigError, "teacher": TeacherError}
-        raise kinds.get(answer["error"], GameError)(answer["message"], hint=answer["hint"])
+        raise ERRORS[answer["error"]](answer["message"], hint=answer["hint"])
 
     def _forget_begun(self) -> None:
         """A call that was begun and is not wanted any more: the state that it belongs to is lost."""

@@ -11,11 +11,13 @@ from typing import Any
 
 import orjson
 
-from grue.errors import ConfigError, GrueError, TeacherError
+from grue.errors import ConfigError, GameError, GrueError, TeacherError
 from grue.types import Observation, Task
 
 # of an engine in Java whose Java has ended, between two calls or in one; by their names, as few workers have py4j
 LOST_JAVA = ("Py4JNetworkError", "Py4JError")
+# kinds of errors by their names in an answer, special ones first; any other is a GameError
+ERRORS: dict[str, type[GrueError]] = {"config": ConfigError, "teacher": TeacherError, "game": GameError}
 
 
 def main() -> None:
@@ -62,7 +64,7 @@ def _answer(games: dict[int, Any], request: dict[str, Any]) -> dict[str, Any]:
                 games.pop(left).close()
         return {"value": _do(games, seat, request)}
     except GrueError as error:
-        kind = "config" if isinstance(error, ConfigError) else "teacher" if isinstance(error, TeacherError) else "game"
+        kind = next((name for name, kind in ERRORS.items() if isinstance(error, kind)), "game")
         return {"error": kind, "message": error.message, "hint": error.hint, "broken": False}
     except Exception as error:
         if type(error).__name__ in LOST_JAVA:
