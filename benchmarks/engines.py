@@ -42,7 +42,7 @@ def stock_textworld(task: Task) -> Side:
     """`textworld.start`, with the facts that an observation of ours has."""
     import textworld
 
-    from grue.games.textworld_make import game_file
+    from grue.games.textworld.make import game_file
 
     asked = ("feedback", "description", "inventory", "objective", "admissible_commands", "score", "max_score", "won")
     env = textworld.start(str(game_file(task)), textworld.EnvInfos(lost=True, **dict.fromkeys(asked, True)))
@@ -93,7 +93,7 @@ def stock_alfworld(task: Task) -> Side:
     from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredInfos
     from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
 
-    from grue.games.alfworld_micro import home
+    from grue.games.alfworld.micro import home
 
     folder, domain = Path(tempfile.mkdtemp(prefix="grue-")), Path(ALFRED_PDDL_PATH).read_text()
 
@@ -218,12 +218,12 @@ def measure(engine: str, steps: int, resets: int, games: int) -> dict[str, Any]:
     for module in {"textworld": ("textworld",), "jericho": ("jericho", "textworld")}.get(engine, ()):
         needs(module, feature=f"the benchmark of {engine}")
     if engine == "jericho":  # any Z-machine file will do: one that TextWorld makes
-        from grue.games.textworld_make import game_file
+        from grue.games.textworld.make import game_file
 
         game = f"jericho:{game_file(tasks(*ENGINES['textworld'], 'dev', 10**6, 1)[0])}"
     chosen = tasks(game, params, "train", 10**6, max(resets, games))
     if engine == "textworld":
-        from grue.games.textworld_make import game_file
+        from grue.games.textworld.make import game_file
 
         for task in chosen:  # generating games is not what is measured
             game_file(task)

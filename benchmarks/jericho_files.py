@@ -16,7 +16,7 @@ from arguments import read_arguments, run
 
 from grue.errors import ConfigError, needs
 from grue.games import tasks
-from grue.games.jericho import JerichoGame
+from grue.games.jericho.game import JerichoGame
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.types import Outcome, Task

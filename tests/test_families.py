@@ -11,8 +11,8 @@ from grue.config import load_config
 from grue.config.families import FAMILY_PRESETS
 from grue.games import FAMILIES, canonical_params, make, tasks
 from grue.games.play import play
-from grue.games.renamed import GAMES as RENAMED
 from grue.games.teachers import teacher
+from grue.games.twx.renamed import GAMES as RENAMED
 from grue.progress import Progress
 
 TRAINED = [name for name in FAMILY_PRESETS if not name.startswith("tales-")]

@@ -562,7 +562,7 @@ print(
 
 # %%
 from grue.games.omission import replay_with_omissions
-from grue.games.renamed import renamed_episode
+from grue.games.twx.renamed import renamed_episode
 from grue.rollout.pack import samples, tokenise
 
 settings = PRESET.demos
@@ -936,7 +936,7 @@ print(f"critic: {weights:,} parameters; its first answer is 0 for every state")
 # the teacher plays:
 
 # %%
-from grue.games.told import Told
+from grue.games.twx.told import Told
 
 knows: dict = {}  # what games have told about their true state: asked once per task
 told_play = play(Told(game, knows), train_tasks[0], gold, record_limit=50)

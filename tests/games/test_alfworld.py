@@ -18,13 +18,13 @@ pytest.importorskip("alfworld", reason="pip install -e '.[alfworld]'")
 
 from grue import games
 from grue.errors import ConfigError, GameError
-from grue.games.alfworld_data import OFFICIAL, SPLITS, TASK_TYPES, game_file
-from grue.games.alfworld_micro import home
+from grue.games.alfworld.data import OFFICIAL, SPLITS, TASK_TYPES, game_file
+from grue.games.alfworld.micro import home
 from grue.games.check import check_game
 from grue.games.play import play
 from grue.games.teachers import teacher
-from grue.games.worker import WorkerExpertsGame
-from grue.games.worker_process import WorkerSettings, shutdown
+from grue.games.worker.game import WorkerExpertsGame
+from grue.games.worker.process import WorkerSettings, shutdown
 from grue.types import Observation, Outcome, Task
 
 MICRO = "alfworld-micro"
@@ -283,10 +283,10 @@ def test_the_quickened_engine_says_what_the_plain_one_says() -> None:
     script = """
 import random, sys
 from grue import games
-from grue.games import alfworld_engine
-from grue.games.alfworld import AlfworldGame
+from grue.games.alfworld import engine
+from grue.games.alfworld.game import AlfworldGame
 if sys.argv[1] == "plain":
-    alfworld_engine._quicken = lambda: None
+    engine._quicken = lambda: None
 dice, game = random.Random(0), AlfworldGame("alfworld-micro")
 for task in games.tasks("alfworld-micro", "", "train", 12, count=2):
     observation, outcome = game.reset(task), None

@@ -15,9 +15,9 @@ from grue.evaluate.summary import compare, summarise, with_problems
 from grue.games import canonical_params, make
 from grue.games.alike import is_unknown, likeness, must_be_named, name_of, untold
 from grue.games.base import FOLDS
-from grue.games.recipes import HasRecipe, preparations, read_recipe
 from grue.games.spread import spread
 from grue.games.toy import ToyGame
+from grue.games.twx.recipes import HasRecipe, preparations, read_recipe
 from grue.progress import Progress
 from grue.stages.session import open_session
 from grue.storage.episodes import from_dict, to_dict

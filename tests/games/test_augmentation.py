@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 
 from grue.games import tasks
-from grue.games.food_names import game_foods
 from grue.games.omission import replay_with_omissions
 from grue.games.play import play
-from grue.games.recipes import Preparation, held_out, is_held_out, recipe_in
-from grue.games.renamed import Renamed, renamed_episode
 from grue.games.teachers import teacher
-from grue.games.told import Told
 from grue.games.training import training_games
-from grue.games.twx import TwxGame
+from grue.games.twx.food_names import game_foods
+from grue.games.twx.game import TwxGame
+from grue.games.twx.recipes import Preparation, held_out, is_held_out, recipe_in
+from grue.games.twx.renamed import Renamed, renamed_episode
+from grue.games.twx.told import Told
 from grue.types import Outcome, Task
 
 KITCHEN = {"numLocations": 3, "includeDoors": 1, "numDistractorItems": 2, "numIngredients": 2}
@@ -103,7 +103,7 @@ def test_replays_leave_steps_out_and_are_not_selected_by_success(game: TwxGame) 
 
 
 def _back(renamed: Renamed, action: str) -> str:
-    from grue.games.food_names import rename
+    from grue.games.twx.food_names import rename
 
     return rename(action, renamed._back)
 

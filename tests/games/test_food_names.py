@@ -8,8 +8,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grue.games.food_names import INVENTED, draw_renaming, game_foods, rename
-from grue.games.recipes import COOKING, CUTTING, Preparation, held_out, kitchen_lists, recipe_in
+from grue.games.twx.food_names import INVENTED, draw_renaming, game_foods, rename
+from grue.games.twx.recipes import COOKING, CUTTING, Preparation, held_out, kitchen_lists, recipe_in
 from grue.pretrain.corpus import Transcript, augment
 
 COOKBOOK = (

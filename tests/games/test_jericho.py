@@ -18,13 +18,13 @@ import textworld
 
 from grue import games
 from grue.errors import ConfigError, GameError, TeacherError
-from grue.games import jericho
 from grue.games.check import check_game
-from grue.games.jericho import JerichoGame
+from grue.games.jericho import game as jericho
+from grue.games.jericho.game import JerichoGame
 from grue.games.teachers.scripted import HasWords
-from grue.games.textworld_make import game_file
-from grue.games.worker import WorkerGame, WorkerGoldGame
-from grue.games.worker_process import WorkerSettings, shutdown
+from grue.games.textworld.make import game_file
+from grue.games.worker.game import WorkerGame, WorkerGoldGame
+from grue.games.worker.process import WorkerSettings, shutdown
 from grue.types import Outcome, Task
 
 QUICK = "validActions=0"

@@ -20,10 +20,10 @@ from py4j.protocol import Py4JError
 from grue import games
 from grue.errors import ConfigError, GameError
 from grue.games import restarts
-from grue.games.gateway import Gateway
 from grue.games.java import find_java, java_environment
-from grue.games.jvm import JvmSettings, current_jvm
-from grue.games.twx import TwxGame
+from grue.games.twx.game import TwxGame
+from grue.games.twx.gateway import Gateway
+from grue.games.twx.jvm import JvmSettings, current_jvm
 from grue.types import Observation, Task
 
 CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"
@@ -252,7 +252,7 @@ def test_java_listens_on_the_loopback_interface_only() -> None:
 _PARENT = """
 import time
 from grue import games
-from grue.games.jvm import JvmSettings, current_jvm
+from grue.games.twx.jvm import JvmSettings, current_jvm
 game = games.make("coin")
 game.reset(games.tasks("coin", "", "train", 16, count=1)[0])
 print(current_jvm(JvmSettings()).pid, flush=True)
@@ -337,7 +337,7 @@ def alive(pid: int) -> bool:
 
 def test_a_file_that_hides_the_engine_is_named(tmp_path: Path) -> None:
     (tmp_path / "textworld_express.py").write_text("")
-    asked = "from grue.games.jvm import engine_folder; engine_folder()"
+    asked = "from grue.games.twx.jvm import engine_folder; engine_folder()"
     found = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert found.returncode == 1
     assert f"found at {tmp_path / 'textworld_express.py'}, without textworld-express.jar" in found.stderr

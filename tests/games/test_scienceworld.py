@@ -18,8 +18,8 @@ from grue.games.check import check_game
 from grue.games.play import play
 from grue.games.scienceworld import ScienceWorldGame
 from grue.games.teachers import teacher
-from grue.games.worker import WorkerGoldGame
-from grue.games.worker_process import shutdown
+from grue.games.worker.game import WorkerGoldGame
+from grue.games.worker.process import shutdown
 from grue.types import Outcome, Task
 
 NON_LIVING = "task=12,easy=1,validActions=1"  # find-non-living-thing: the shortest

@@ -10,10 +10,10 @@ import pytest
 
 from grue.games import tasks
 from grue.games.play import play
-from grue.games.renamed import Renamed, renamed_episode
-from grue.games.sums import Problem, answer, draw_numbers, is_held_out, read_problem
 from grue.games.teachers import teacher
-from grue.games.twx import TwxGame
+from grue.games.twx.game import TwxGame
+from grue.games.twx.renamed import Renamed, renamed_episode
+from grue.games.twx.sums import Problem, answer, draw_numbers, is_held_out, read_problem
 from grue.types import Episode, Outcome
 
 

@@ -12,11 +12,12 @@ import pytest
 
 from grue import games
 from grue.errors import ConfigError, GameError
-from grue.games import FOLDS, make, tasks, twx
+from grue.games import FOLDS, make, tasks
 from grue.games.params import _LOCATIONS_FOR, canonical
-from grue.games.recipes import can_occur, is_shared, preparations, read_recipe
 from grue.games.spread import PROBLEMS, problem, spread
-from grue.games.twx import TwxGame
+from grue.games.twx import game as twx_game
+from grue.games.twx.game import TwxGame
+from grue.games.twx.recipes import can_occur, is_shared, preparations, read_recipe
 from grue.types import Observation, Outcome, Task
 
 CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"
@@ -224,7 +225,7 @@ def test_games_that_nobody_can_win_are_no_tasks(monkeypatch: pytest.MonkeyPatch)
             if seed not in left:
                 with pytest.raises(GameError, match="cannot be won"):
                     game.gold()  # type: ignore[attr-defined]
-                monkeypatch.setattr(twx, "is_unwinnable", lambda task: False)
+                monkeypatch.setattr(twx_game, "is_unwinnable", lambda task: False)
             outcome = None
             for action in game.gold():  # type: ignore[attr-defined]
                 if outcome is None:

@@ -10,14 +10,14 @@ import pytest
 from grue import games
 from grue.errors import ConfigError, GameError, TeacherError
 from grue.games.play import demo_report, play
-from grue.games.renamed import Renamed
 from grue.games.tasks import canonical_params
 from grue.games.teachers import TEACHERS, teacher
 from grue.games.teachers.adviser import Adviser, Follows
 from grue.games.teachers.atlas import Atlas
 from grue.games.teachers.kitchen import capacity, read_inventory
 from grue.games.teachers.scripted import prune
-from grue.games.twx import TwxGame
+from grue.games.twx.game import TwxGame
+from grue.games.twx.renamed import Renamed
 from grue.types import Episode, Observation, Outcome, Task
 
 CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"

@@ -22,10 +22,10 @@ from grue.errors import ConfigError, GameError
 from grue.games.check import check_game
 from grue.games.play import play
 from grue.games.teachers import teacher
-from grue.games.textworld import tidy
-from grue.games.textworld_make import cache_folder, coin_map, game_file, walkthrough
-from grue.games.worker import WorkerPlanGame
-from grue.games.worker_process import shutdown
+from grue.games.textworld.game import tidy
+from grue.games.textworld.make import cache_folder, coin_map, game_file, walkthrough
+from grue.games.worker.game import WorkerPlanGame
+from grue.games.worker.process import shutdown
 from grue.types import Observation, Outcome, Task
 
 COIN = "level=3"

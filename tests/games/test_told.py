@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from grue.games import tasks
-from grue.games.renamed import Renamed
 from grue.games.teachers.plan import plan, read
-from grue.games.told import Starts, Told, followed
-from grue.games.twx import TwxGame
+from grue.games.twx.game import TwxGame
+from grue.games.twx.renamed import Renamed
+from grue.games.twx.told import Starts, Told, followed
 
 KITCHEN = {"numLocations": 3, "includeDoors": 1, "numDistractorItems": 2, "numIngredients": 2}
 

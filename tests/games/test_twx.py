@@ -10,7 +10,7 @@ from grue import games
 from grue.errors import ConfigError, GameError
 from grue.games.check import check_game
 from grue.games.params import FAMILIES, canonical
-from grue.games.twx import TwxGame
+from grue.games.twx.game import TwxGame
 from grue.types import Observation, Outcome, Task
 
 CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"

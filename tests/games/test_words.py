@@ -11,10 +11,10 @@ import pytest
 
 from grue.games import tasks
 from grue.games.play import play
-from grue.games.renamed import Renamed, renamed_episode
 from grue.games.teachers import teacher
-from grue.games.twx import TwxGame
-from grue.games.words import FAMILIES, draw_words, reword, things
+from grue.games.twx.game import TwxGame
+from grue.games.twx.renamed import Renamed, renamed_episode
+from grue.games.twx.words import FAMILIES, draw_words, reword, things
 from grue.types import Observation, Outcome
 
 PARAMS = {"twc": {"numLocations": 1, "numItemsToPutAway": 2}}

@@ -23,8 +23,8 @@ from grue.games.guard import NO_MOVE, refusal
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.games.toy import ToyGame
-from grue.games.worker import WorkerGame, WorkerGoldGame
-from grue.games.worker_process import WorkerSettings, shutdown, worker_with_room
+from grue.games.worker.game import WorkerGame, WorkerGoldGame
+from grue.games.worker.process import WorkerSettings, shutdown, worker_with_room
 from grue.types import Observation, Outcome, Task
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are hosted on Linux and macOS")
@@ -285,7 +285,7 @@ def test_the_last_seat_ends_the_process_also_when_it_is_forgotten() -> None:
 
 PARENT = """
 import os, sys, time
-from grue.games.worker import WorkerGame
+from grue.games.worker.game import WorkerGame
 from grue.types import Task
 game = WorkerGame("toy", "rooms=4")
 game.reset(Task("toy", "rooms=4", "train", 7, 40))

@@ -22,10 +22,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 import tiny
 from grue.errors import CheckpointError, DataError, TrainingError
 from grue.games import FOLDS, tasks
-from grue.games.food_names import game_foods
 from grue.games.params import FAMILIES as ALL_FAMILIES
-from grue.games.recipes import recipe_in
-from grue.games.twx import TwxGame
+from grue.games.twx.food_names import game_foods
+from grue.games.twx.game import TwxGame
+from grue.games.twx.recipes import recipe_in
 from grue.interrupt import Interrupt, Interrupted
 from grue.pretrain.corpus import Recording, Transcript, augment, read_corpus, record
 from grue.pretrain.families import FAMILIES, NUMBERS, record_families

@@ -96,7 +96,7 @@ def test_advice_survives_the_file() -> None:
 
 def test_a_teacher_that_remembers_its_own_steps_follows_those_of_others() -> None:
     """The exploring cook keeps a map: were it told nothing, it would take itself to be where it advised to go."""
-    from grue.games.twx import TwxGame
+    from grue.games.twx.game import TwxGame
 
     game, won = TwxGame("cookingworld", CW16), 0
     tasks = games.tasks("cookingworld", CW16, "dev", 80, count=8)

@@ -17,8 +17,9 @@ import grue.wrappers.gym
 import tiny
 from grue.config.presets import PRESETS
 from grue.errors import ConfigError, GameError
-from grue.games import jvm, make, tasks
+from grue.games import make, tasks
 from grue.games.teachers import teacher
+from grue.games.twx import jvm
 from grue.policy.decision import Decoding
 from grue.rollout.player import PolicyPlayer
 from grue.wrappers.gym import IDS, AnyText

@@ -195,7 +195,7 @@ def _alfworld() -> list[dict[str, str]]:
     """Is ALFWorld's data there? Only asked if the extra is installed; a run without that game does not need it."""
     if find_spec("alfworld") is None:
         return []
-    from grue.games.alfworld_data import SPLITS, game_files
+    from grue.games.alfworld.data import SPLITS, game_files
 
     try:
         counts = [f"{SPLITS[fold]} {len(game_files('alfworld', 0, fold))}" for fold in RUN_FOLDS]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from grue.games.base import FOLDS, Game, begin_reset, begin_step, check_seed, fold_of
-from grue.games.jvm import JvmSettings
 from grue.games.native import make_native
 from grue.games.params import FAMILIES, NATIVE, Params, is_native
 from grue.games.plugins import is_plugin, make_plugin
 from grue.games.plugins import names as plugin_names
 from grue.games.tasks import canonical_params, tasks
+from grue.games.twx.jvm import JvmSettings
 
 
 def known_games() -> list[str]:
@@ -40,7 +40,7 @@ def make(game: str, params: Params = "", java: str | None = None, *, read_timeou
         return make_native(game, params, read_timeout=read_timeout)
     if is_plugin(game):
         return make_plugin(game, params)
-    from grue.games.twx import TwxGame
+    from grue.games.twx.game import TwxGame
 
     return TwxGame(game, params, settings=JvmSettings(java=java, read_timeout=read_timeout))
 

@@ -17,9 +17,9 @@ from dataclasses import replace
 from grue.errors import GameError
 from grue.games.base import Game
 from grue.games.params import ships
-from grue.games.recipes import HasRecipe, preparations
 from grue.games.spread import has_few_recipes
 from grue.games.teachers.scripted import HasGold
+from grue.games.twx.recipes import HasRecipe, preparations
 from grue.types import Observation, Outcome, Task
 
 TRIED = 16  # actions

@@ -10,8 +10,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from grue.games.base import fold_range
-from grue.games.jvm import JvmSettings
 from grue.games.params import coin_rooms, values
+from grue.games.twx.jvm import JvmSettings
 from grue.types import Task
 
 # Levels of BabyAI in which games were found twice: GoToRedBallNoDists, GoToObj, UnlockLocal. In the 3000 games of each
@@ -52,10 +52,10 @@ def open_reader(game: str, params: str, settings: JvmSettings) -> Reader:
 
         return Reader(world, world)
     if game == "textworld-coin":
-        from grue.games.textworld_make import coin_map
+        from grue.games.textworld.make import coin_map
 
         return Reader(coin_map, coin_map)
-    from grue.games.twx import TwxGame
+    from grue.games.twx.game import TwxGame
 
     opened = TwxGame(game, params, settings=settings)
     return Reader(opened.first_text, opened.rooms, opened.close)

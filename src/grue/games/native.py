@@ -44,7 +44,7 @@ def native_seeds(game: str, params: str, fold: str) -> range:
     seeds = fold_range(fold)
     if game.partition(":")[0] != "alfworld":
         return seeds
-    from grue.games.alfworld_data import game_count
+    from grue.games.alfworld.data import game_count
 
     needs("alfworld", feature=_FEATURES["alfworld"])
     return seeds[: game_count(game, params, fold)]
@@ -66,13 +66,13 @@ def make_native(game: str, params: Params = "", *, read_timeout: float = 20.0) -
             hint += f"; a relative one is looked for in the current folder, {Path.cwd()}"
         raise ConfigError(f"there is no file {path!r}", hint=hint)
     elif path and engine == "textworld":
-        from grue.games.textworld import check_file
+        from grue.games.textworld.game import check_file
 
         check_file(Path(path).expanduser())
     if name == "babyai":
         return Guarded(open_here(game, spelled))
-    from grue.games.worker import WorkerExpertsGame, WorkerGoldGame, WorkerPlanGame, WorkerStoryGame
-    from grue.games.worker_process import WorkerSettings
+    from grue.games.worker.game import WorkerExpertsGame, WorkerGoldGame, WorkerPlanGame, WorkerStoryGame
+    from grue.games.worker.process import WorkerSettings
 
     kinds: dict[str, type[WorkerGoldGame]] = {
         "textworld": WorkerPlanGame,
@@ -105,11 +105,11 @@ def open_here(game: str, params: str) -> Game:
 
         return ToyGame(params)
     if engine == "textworld":
-        from grue.games.textworld import TextWorldGame
+        from grue.games.textworld.game import TextWorldGame
 
         return TextWorldGame(game, params)
     if engine == "jericho":
-        from grue.games.jericho import JerichoGame
+        from grue.games.jericho.game import JerichoGame
 
         return JerichoGame(game, params)
     if engine == "scienceworld":
@@ -117,7 +117,7 @@ def open_here(game: str, params: str) -> Game:
 
         return ScienceWorldGame(game, params)
     if engine == "alfworld":
-        from grue.games.alfworld import AlfworldGame
+        from grue.games.alfworld.game import AlfworldGame
 
         return AlfworldGame(game, params)
     from grue.games.babyai import BabyAIGame

@@ -9,12 +9,12 @@ from itertools import islice
 from grue.errors import ConfigError, whole_number
 from grue.games.base import PROTECTED, check_seed, fold_range
 from grue.games.copies import Fold, has_copies, is_copied, open_reader
-from grue.games.jvm import JvmSettings
 from grue.games.native import native_seeds
 from grue.games.params import Params, canonical, is_native
 from grue.games.plugins import is_plugin, plugin_params
-from grue.games.recipes import is_shared, preparations
-from grue.games.unwinnable import is_unwinnable
+from grue.games.twx.jvm import JvmSettings
+from grue.games.twx.recipes import is_shared, preparations
+from grue.games.twx.unwinnable import is_unwinnable
 from grue.types import Task
 
 
@@ -94,7 +94,7 @@ def _not_copied(every: Iterator[Task], game: str, params: str, fold: str, settin
 
 
 def _not_shared(every: Iterator[Task], fold: str, settings: JvmSettings) -> Iterator[Task]:
-    from grue.games.twx import TwxGame
+    from grue.games.twx.game import TwxGame
 
     with closing(TwxGame("cookingworld", settings=settings)) as reader:
         yield from (task for task in every if not is_shared(preparations(reader.recipe(task)), fold))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from grue.errors import ConfigError
 from grue.games.base import Game
-from grue.games.renamed import GAMES as RENAMED
-from grue.games.renamed import Renamed
-from grue.games.told import Starts, Told
-from grue.games.twx import TwxGame
+from grue.games.twx.game import TwxGame
+from grue.games.twx.renamed import GAMES as RENAMED
+from grue.games.twx.renamed import Renamed
+from grue.games.twx.told import Starts, Told
 
 
 def check_training(name: str, rename: float, hidden_state: bool = False, *, stage: str = "ppo") -> None:

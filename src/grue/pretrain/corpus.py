@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from grue.errors import DataError
-from grue.games import words
-from grue.games.food_names import Rename, draw_renaming, rename
-from grue.games.recipes import recipe_in
-from grue.games.twx import TwxGame
+from grue.games.twx import words
+from grue.games.twx.food_names import Rename, draw_renaming, rename
+from grue.games.twx.game import TwxGame
+from grue.games.twx.recipes import recipe_in
 from grue.interrupt import Interrupt
 from grue.progress import Progress
 from grue.storage import jsonl

@@ -11,8 +11,8 @@ from functools import partial
 
 from grue.errors import GameError
 from grue.games import tasks
-from grue.games.twx import TwxGame
-from grue.games.words import LARGEST
+from grue.games.twx.game import TwxGame
+from grue.games.twx.words import LARGEST
 from grue.pretrain.corpus import Recording, Transcript, follow, transcribe
 
 LIMIT = 40

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from grue import heap
 from grue.errors import ConfigError
 from grue.games import tasks
-from grue.games.food_names import game_foods
-from grue.games.twx import TwxGame
+from grue.games.twx.food_names import game_foods
+from grue.games.twx.game import TwxGame
 from grue.interrupt import Interrupt
 from grue.pretrain.corpus import Recording, Transcript, augment, record
 from grue.pretrain.families import NUMBERS, record_families

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from grue.errors import GameError
 from grue.games import tasks
-from grue.games.twx import TwxGame
+from grue.games.twx.game import TwxGame
 from grue.pretrain.corpus import Transcript, follow, transcribe, with_noise
 from grue.types import Task
 

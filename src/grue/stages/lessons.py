@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from grue.errors import DataError, ModelError
-from grue.games.renamed import renamed_episode
+from grue.games.twx.renamed import renamed_episode
 from grue.policy.policy import make_policy
 from grue.prompts.tokens import Encoder
 from grue.rollout.pack import Sample, samples, tokenise

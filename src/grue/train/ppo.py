@@ -12,8 +12,8 @@ from grue.config import Config, PPOConfig
 from grue.errors import TrainingError
 from grue.evaluate.failures import failures_told
 from grue.evaluate.probe import limit_of, tolerance
-from grue.games.told import Starts
 from grue.games.training import training_games
+from grue.games.twx.told import Starts
 from grue.parallel import Processes
 from grue.policy.actor import Actor
 from grue.policy.decision import Decoding

@@ -16,8 +16,8 @@ from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import with_problems
 from grue.experiments.eval_gap.defects import Arm, advantages_with, top_k_policy
 from grue.experiments.eval_gap.settings import Settings
-from grue.games.renamed import renamed_episode
 from grue.games.training import training_games
+from grue.games.twx.renamed import renamed_episode
 from grue.models.adapter import with_adapter
 from grue.models.learned import load_weights
 from grue.models.load import load_model

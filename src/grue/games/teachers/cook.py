@@ -6,7 +6,6 @@ Its only prior knowledge is general and the same in every game and fold: which k
 
 from __future__ import annotations
 
-from grue.games.recipes import read_recipe
 from grue.games.teachers.atlas import Atlas, Exit
 from grue.games.teachers.kitchen import (
     DEVICES,
@@ -19,6 +18,7 @@ from grue.games.teachers.kitchen import (
     wanted,
     work_at_hand,
 )
+from grue.games.twx.recipes import read_recipe
 from grue.types import Observation
 
 Place = tuple[str, str]  # room, container

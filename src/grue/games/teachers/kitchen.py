@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from grue.games.recipes import COOKING, CUTTING
+from grue.games.twx.recipes import COOKING, CUTTING
 
 # A house without a backyard has a toaster in the kitchen in place of the barbeque.
 DEVICES = {"roasted": ("oven",), "fried": ("stove",), "grilled": ("barbeque", "toaster")}

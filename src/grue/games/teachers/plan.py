@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grue.errors import GameError
-from grue.games.state import Map
 from grue.games.teachers.kitchen import CUT_VERB, DEVICES, Recipe
+from grue.games.twx.state import Map
 
 Door = frozenset[str]  # the two rooms that it joins
 Lid = tuple[str, str]  # (room, container that can be closed)

@@ -16,7 +16,7 @@ import orjson
 
 from grue.errors import ConfigError, GameError
 from grue.games.engine_game import EngineGame, State, normalised
-from grue.games.textworld_make import game_file, walkthrough
+from grue.games.textworld.make import game_file, walkthrough
 from grue.types import Task
 
 # The status line of the interpreter's screen, with the prompt before it: ">    -= Kitchen =-3/7", and in the oldest

@@ -1,7 +1,7 @@
 """A py4j connection that fails fast and silently. Imported only when Java is started.
 
 The stock client sends a command again when the answer was empty, and prints a traceback on the root
-logger. A game step must never be done twice, and what to do about a dead Java is decided in `engine_seat.py`.
+logger. A game step must never be done twice, and what to do about a dead Java is decided in `seat.py`.
 """
 
 from __future__ import annotations

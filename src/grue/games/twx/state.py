@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from grue.errors import GameError
-from grue.games.jvm import Jvm
+from grue.games.twx.jvm import Jvm
 
 DIRECTIONS = ("north", "east", "south", "west")
 # room -> direction -> (room beyond, door: True open, False closed, None no door)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from grue.games.alfworld_data import TASK_TYPES, Household
+from grue.games.alfworld.data import TASK_TYPES, Household
 from grue.games.params import values
 from grue.types import Task
 

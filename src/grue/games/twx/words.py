@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from string import ascii_lowercase, digits
 
-from grue.games.food_names import replacing
+from grue.games.twx.food_names import replacing
 from grue.types import Observation
 
 FAMILIES = ("simonsays", "sorting", "arithmetic", "peckingorder", "twc")

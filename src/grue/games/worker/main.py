@@ -1,4 +1,4 @@
-"""The other end of `worker_process`: a process that hosts games and answers JSON lines until its input closes."""
+"""The other end of `process`: a process that hosts games and answers JSON lines until its input closes."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def held_out() -> frozenset[Preparation]:
 @cache
 def kitchen_lists() -> dict[str, Any]:
     """What the engine draws kitchens from, as its file has it."""
-    from grue.games.jvm import engine_folder
+    from grue.games.twx.jvm import engine_folder
 
     lists: dict[str, Any] = orjson.loads((engine_folder() / "cooking_world.json").read_bytes())
     return lists

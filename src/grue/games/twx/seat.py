@@ -15,11 +15,11 @@ from weakref import finalize
 import orjson
 
 from grue.errors import ConfigError, GameError
-from grue.games.jvm import Jvm, JvmSettings, current_jvm, is_connection_error
+from grue.games.twx.jvm import Jvm, JvmSettings, current_jvm, is_connection_error
 from grue.types import Task
 
 if TYPE_CHECKING:
-    from grue.games.gateway import Pending
+    from grue.games.twx.gateway import Pending
 
 RESTARTS = 3  # of Java within one call; a call that still fails after the last is given up
 ENGINE_FOLDS = {"train": "train", "dev": "dev", "test": "test", "pretrain": "train"}

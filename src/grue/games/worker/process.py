@@ -65,7 +65,7 @@ class Worker:
         self._owner = os.getpid()
         self._complaints = TemporaryFile()  # noqa: SIM115 - open as long as the process runs
         lifeline, self._lifeline = os.pipe()
-        command = [sys.executable, "-P", "-m", "grue.games.worker_main", str(lifeline)]
+        command = [sys.executable, "-P", "-m", "grue.games.worker.main", str(lifeline)]
         try:
             self._process = subprocess.Popen(
                 command,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from grue.games.alfworld_data import Household
+from grue.games.alfworld.data import Household
 
 MOST_STEPS = 200  # after which the expert counts as lost, as in upstream
 _FROM_THE_MIDDLE = "You are in the middle of a room."

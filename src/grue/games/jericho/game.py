@@ -3,7 +3,7 @@
 Hosted by a worker process (`native.make_native`): the interpreter is C code that some commands hang or crash. Jericho
 itself knows score, moves and a walkthrough of some fifty files by their checksum. For any other file, such as the
 Zorks released under the MIT licence in 2025, the score is read from memory (versions 1 to 3) or from the reply to
-"score", a command that is then undone; and valid actions are found by trial (`jericho_actions`).
+"score", a command that is then undone; and valid actions are found by trial (`actions`).
 
 A story file is one game, in every fold; the seed only sets the interpreter's random numbers, and not even these where
 Jericho has a walkthrough. So episodes reach the same states again, and what was found by trial there is cached under
@@ -23,10 +23,10 @@ from typing import Any, TypeVar
 from grue.errors import ConfigError, TeacherError
 from grue.games.engine_game import EngineGame, State, normalised
 from grue.games.guard import refusal
-from grue.games.jericho_actions import Trial, Words, valid_actions, words
-from grue.games.jericho_memory import Layout, layout, points_and_moves, world
+from grue.games.jericho.actions import Trial, Words, valid_actions, words
+from grue.games.jericho.memory import Layout, layout, points_and_moves, world
 from grue.games.params import values
-from grue.games.textworld import check_story, tidy
+from grue.games.textworld.game import check_story, tidy
 from grue.types import Task
 
 _FIRST_SEED = 1000  # below this the interpreter's numbers count up instead of being random; 0 means the clock

@@ -15,9 +15,9 @@ from importlib import import_module
 from typing import Any
 
 from grue.errors import GameError
-from grue.games.alfworld_data import Household, game_file, load
-from grue.games.alfworld_engine import borrow, give_back, logic
-from grue.games.alfworld_expert import MOST_STEPS, Handcoded, Seen
+from grue.games.alfworld.data import Household, game_file, load
+from grue.games.alfworld.engine import borrow, give_back, logic
+from grue.games.alfworld.expert import MOST_STEPS, Handcoded, Seen
 from grue.games.engine_game import EngineGame, State
 from grue.types import Outcome, Task
 
@@ -125,7 +125,7 @@ def _first_import() -> None:
 
 def _home(task: Task) -> Household:
     if task.game == "alfworld-micro":
-        from grue.games.alfworld_micro import home
+        from grue.games.alfworld.micro import home
 
         return home(task)
     return load(game_file(task))

@@ -11,11 +11,11 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from grue.games import sums, words
-from grue.games.food_names import Rename, draw_renaming, rename
-from grue.games.recipes import preparations, recipe_in
-from grue.games.told import Told
-from grue.games.twx import TwxGame
+from grue.games.twx import sums, words
+from grue.games.twx.food_names import Rename, draw_renaming, rename
+from grue.games.twx.game import TwxGame
+from grue.games.twx.recipes import preparations, recipe_in
+from grue.games.twx.told import Told
 from grue.types import Episode, Observation, Outcome, Task
 
 GAMES = ("cookingworld", *words.FAMILIES)

@@ -22,7 +22,7 @@ from grue.games.java import ENGLISH, find_java, java_environment
 from grue.games.restarts import note_restart
 
 if TYPE_CHECKING:
-    from grue.games.gateway import Pending
+    from grue.games.twx.gateway import Pending
 
 _JAR = "textworld-express.jar"
 _START_TIMEOUT = 60.0  # seconds; a start takes 0.2 on an idle machine
@@ -41,9 +41,9 @@ class Jvm:
     """A running Java process with a connection to it."""
 
     def __init__(self, settings: JvmSettings) -> None:
-        from grue.games.gateway import Gateway
+        from grue.games.twx.gateway import Gateway
 
-        self.lock = threading.RLock()  # held around games whose objects the engine shares (see engine_seat.py)
+        self.lock = threading.RLock()  # held around games whose objects the engine shares (see seat.py)
         self.owners: dict[tuple[str, str, int], object] = {}  # shared problem -> the seat that generated it last
         self._retired: list[Any] = []
         self.abandoned = False

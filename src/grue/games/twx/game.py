@@ -1,7 +1,7 @@
 """TextWorldExpress: eight families of text games behind the contract of `base.Game`.
 
 One Java process serves all games of a Python process (`jvm.py`); each game has a seat of its own in it and
-makes one round trip per step (`engine_seat.py`). Steps are counted here, because the engine's own limit lets one
+makes one round trip per step (`seat.py`). Steps are counted here, because the engine's own limit lets one
 more step pass.
 """
 
@@ -13,14 +13,14 @@ from typing import Any
 
 from grue.errors import ConfigError, GameError
 from grue.games.base import check_open, check_seed, refuse_copy
-from grue.games.engine_seat import EngineSeat
 from grue.games.guard import clean_action
-from grue.games.jvm import JvmSettings
 from grue.games.params import Params, canonical, check_family
-from grue.games.recipes import read_recipe
-from grue.games.state import read_rooms, read_state
-from grue.games.sums import Problem, read_problem
-from grue.games.unwinnable import is_unwinnable
+from grue.games.twx.jvm import JvmSettings
+from grue.games.twx.recipes import read_recipe
+from grue.games.twx.seat import EngineSeat
+from grue.games.twx.state import read_rooms, read_state
+from grue.games.twx.sums import Problem, read_problem
+from grue.games.twx.unwinnable import is_unwinnable
 from grue.types import Observation, Outcome, Task
 
 # Families whose gold path the engine draws anew at each generation, from an unseeded generator; and their solvers.

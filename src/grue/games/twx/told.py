@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from grue.errors import GameError
 from grue.games.teachers.kitchen import CUT_VERB
 from grue.games.teachers.plan import House, Progress, read, shortest
-from grue.games.twx import TwxGame
+from grue.games.twx.game import TwxGame
 from grue.types import Observation, Outcome, Task
 
 _CUTS = frozenset(CUT_VERB.values())

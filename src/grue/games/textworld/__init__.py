@@ -1,0 +1,1 @@
+"""Microsoft TextWorld (Côté et al. 2018): the adapter, and the generator of its games."""
