@@ -142,7 +142,7 @@ def memory(engine: str, chosen: list[Task]) -> dict[str, float]:
 
 def _ours(chosen: list[Task]) -> float:
     before = held_mb()
-    games = [make(task.game, task.params, read_timeout=600.0) for task in chosen]
+    games = [make(task.game, task.params, read_timeout_s=600.0) for task in chosen]
     for game, task in zip(games, chosen, strict=True):
         game.reset(task)
     held = held_mb() - before
@@ -165,7 +165,7 @@ def _stock(engine: str, chosen: list[Task]) -> float:
 def play_ours(chosen: list[Task], steps: int) -> tuple[dict[str, float], list[list[str]]]:
     """(what it took, the actions of each episode)."""
     start = time.perf_counter()
-    game = make(chosen[0].game, chosen[0].params, read_timeout=600.0)
+    game = make(chosen[0].game, chosen[0].params, read_timeout_s=600.0)
     game.reset(chosen[0])
     start_s, draw = time.perf_counter() - start, random.Random(0)
     played: list[list[str]] = []

@@ -28,7 +28,7 @@ def measure(preset: str, fold: str, games: int) -> None:
     whole = PRESETS[preset]()
     config = whole.game
     chosen = spread(tasks(config.name, config.params, fold, config.limit), games)
-    game = make(config.name, config.params, read_timeout=120.0)
+    game = make(config.name, config.params, read_timeout_s=120.0)
     for name in dict.fromkeys(("random", "gold", whole.demos.teacher)):
         player = teacher(name, game)
         result = summarise([play(game, task, player) for task in chosen], fold=fold)

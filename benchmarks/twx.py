@@ -31,7 +31,7 @@ class Ours:
     """`games` seats in one Java process."""
 
     def __init__(self, games: int) -> None:
-        self.seats = [make("cookingworld", PARAMS, read_timeout=120.0) for _ in range(games)]
+        self.seats = [make("cookingworld", PARAMS, read_timeout_s=120.0) for _ in range(games)]
 
     def reset(self, seat: int, task: Task) -> list[str]:
         return list(self.seats[seat].reset(task).actions or ())

@@ -22,7 +22,7 @@ class _Tape(TorchDispatchMode):
 
 
 def capture(run: Callable[[], torch.Tensor]) -> tuple[Callable[[], object], torch.Tensor]:
-    """As `Recorder` wants it."""
+    """As `PassRecorder` wants it."""
     with _Tape() as tape:
         found = run()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -130,7 +131,7 @@ def test_an_adapter_says_what_the_policy_said(
     found = export_run(runs[kind], what="adapter", to=tmp_path / "adapter", say=QUIET)
     assert "others cannot load the adapter" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(ConfigError, match="names its base by a folder"):
-        push(tmp_path / "adapter", "me/policy")
+        push(tmp_path / "adapter", "me/policy", QUIET)
     assert len({path.stat().st_mode for path in (tmp_path / "adapter").iterdir()}) == 1
     assert found["mean"] < (0.3 if kind == "int8" else 2e-3)
     names = {path.name for path in (tmp_path / "adapter").iterdir()}
@@ -345,6 +346,7 @@ def test_a_policy_may_sample_and_then_depends_on_its_seed(runs: dict[str, Path])
         ("toy", "dev", "which were not trained on"),
         ("toy", "train", "the training may have played some"),
         ("jericho:zork1.z5", "test", "all of the one story that it was trained on"),
+        ("guess", "test", "whose seeds no part of the training has used"),
     ],
 )
 def test_the_card_calls_unseen_what_is_unseen(game: str, fold: str, said: str) -> None:
@@ -423,8 +425,12 @@ def test_the_card_says_what_one_has_to_know(tiny_folder: Path, runs: dict[str, P
 
 def test_a_smaller_format_is_a_choice(runs: dict[str, Path], tmp_path: Path) -> None:
     """bfloat16 rounds more than the check allows to a policy that played in float32, or it is let through and said."""
-    left = tmp_path / ".half-0123abcd"  # by an export that was killed
-    left.mkdir()
+    left, young = tmp_path / ".half-0123abcd", tmp_path / ".half-4567abcd"  # by exports, the second under way
+    for folder, changed in ((left, 1), (young, None)):
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"half")
+        for path in (folder / "model.safetensors", folder):
+            os.utime(path, changed and (changed, changed))
     try:
         found = export_run(runs["full"], what="merged", dtype="float16", to=tmp_path / "half", say=QUIET)
     except ModelError as error:
@@ -436,7 +442,7 @@ def test_a_smaller_format_is_a_choice(runs: dict[str, Path], tmp_path: Path) -> 
 
         stored = load_file(tmp_path / "half" / "model.safetensors")
         assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
-    assert not left.exists()
+    assert not left.exists() and young.exists()
 
 
 def test_mistakes_are_one_error_each(runs: dict[str, Path], tmp_path: Path, tiny_folder: Path) -> None:
@@ -511,17 +517,18 @@ def test_pushing_needs_an_export_a_name_and_a_hub(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(DataError, match="was not made by grue export"):
-        push(runs["full"], "me/policy")
+        push(runs["full"], "me/policy", QUIET)
     export_run(runs["full"], what="merged", to=tmp_path / "out", say=QUIET)
     with pytest.raises(ConfigError, match="is an exported policy, not a run directory"):
         read_run_config(tmp_path / "out")
     with pytest.raises(ConfigError, match="not a repository name"):
-        push(tmp_path / "out", "policy")
+        push(tmp_path / "out", "policy", QUIET)
 
     def asking(hub: str) -> subprocess.Popen[str]:
         """A process of its own that asks `hub`, as its address is read at import."""
         script = (
-            "import sys; from pathlib import Path; from grue.stages.push import push; push(Path(sys.argv[1]), 'me/p')"
+            "import sys; from pathlib import Path; from grue.progress import Progress; "
+            "from grue.stages.push import push; push(Path(sys.argv[1]), 'me/p', Progress(quiet=True))"
         )
         environment = {"HF_ENDPOINT": hub, "HF_TOKEN": "hf_secret", "PATH": "", "HOME": str(tmp_path)}
         command = [sys.executable, "-c", script, str(tmp_path / "out")]
@@ -588,8 +595,8 @@ def test_what_cannot_be_exported_is_said_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_upload_takes_the_place_of_another_and_is_private(
-    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_upload_takes_the_place_of_another_is_private_and_holds_the_export_alone(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The hub is a stand-in: what it is asked for is what counts."""
     asked: dict[str, Any] = {}
@@ -608,15 +615,23 @@ def test_an_upload_takes_the_place_of_another_and_is_private(
 
     monkeypatch.setattr("huggingface_hub.HfApi", Hub)
     export_run(runs["full"], what="merged", to=tmp_path / "out", say=QUIET)
-    assert push(tmp_path / "out", "me/policy") == "https://hub/me/policy"
+    exported = sorted(path.name for path in (tmp_path / "out").iterdir())
+    (tmp_path / "out" / "sub").mkdir()
+    for private in (".env", "notes.txt", "other.json", "sub/grue.yaml"):
+        (tmp_path / "out" / private).write_text("secret")
+    assert push(tmp_path / "out", "me/policy", QUIET) == "https://hub/me/policy"
+    assert asked["allow_patterns"] == exported
+    assert "not uploaded, as the export did not write it: .env, notes.txt, other.json, sub/grue.yaml" in " ".join(
+        capsys.readouterr().out.split()
+    )
     left = ["adapter_model.safetensors", "adapter_config.json", "model.safetensors"]
     assert all(any(fnmatch(file, pattern) for pattern in asked["delete_patterns"]) for file in left)
     asked.clear()
     Hub.private = False
     with pytest.raises(PushError, match="already exists and is public"):
-        push(tmp_path / "out", "me/policy")
+        push(tmp_path / "out", "me/policy", QUIET)
     assert not asked
-    push(tmp_path / "out", "me/policy", public=True)
+    push(tmp_path / "out", "me/policy", QUIET, public=True)
     assert asked
 
 

@@ -468,6 +468,10 @@ def test_prompts_of_another_form_begin_anew_with_sft_and_with_nothing_later(
     run = tmp_path / "run"
     shutil.copytree(finished, run)
     kept = (run / "prompt.json").read_bytes()
+    (run / "prompt.json").write_text('{"sha')
+    with pytest.raises(DataError, match="not JSON") as damaged:
+        Run(run, read_run_config(run)).keep_prompt("x")
+    assert "delete it" in damaged.value.hint
     (run / "prompt.json").write_text('{"sha256": "of another template"}')
     with pytest.raises(ConfigError, match="prompt format is not the one"):
         stages.run_stage("eval", config, run, say=QUIET, again=True)

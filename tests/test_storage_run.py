@@ -446,6 +446,26 @@ def test_a_drive_without_locks_is_not_taken_for_another_process(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="locks are POSIX ones")
+def test_a_shared_folder_is_locked_by_whoever_may_write_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.umask(0o002)  # of a group that works together
+    try:
+        Run(tmp_path / "run", load_config("toy"))
+    finally:
+        os.umask(before)
+    lock = tmp_path / "run" / ".lock"
+    assert lock.stat().st_mode & 0o777 == 0o664
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("grue.storage.files._locks", {})
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(ConfigError, match=rf"cannot lock {lock}: Permission denied") as caught:
+        Run(tmp_path / "run", load_config("toy"))
+    assert f"chmod g+w {lock}" in caught.value.hint
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="locks are POSIX ones")
 def test_two_processes_do_not_share_a_run_directory(tmp_path: Path) -> None:
     Run(tmp_path, load_config("toy"))
     Run(tmp_path, load_config("toy"))  # the same process may

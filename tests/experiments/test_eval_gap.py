@@ -30,7 +30,7 @@ from grue.experiments.eval_gap.measure import Measure
 from grue.experiments.eval_gap.player import Answer, Table, choosing, play_prompts, writing
 from grue.experiments.eval_gap.prompts import Style, prompt_ids
 from grue.experiments.eval_gap.settings import Settings, read_settings
-from grue.experiments.eval_gap.suspects import EVALUATION, TRAINING, wanted
+from grue.experiments.eval_gap.suspects import EVALUATION, TRAINING, fitting, wanted
 from grue.experiments.eval_gap.table import markdown, ranked
 from grue.games.play import play
 from grue.games.teachers import teacher
@@ -535,6 +535,17 @@ def test_contrasts_without_training_run_and_are_taken_up_again(trained: Path) ->
     again = prepare("eval-gap", [trained], SMALL, only=names, training=False)(Progress(quiet=True))
     assert again["contrasts"] == result["contrasts"]
     assert {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()} == before
+
+
+def test_what_a_game_has_not_is_left_out(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["sampled", "layouts", "train-to-dev"]
+    every = {name: EVALUATION[name] for name in names}
+    assert [*fitting(every, "cookingworld", Progress())] == names
+    assert [*fitting(every, "toy", Progress())] == ["sampled", "train-to-dev"]
+    assert "left out, as toy has no recipes: layouts" in capsys.readouterr().out
+    assert [*fitting(every, "jericho:zork1.z5", Progress(quiet=True))] == ["sampled"]
+    with pytest.raises(ConfigError, match="nothing is left to measure in toy: no recipes"):
+        prepare("eval-gap", [trained], SMALL, only=["recipes"], training=False)(Progress(quiet=True))
 
 
 def test_chance_in_few_games_is_not_told_from_as_few(

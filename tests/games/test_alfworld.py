@@ -70,7 +70,7 @@ def first(game: str, params: str = "", fold: str = "train", limit: int = 60) -> 
 
 
 def opened(game: str, params: str = "", timeout: float = 60.0) -> WorkerExpertsGame:
-    made = games.make(game, params, read_timeout=timeout)
+    made = games.make(game, params, read_timeout_s=timeout)
     assert isinstance(made, WorkerExpertsGame)
     return made
 
@@ -265,7 +265,7 @@ def test_a_torn_game_fails_alone(tmp_path: Path, torn: str) -> None:
 
 def test_solutions_and_closed_games_leave_the_process_alone() -> None:
     """They used to crash it: the library cannot be loaded again once it has been unloaded."""
-    settings = WorkerSettings(read_timeout=60.0)
+    settings = WorkerSettings(read_timeout_s=60.0)
     game, pids = WorkerExpertsGame(MICRO, settings=settings), set()
     for task in games.tasks(MICRO, "", "train", 30, count=3):
         game.reset(task)
@@ -307,7 +307,7 @@ def test_a_process_that_dies_or_hangs_does_not_show(blow: int) -> None:
     task = first(MICRO, "task=6", limit=100)
 
     def transcript(*, strike: bool) -> list[tuple[str, Observation]]:
-        game = WorkerExpertsGame(MICRO, "task=6", settings=WorkerSettings(read_timeout=4.0, slow=20.0))
+        game = WorkerExpertsGame(MICRO, "task=6", settings=WorkerSettings(read_timeout_s=4.0, slow=20.0))
         seen = [("", game.reset(task))]
         outcome = None
         while outcome is None:

@@ -43,11 +43,29 @@ def test_the_bot_wins_from_any_state(level: int) -> None:
             observation, _, outcome = game.step(draw.choice(observation.actions or ()))
             if outcome is not None:
                 break
+        kept = list[str]()
         while outcome is None:
             plan = game.plan()
-            assert plan, task
+            assert plan and plan == (kept or plan), task
+            game._ahead = []  # a plan that was followed is kept; made again from here, it is the same
+            kept = plan[1:]
             outcome = game.step(plan[0])[2]
         assert outcome is Outcome.WON
+    game.close()
+
+
+def test_a_plan_is_made_once_and_again_when_it_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    game, made = BabyAIGame("babyai", "level=4"), list[int]()
+    plain = game._solution
+    monkeypatch.setattr(game, "_solution", lambda task, done: (made.append(len(done)), plain(task, done))[1])
+    game.reset(first(4, "dev", count=1)[0])
+    plan = game.plan()
+    for action in plan[:3]:
+        assert game.plan()[0] == action
+        game.step(action)
+    assert made == [0]
+    game.step(next(turn for turn in ("turn left", "turn right") if turn != plan[3]))
+    assert game.plan() and made == [0, 4]
     game.close()
 
 

@@ -27,7 +27,7 @@ from grue.games.twx.jvm import JvmSettings, current_jvm
 from grue.types import Observation, Task
 
 CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"
-SETTINGS = JvmSettings(read_timeout=4.0)  # a Java process of its own, that these tests may kill
+SETTINGS = JvmSettings(read_timeout_s=4.0)  # a Java process of its own, that these tests may kill
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and fork")
 
 

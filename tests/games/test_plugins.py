@@ -170,6 +170,10 @@ def test_the_place_of_an_exception_is_in_the_game_and_its_traceback_is_shown_onc
     [
         ('self.show(text + "\\ud800" * won, float(won)), float(won)', "half a character"),
         ('self.show(text, float("nan")), float(won)', "a score of nan"),
+        ("self.show(text, 5.0 * won - 1.5), float(won)", "a score of -1.5"),
+        ('Observation(text, "", "", ("7"), 0.0), float(won)', "listed its actions as a str"),
+        ('Observation(text, "", "", map(str, (1, 2)), 0.0), float(won)', "listed its actions as a map"),
+        ('Observation(text, "", "", ("look", 3), 0.0), float(won)', "a int for a text: 3"),
         ('self.show(text, float(won)), float("inf")', "a reward of inf"),
     ],
 )
@@ -692,8 +696,8 @@ class _Loose(ToyGame):
     def begin_reset(self, task: Task) -> None:
         raise ValueError("boom")
 
-    def reset(self, task: Task, *, gold: bool = False) -> Observation:
-        return _listed_backwards(super().reset(task, gold=gold))
+    def reset(self, task: Task) -> Observation:
+        return _listed_backwards(super().reset(task))
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         observation, reward, outcome = super().step(action)

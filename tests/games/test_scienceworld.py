@@ -30,7 +30,7 @@ def first(params: str, fold: str = "train", limit: int = 30, start: int = 0) -> 
 
 
 def opened(params: str) -> WorkerGoldGame:
-    game = games.make("scienceworld", params, read_timeout=100.0)
+    game = games.make("scienceworld", params, read_timeout_s=100.0)
     assert isinstance(game, WorkerGoldGame)
     return game
 

@@ -49,7 +49,7 @@ def first(game: str, params: str, fold: str = "train", limit: int = 40) -> Task:
 
 
 def opened(game: str, params: str) -> WorkerPlanGame:
-    made = games.make(game, params, read_timeout=100.0)  # generating a game takes seconds, on a busy machine minutes
+    made = games.make(game, params, read_timeout_s=100.0)  # generating a game takes seconds, on a busy machine minutes
     assert isinstance(made, WorkerPlanGame)
     return made
 

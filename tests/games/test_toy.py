@@ -87,7 +87,7 @@ def test_a_crash_in_the_middle_is_a_failed_episode() -> None:
 
 
 class _LateLimit(ToyGame):
-    def reset(self, task: Task, *, gold: bool = False) -> Observation:
+    def reset(self, task: Task) -> Observation:
         return super().reset(replace(task, limit=task.limit + 1))
 
 
@@ -103,7 +103,7 @@ class _Generous(ToyGame):
 
 
 class _AnySeed(ToyGame):
-    def reset(self, task: Task, *, gold: bool = False) -> Observation:
+    def reset(self, task: Task) -> Observation:
         return super().reset(replace(task, fold="train", seed=task.seed % 1000))
 
 

@@ -29,7 +29,7 @@ from grue.types import Observation, Outcome, Task
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are hosted on Linux and macOS")
 TASK = Task("toy", "rooms=4", "train", 7, 40)
-SETTINGS = WorkerSettings(read_timeout=2.0)
+SETTINGS = WorkerSettings(read_timeout_s=2.0)
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def _no_process_is_left() -> Iterator[None]:
 
 
 def hosted(seats: int = 8) -> WorkerGoldGame:
-    return WorkerGoldGame("toy", "rooms=4", settings=WorkerSettings(read_timeout=2.0, slow=60.0, seats=seats))
+    return WorkerGoldGame("toy", "rooms=4", settings=WorkerSettings(read_timeout_s=2.0, slow=60.0, seats=seats))
 
 
 def solve(game: WorkerGoldGame | ToyGame, disturb: Callable[[], None] = lambda: None) -> list[Observation]:
@@ -189,7 +189,7 @@ def test_resets_that_were_begun_are_those_of_a_game_at_home(seats: int, blow: si
 
 @pytest.mark.parametrize(("spread", "shared"), [(1, [3, 2]), (2, [3, 2]), (3, [2, 2, 1])])
 def test_games_are_spread_over_processes_two_at_first(spread: int, shared: list[int]) -> None:
-    settings = WorkerSettings(read_timeout=2.0, slow=60.0, seats=3, spread=spread)
+    settings = WorkerSettings(read_timeout_s=2.0, slow=60.0, seats=3, spread=spread)
     games = [WorkerGoldGame("toy", "rooms=4", settings=settings) for _ in range(5)]
     for game in games:
         game.reset(TASK)

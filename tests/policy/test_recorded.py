@@ -19,7 +19,7 @@ from grue.policy import engine as engine_module
 from grue.policy import recorded as recorded_module
 from grue.policy.engine import Engine
 from grue.policy.passes import ON_GPU, round_up
-from grue.policy.recorded import WORTH, Capture, Recorder
+from grue.policy.recorded import WORTH, Capture, PassRecorder
 from grue.policy.tree import TokenTree
 
 TREE = TokenTree((1, 2, 3), (-1, 0, -1), (0, 1, 0))
@@ -34,10 +34,10 @@ def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def engines(
     model: PreTrainedModel, slots: int, columns: int, capture: Capture = tape.capture
-) -> tuple[Engine, Recorder, Engine]:
+) -> tuple[Engine, PassRecorder, Engine]:
     """One that records, its recorder, and one that does not."""
     engine, plain = Engine(model, slots, columns), Engine(model, slots, columns)
-    recorder = Recorder(engine.decoder, capture)
+    recorder = PassRecorder(engine.decoder, capture)
     engine.recorder = recorder
     assert plain.recorder is None
     return engine, recorder, plain

@@ -587,6 +587,15 @@ def test_a_story_that_was_trained_on_is_not_called_unseen(tmp_path: Path) -> Non
     assert "plays of the one game" in text
 
 
+def test_games_of_a_package_may_be_alike_whatever_the_seed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump(config | {"game": {"name": "guess"}}))
+    text = parsed(run).text
+    assert "60 test games, with seeds that it was not trained on" in text
+    assert "never seen" not in text
+
+
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [

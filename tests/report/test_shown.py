@@ -113,7 +113,7 @@ def test_reading_stops_at_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for _ in range(4):
         append_shown(path, EPISODES[1])
     assert len(read_shown(path, most=2)[0]) == 2
-    monkeypatch.setattr("grue.report.shown._MAX_LINE", 100)
+    monkeypatch.setattr("grue.storage.jsonl.MAX_LINE_BYTES", 100)
     found, problems = read_shown(path)
     assert found == []
     assert "reading stopped" in problems[0]

@@ -199,3 +199,7 @@ def test_games_that_may_be_the_same_are_its_own_too() -> None:
 def test_what_is_no_memory_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="tuple is no Memory"):
         Remembering(games.make("toy"), ())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="made of episodes, not of a str"):
+        Memory("demos.jsonl")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="count='2' is not a whole number"):
+        Remembering(games.make("toy"), Memory(()), count="2")  # type: ignore[arg-type]

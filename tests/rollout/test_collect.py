@@ -306,7 +306,7 @@ def test_an_observation_longer_than_the_context_is_an_error_that_says_so() -> No
 class Fragile(ToyGame):
     """A toy game that breaks: at its reset for some seeds, at the third step for others."""
 
-    def reset(self, task: Task, *, gold: bool = False) -> Observation:
+    def reset(self, task: Task) -> Observation:
         if task.seed % 5 == 1:
             raise GameError("it would not start")
         self.countdown = 3 if task.seed % 5 == 3 else 1000
@@ -342,7 +342,7 @@ def test_games_that_crash_are_failed_episodes_and_harm_no_neighbour() -> None:
 class Silent(ToyGame):
     """A game that cannot list its valid actions."""
 
-    def reset(self, task: Task, *, gold: bool = False) -> Observation:
+    def reset(self, task: Task) -> Observation:
         return replace(super().reset(task), actions=None)
 
 
@@ -354,8 +354,8 @@ def test_a_game_that_lists_no_actions_is_an_error_that_names_it() -> None:
 class OddOnes(ToyGame):
     """A game that begins with a very long text for some seeds, and lists no actions for others."""
 
-    def reset(self, task: Task, *, gold: bool = False) -> Observation:
-        first = super().reset(task, gold=gold)
+    def reset(self, task: Task) -> Observation:
+        first = super().reset(task)
         if task.seed % 5 == 1:
             return replace(first, text="very " * 400)
         return replace(first, actions=None) if task.seed % 5 == 3 else first
@@ -407,7 +407,7 @@ class Swamp(ToyGame):
         super().__init__()
         self._silent, self._count = silent, 0
 
-    def reset(self, task: Task, *, gold: bool = False) -> Observation:
+    def reset(self, task: Task) -> Observation:
         self._task_seed, self._count = task.seed, 0
         return super().reset(task)
 

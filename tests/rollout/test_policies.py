@@ -247,7 +247,7 @@ class Mute(ToyGame):
     def _actions(self) -> tuple[str, ...]:
         return super()._actions()
 
-    def reset(self, task: Task, *, gold: bool = False) -> Any:
+    def reset(self, task: Task) -> Any:
         from dataclasses import replace
 
         return replace(super().reset(task), actions=None)
@@ -337,7 +337,7 @@ def test_a_game_that_fails_to_begin_has_nothing_of_the_one_before() -> None:
     assert play_alone(game, task, player).segments
 
     class Stuck(ToyGame):
-        def reset(self, task: Task, *, gold: bool = False) -> Observation:
+        def reset(self, task: Task) -> Observation:
             raise GameError("no door")
 
     assert play_alone(Stuck(), task, player).segments == ()

@@ -260,7 +260,7 @@ def test_one_process_alone_changes_nothing() -> None:
 class Wordy(ToyGame):
     """A toy game that shows more than a policy can read, for every second seed."""
 
-    def reset(self, task: Task, *, gold: bool = False) -> Observation:
+    def reset(self, task: Task) -> Observation:
         shown = super().reset(task)
         return replace(shown, text="word " * 1000) if task.seed % 2 else shown
 

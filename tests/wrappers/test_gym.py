@@ -22,6 +22,7 @@ from grue.games.teachers import teacher
 from grue.games.twx import jvm
 from grue.policy.decision import Decoding
 from grue.rollout.player import PolicyPlayer
+from grue.types import Observation, Task
 from grue.wrappers.gym import IDS, AnyText
 
 JAVA = [name for name in IDS if name != "Toy"]
@@ -262,6 +263,25 @@ def test_errors_say_what_to_call_in_gymnasium() -> None:
     for call in (env.reset, lambda: env.step("look")):
         with pytest.raises(ConfigError, match="this environment is closed"):
             call()
+
+
+def test_a_game_that_crashes_as_it_begins_does_not_go_on_as_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = grue.wrappers.gym.GrueEnv("toy")
+    env.reset(seed=0)
+    with pytest.raises(ConfigError, match="5000"):  # refused: the game before goes on
+        env.reset(options={"game_seed": 5000})
+    env.step("look")
+
+    def crash(task: Task) -> Observation:
+        raise GameError("boom")
+
+    monkeypatch.setattr(env._game, "reset", crash)
+    with pytest.raises(GameError, match="boom"):
+        env.reset()
+    with pytest.raises(GameError, match="no game under way"):
+        env.step("look")
+    with pytest.raises(ConfigError, match="are not a dict"):
+        env.reset(options=[])  # type: ignore[arg-type]
 
 
 def test_a_preset_is_told_from_a_game() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 from grue.errors import ConfigError, GameError
 from grue.wrappers import sb3
+from grue.wrappers.gym import GrueEnv
 
 
 def toy(**settings: object) -> sb3.ActionList:
@@ -65,6 +68,25 @@ def test_a_list_without_any_valid_action_is_an_error_that_says_so() -> None:
     env.reset(seed=0)
     with pytest.raises(GameError, match="none of the valid actions"):
         env.action_masks()
+
+
+class _DeadEnd(gymnasium.Wrapper[str, str, str, str]):
+    """No action is valid after a step."""
+
+    def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
+        text, reward, terminated, truncated, info = super().step(action)
+        return text, reward, terminated, truncated, info | {"valid_actions": ()}
+
+
+def test_a_state_without_valid_actions_is_not_a_game_without_them() -> None:
+    env = _DeadEnd(GrueEnv("toy"))
+    with pytest.raises(GameError, match=r"train game .* has no valid action after 1 steps"):
+        sb3.known_actions(env)
+    listed = sb3.ActionList(sb3.TokenIds(env, 16), ["look"])
+    listed.reset(seed=0)
+    listed.step(0)
+    with pytest.raises(GameError, match="has listed no valid actions\nhint: a policy of one list"):
+        listed.action_masks()
 
 
 def test_valid_actions_that_are_not_on_the_list_are_warned_of_once() -> None:
@@ -133,8 +155,12 @@ def test_lists_and_encoders_that_cannot_be_are_refused() -> None:
     for actions in ((), ("look", "look")):
         with pytest.raises(ConfigError, match="cannot be numbered"):
             sb3.ActionList(env, actions)
-    with pytest.raises(ConfigError, match="columns=0"):
-        sb3.TokenIds(env, 0)
+    for columns in (0, 2.5):
+        with pytest.raises(ConfigError, match=f"columns={columns} is not a whole number from 1 up"):
+            sb3.TokenIds(env, columns)  # type: ignore[arg-type]
+    for wrong in ("fly", [1, 2]):
+        with pytest.raises(ConfigError, match="the actions are a list of texts"):
+            sb3.ActionList(env, wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [-1, 99])

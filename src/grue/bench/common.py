@@ -14,7 +14,8 @@ import torch
 
 from grue.bench import Say
 from grue.config import Config
-from grue.games import Game, make, tasks
+from grue.games import Game
+from grue.games.configured import fold_tasks, open_game
 from grue.hardware import usual_threads
 from grue.models.load import compute_dtype, load_model
 from grue.models.policy_model import PolicyModel
@@ -104,8 +105,7 @@ def threads(config: Config) -> Iterator[int]:
 @contextmanager
 def open_games(config: Config, count: int) -> Iterator[list[Game]]:
     """`count` games that can be played at once."""
-    game = config.game
-    games = [make(game.name, game.params, game.java, read_timeout=game.read_timeout_s) for _ in range(count)]
+    games = [open_game(config.game) for _ in range(count)]
     try:
         yield games
     finally:
@@ -115,8 +115,7 @@ def open_games(config: Config, count: int) -> Iterator[list[Game]]:
 
 def task_sets(config: Config, sets: int, size: int) -> list[list[Task]]:
     """`sets` lists of `size` tasks, spread over the dev fold; a fold that is too small is reused."""
-    game = config.game
-    every = tasks(game.name, game.params, "dev", game.limit, java=game.java)
+    every = fold_tasks(config.game, "dev")
     stride = max(1, len(every) // (sets * size))
     return [[every[(s * size + i) * stride % len(every)] for i in range(size)] for s in range(sets)]
 

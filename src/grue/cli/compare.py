@@ -8,7 +8,7 @@ from typing import Any
 from grue.evaluate.runs import kind_letter
 from grue.names import TRAINING
 from grue.progress import Progress
-from grue.report.text import counted, interval_text
+from grue.report.text import counted, interval_text, percent, signed
 
 
 def show(result: Mapping[str, Any], say: Progress) -> None:
@@ -44,11 +44,10 @@ def show(result: Mapping[str, Any], say: Progress) -> None:
         say("")
         for d in decodings:
             found = other[d]
-            low, high = (100 * end for end in found["success_ci95"])
-            words = f"success {100 * found['success']:+z.1f} points ({low:+z.1f} to {high:+z.1f})"
-            low, high = found["score_ci95"]
-            words += f", score {found['score']:+.3f}"
-            words += f" ({low:+.3f} to {high:+.3f})" if low < high else ""  # all equal, which is no certainty
+            points, success = signed(100 * found["success"]), interval_text(found["success_ci95"])
+            words = f"success {points} points" + (f" ({success})" if success else "")
+            score = interval_text(found["score_ci95"], scale=1, decimals=3)
+            words += f", score {signed(found['score'], 3)}" + (f" ({score})" if score else "")
             say(f"{kind_letter(other['a'])} - {kind_letter(other['b'])}  {d}: {words}")
     say("")
     sizes = [len(kind["runs"]) for kind in kinds]
@@ -78,4 +77,4 @@ def _cells(found: Mapping[str, Any]) -> tuple[str, str, str, str]:
     if "success_ci95" in found:
         success = interval_text(found["success_ci95"])
         score = interval_text(found["score_ci95"], scale=1, decimals=3)
-    return f"{100 * found['success']:.1f}%", success, f"{found['score']:.3f}", score
+    return percent(found["success"]), success, f"{found['score']:.3f}", score

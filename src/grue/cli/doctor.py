@@ -173,13 +173,14 @@ def _java_version(path: str) -> str:
 def _engine() -> dict[str, str]:
     """Start the game of the default preset."""
     from grue.config import PRESETS
-    from grue.games import canonical_params, make
+    from grue.games import canonical_params
+    from grue.games.configured import open_game
     from grue.types import Task
 
     config = PRESETS["cooking16"]().game
     began = time.monotonic()
     try:
-        game = make(config.name, config.params, config.java, read_timeout=config.read_timeout_s)
+        game = open_game(config)
         try:
             task = Task(config.name, canonical_params(config.name, config.params), "train", 0, config.limit)
             actions = game.reset(task).actions or ()

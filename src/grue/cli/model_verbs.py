@@ -207,7 +207,7 @@ def push(
     def work(say: Progress) -> object:
         from grue.stages.push import push as upload
 
-        address = upload(folder, repository, public=public)
+        address = upload(folder, repository, say, public=public)
         say(address)
         return {"address": address}
 

@@ -15,7 +15,7 @@ import typer
 
 from grue.cli import several
 from grue.cli.common import UsageError
-from grue.errors import ConfigError, GrueError
+from grue.errors import ConfigError, GrueError, first_line
 from grue.interrupt import Interrupted
 from grue.launch import here, is_follower, machines, speaks_here, this_command
 from grue.parallel import ProcessLostError, SharedError
@@ -75,7 +75,7 @@ def perform(work: Callable[[Progress], Any], *, processes: int = 1, as_json: boo
 
             if not is_out_of_memory(error):
                 raise
-            _fail(GrueError(f"out of memory: {clean(str(error)).splitlines()[0]}", hint=_MEMORY_HINT), 1, as_json)
+            _fail(GrueError(f"out of memory: {clean(first_line(error))}", hint=_MEMORY_HINT), 1, as_json)
         finally:
             leave()
 

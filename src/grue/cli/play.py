@@ -10,9 +10,11 @@ from typing import Any
 
 from grue.config import PRESETS, GameConfig, load_config
 from grue.errors import ConfigError, GameError, GrueError
-from grue.games import canonical_params, fold_of, is_known, known_games, make
+from grue.games import canonical_params, fold_of, is_known, known_games
+from grue.games.configured import open_game
 from grue.games.play import play
 from grue.progress import Progress
+from grue.report.text import counted
 from grue.types import Observation, Outcome, Task
 
 _ENDS = {
@@ -43,7 +45,7 @@ def play_human(task: Task, config: GameConfig, say: Progress, *, record: Path | 
     """
     if record is not None:
         _check_record(record)
-    game = make(task.game, config.params, config.java, read_timeout=config.read_timeout_s)
+    game = open_game(config)
     try:
         episode = play(game, task, Human(say))
     except (EOFError, KeyboardInterrupt):
@@ -109,7 +111,7 @@ class Human:
         say(f"\n{observation.text}", wrap=True)
         if observation.inventory and observation.inventory != observation.text:
             say(observation.inventory, style="dim", wrap=True)
-        say(f"\nscore {observation.score:.2f}, {self._left} steps left", style="cyan")
+        say(f"\nscore {observation.score:.2f}, {counted(self._left, 'step')} left", style="cyan")
         for number, action in enumerate(actions, 1):
             say(f"  {number:2d}  {action}")
         self._left -= 1

@@ -27,7 +27,7 @@ def what_checks(game: str) -> str:
     return "grue doctor checks Java and memory" if java else f"grue check-game {game} checks the game by itself"
 
 
-def make(game: str, params: Params = "", java: str | None = None, *, read_timeout: float = 20.0) -> Game:
+def make(game: str, params: Params = "", java: str | None = None, *, read_timeout_s: float = 20.0) -> Game:
     """A game by name: "toy", a TextWorldExpress family, one of NATIVE, or one that a package declares.
 
     `java` is the path of a Java executable, for TextWorldExpress.
@@ -37,12 +37,12 @@ def make(game: str, params: Params = "", java: str | None = None, *, read_timeou
 
         return ToyGame(params)
     if is_native(game):
-        return make_native(game, params, read_timeout=read_timeout)
+        return make_native(game, params, read_timeout_s=read_timeout_s)
     if is_plugin(game):
         return make_plugin(game, params)
     from grue.games.twx.game import TwxGame
 
-    return TwxGame(game, params, settings=JvmSettings(java=java, read_timeout=read_timeout))
+    return TwxGame(game, params, settings=JvmSettings(java=java, read_timeout_s=read_timeout_s))
 
 
 __all__ = [

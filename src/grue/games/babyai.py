@@ -43,6 +43,7 @@ class BabyAIGame(EngineGame):
         self._level = LEVELS[values(self.game, self.params)["level"]]
         self._env: Any = None
         self._done: list[int] = []
+        self._ahead: list[str] = []  # the rest of the last plan, as long as it is followed: the bot would plan it again
 
     def gold(self) -> list[str]:
         """The bot's way from the start of the task. The live game is not touched."""
@@ -52,11 +53,12 @@ class BabyAIGame(EngineGame):
     def plan(self) -> list[str]:
         """The bot's way from the current state; it has seen what the player has seen."""
         task, _ = self._running()
-        return self._solution(task, self._done)
+        self._ahead = self._ahead or self._solution(task, self._done)
+        return list(self._ahead)
 
     def _begin(self, task: Task) -> State:
         self._level = LEVELS[values(task.game, task.params)["level"]]
-        self._env, self._done = _start(self._level, task.seed), []
+        self._env, self._done, self._ahead = _start(self._level, task.seed), [], []
         return self._shown(describe(self._env))
 
     def _act(self, action: str) -> State:
@@ -64,6 +66,7 @@ class BabyAIGame(EngineGame):
         if action not in _ACTIONS:
             return self._shown("That is not something you can do here.")
         number = _ACTIONS.index(action)
+        self._ahead = self._ahead[1:] if self._ahead[:1] == [action] else []
         before = _signature(env)
         _, reward, terminated, _, _ = env.step(number)
         self._done.append(number)

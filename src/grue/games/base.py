@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import NoReturn, Protocol, runtime_checkable
 
-from grue.errors import ConfigError, GrueError
+from grue.errors import ConfigError, GameError, GrueError
 from grue.types import Observation, Outcome, Task
 
 MOST_STEPS = 1_000_000  # of an episode
@@ -65,6 +65,20 @@ def check_open(closed: bool) -> None:
     """Raise ConfigError where a game is `closed`: whoever begins one again is mistaken, and the game did not crash."""
     if closed:
         raise ConfigError("this game is closed", hint="make a new one with games.make")
+
+
+def running(task: Task | None, outcome: Outcome | None = None) -> Task:
+    """The `task` that is being played. GameError before reset, after close and, given an `outcome`, after the end."""
+    if task is None:
+        raise GameError("step before reset, or after close", hint="call reset(task) first")
+    if outcome is not None:
+        raise GameError(f"the episode is over ({outcome})", hint="call reset(task) to play again")
+    return task
+
+
+def place(task: Task | None, steps: int) -> str:
+    """Where in a game something happened, for messages."""
+    return f"{task.game} {task.fold} seed {task.seed} step {steps}" if task else "the start of a game"
 
 
 def refuse_copy(game: Game) -> NoReturn:

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grue.errors import ConfigError, GameError
-from grue.games.base import check_open, check_seed
+from grue.errors import ConfigError
+from grue.games.base import check_open, check_seed, running
 from grue.games.guard import clean_action, refusal
 from grue.games.params import canonical
 from grue.games.play import rehearse_in
@@ -89,11 +89,9 @@ class EngineGame(ABC):
 
     def _running(self, *, over: bool = False) -> tuple[Task, State]:
         """The task and what was seen last; with `over` also after the end."""
-        if self._task is None or self._state is None or self._closed:
-            raise GameError("step before reset, or after close", hint="call reset(task) first")
-        if self._outcome is not None and not over:
-            raise GameError(f"the episode is over ({self._outcome})", hint="call reset(task) to play again")
-        return self._task, self._state
+        task = running(self._task, None if over else self._outcome)
+        assert self._state is not None
+        return task, self._state
 
     def _outcome_of(self, state: State, task: Task) -> Outcome | None:
         if state.won:

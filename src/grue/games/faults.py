@@ -6,7 +6,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,7 @@ _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _PYTHONS = f"{sysconfig.get_paths()['stdlib']}{os.sep}"  # installed packages may lie in it
 _traced: set[str] = set()  # where exceptions came from whose traceback has been printed: a game may fail often
 
+_MOST_SCORE = 1 + 1e-6  # sums of rewards are rounded
 _PATHS = ("gold", "plan")  # methods that give a list of actions
 
 
@@ -125,14 +126,22 @@ def _sound(observation: Observation) -> Observation:
     """
     if not isinstance(observation, Observation):
         raise GameError(f"the game gave {kind_of(observation)} for an observation", hint="see grue.types.Observation")
-    for text in (observation.text, observation.goal, observation.inventory, *(observation.actions or ())):
+    actions = observation.actions
+    if not (actions is None or (isinstance(actions, Collection) and not isinstance(actions, str | Mapping))):
+        raise GameError(f"the game listed its actions as {kind_of(actions)}", hint='a tuple of str: ("look",), or None')
+    for text in (observation.text, observation.goal, observation.inventory, *(actions or ())):
+        if not isinstance(text, str):
+            raise GameError(
+                f"the game gave {kind_of(text)} for a text: {text!r:.60}", hint="see grue.types.Observation"
+            )
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise GameError(f"the game's text is not valid Unicode, it has half a character: {text[:60]!r}") from error
-    if not isfinite(observation.score):
-        raise GameError(f"the game gave a score of {observation.score}")
-    actions = observation.actions
+    if not -_MOST_SCORE <= observation.score <= _MOST_SCORE:  # nor NaN
+        raise GameError(
+            f"the game gave a score of {observation.score}", hint="scores are normalised: -1 to 1, 1 is a win"
+        )
     if actions is not None:  # sorted, as a policy is not to learn their order
         actions = tuple(sorted(set(actions)))
     kept = (float, type(actions), actions)

@@ -50,7 +50,7 @@ def native_seeds(game: str, params: str, fold: str) -> range:
     return seeds[: game_count(game, params, fold)]
 
 
-def make_native(game: str, params: Params = "", *, read_timeout: float = 20.0) -> Game:
+def make_native(game: str, params: Params = "", *, read_timeout_s: float = 20.0) -> Game:
     """A game by name. ConfigError for wrong parameters, a missing file, or an extra that is not installed."""
     spelled = canonical(game, params)
     name, _, path = game.partition(":")
@@ -81,7 +81,7 @@ def make_native(game: str, params: Params = "", *, read_timeout: float = 20.0) -
         "scienceworld": WorkerStoryGame,
     }
     spread = 1 if engine == "scienceworld" else physical_cores()  # its Java takes up to 1 GB per process
-    settings = WorkerSettings(read_timeout=read_timeout, spread=spread)
+    settings = WorkerSettings(read_timeout_s=read_timeout_s, spread=spread)
     return kinds.get(engine, WorkerGoldGame)(game, spelled, settings=settings)
 
 

@@ -104,7 +104,10 @@ def load_class(where: str) -> Any:
             f"{where!r} does not name a class",
             hint="go to the folder of the file and name it as MODULE:CLASS, for example guess:Guess",
         )
-    module = where.partition(":")[0].partition(".")[0]
+    file, _, name = where.partition(":")
+    if file.endswith(".py"):
+        raise GameError(f"{file} is a file, not a module", hint=f"leave out the .py: {file[:-3]}:{name}")
+    module = file.partition(".")[0]
     if not module or find_spec(module) is None:
         raise GameError(
             f"there is no module {module!r} here, for {where}",

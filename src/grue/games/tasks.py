@@ -27,7 +27,7 @@ def tasks(
     start: int = 0,
     *,
     java: str | None = None,
-    read_timeout: float = 20.0,
+    read_timeout_s: float = 20.0,
 ) -> list[Task]:
     """`count` tasks of `fold`, in the order of their seeds, from the `start`-th seed of the fold on.
 
@@ -53,9 +53,9 @@ def tasks(
         seeds = native_seeds(game, known, fold)
     every: Iterator[Task] = (Task(game, known, fold, seed, limit) for seed in seeds[start:])
     if PROTECTED[fold] and game == "cookingworld":
-        every = _not_shared(every, fold, JvmSettings(java, read_timeout))
+        every = _not_shared(every, fold, JvmSettings(java, read_timeout_s))
     elif fold in ("train", "dev") and has_copies(game, known):  # not pretrain: the base has read its games as they are
-        every = _not_copied(every, game, known, fold, JvmSettings(java, read_timeout))
+        every = _not_copied(every, game, known, fold, JvmSettings(java, read_timeout_s))
     chosen = list(islice((task for task in every if not is_unwinnable(task)), count))
     if chosen:
         check_seed(chosen[0])

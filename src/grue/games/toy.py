@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 from grue.errors import ConfigError, GameError
-from grue.games.base import check_open, check_seed
+from grue.games.base import check_open, check_seed, running
 from grue.games.guard import clean_action
 from grue.games.params import Params, canonical, values
 from grue.games.play import rehearse_in
@@ -59,8 +59,8 @@ class ToyGame:
         self._outcome: Outcome | None = None
         self._closed = False
 
-    def reset(self, task: Task, *, gold: bool = False) -> Observation:
-        """Start `task`. `gold` is accepted for symmetry; this gold path costs nothing to make."""
+    def reset(self, task: Task) -> Observation:
+        """Start `task`."""
         check_open(self._closed)
         check_seed(task)
         if task.game != "toy":
@@ -72,10 +72,7 @@ class ToyGame:
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         """Do one action. Unknown ones cost a step and change nothing."""
-        if self._task is None or self._closed:
-            raise GameError("step before reset, or after close", hint="call reset(task) first")
-        if self._outcome is not None:
-            raise GameError(f"the episode is over ({self._outcome})", hint="call reset(task) to play again")
+        task = running(self._task, self._outcome)
         before = self._score()
         action = clean_action(action)
         text = self._do(action) if action in self._actions() else "You cannot do that."
@@ -84,7 +81,7 @@ class ToyGame:
             self._outcome = Outcome.LOST
         elif "gem" in self._state.done:
             self._outcome = Outcome.WON
-        elif self._steps >= self._task.limit:
+        elif self._steps >= task.limit:
             self._outcome = Outcome.LIMIT
         return self._observation(text), self._score() - before, self._outcome
 
@@ -118,7 +115,7 @@ class ToyGame:
 
     def close(self) -> None:
         """There is nothing to release, but a closed game stays closed."""
-        self._closed = True
+        self._closed, self._task = True, None
 
     def _actions(self) -> tuple[str, ...]:
         house, state = self._house, self._state

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from grue.errors import ModelError
+from grue.errors import ModelError, first_line
 
 BACKEND = "inductor"
 Compiled = Sequence[tuple[nn.Module, Callable[..., Any]]]  # a layer, and what computes it
@@ -34,7 +34,7 @@ def in_place(compiled: Compiled) -> Iterator[None]:
         if not isinstance(error, torch._dynamo.exc.TorchDynamoException):
             raise
         cause = getattr(error, "inner_exception", error)
-        said = f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}"
+        said = f"{type(cause).__name__}: {first_line(cause)}"
         raise ModelError(
             f"torch cannot compile the layers of this model ({said})", hint="set model.compile=false"
         ) from error

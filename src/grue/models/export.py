@@ -23,6 +23,7 @@ from grue.models.load import default_device, load_base
 from grue.models.quantization import is_quantised
 from grue.models.skeleton import skeleton
 from grue.models.stored import is_packed, unpacked
+from grue.models.tokenizer import load_tokenizer
 from grue.models.value import ValueHead, state_width
 
 if TYPE_CHECKING:
@@ -75,8 +76,6 @@ def load_artefact(
         lm, tokenizer = load_base(merged)
     else:
         from peft import PeftModel
-
-        from grue.models.tokenizer import load_tokenizer
 
         _check_adapter(folder)
         base, _ = load_base(config)

@@ -18,6 +18,7 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from grue.config import Config, ModelConfig
+from grue.hardware import memory_gib
 from grue.launch import processes_here
 from grue.models.adapter import adapted_matrices, matrices
 from grue.models.architecture import PASS_TOKENS, STEPWISE, attends, cache_argument, is_recurrent, takes_places
@@ -238,8 +239,6 @@ def available_bytes() -> int:
     """Memory of the device that the model goes to."""
     if torch.cuda.is_available():
         return int(torch.cuda.get_device_properties(0).total_memory)
-    from grue.hardware import memory_gib
-
     return int(memory_gib() * GIB)
 
 

@@ -31,7 +31,7 @@ from grue.models.architecture import (
 from grue.models.attention import Group, own_attention, packed_attention, takes_own_attention
 from grue.policy.cache import CachePlan, RaggedLayer, StateLayer, ragged_cache
 from grue.policy.passes import ON_CPU, ON_GPU, Grouping, Pass, from_last, plan_pass, stretches
-from grue.policy.recorded import Recorder, cuda_graphs
+from grue.policy.recorded import PassRecorder, cuda_graphs
 from grue.policy.recurrence import Recurrence
 from grue.policy.tree import TokenTree
 
@@ -72,7 +72,7 @@ class Engine:
         self._cache_argument = cache_argument(self.decoder)
         self.looks_ahead = self._grouping.ahead and not self._recurrent
         on_gpu = self._packs and self.device.type == "cuda"
-        self.recorder = Recorder(self.decoder, cuda_graphs(self.decoder, self.device)) if on_gpu else None
+        self.recorder = PassRecorder(self.decoder, cuda_graphs(self.decoder, self.device)) if on_gpu else None
 
     def _grouped(self) -> Grouping:
         on = ON_CPU if self.device.type == "cpu" else ON_GPU
@@ -199,7 +199,7 @@ class Engine:
         self._plan.reach = max(group.length for group in whole.groups)
         return whole
 
-    def _recorded(self, recorder: Recorder, whole: Pass) -> torch.Tensor:
+    def _recorded(self, recorder: PassRecorder, whole: Pass) -> torch.Tensor:
         ragged = (layer for layer in self._cache.layers if isinstance(layer, RaggedLayer))
         made = [layer.keys.shape[2] for layer in ragged if layer.keys is not None]
         if self._plan.reach > min(made, default=0):  # the cache will move

@@ -42,7 +42,7 @@ class _Graph:
         return sum(tensor.nbytes for tensor in (*self.given, self.hidden_NH))
 
 
-class Recorder:
+class PassRecorder:
     """Runs passes of `decoder` with a given function, or by graphs if shapes repeat. Gives up if capturing fails."""
 
     def __init__(self, decoder: nn.Module, capture: Capture) -> None:

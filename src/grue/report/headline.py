@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grue.games.params import is_one_game
+from grue.games.params import is_one_game, ships
 from grue.names import FURTHEST_FIRST, LENGTHS, POLICIES, TRAINING
 from grue.report.metrics import policy_title
 from grue.report.runfiles import RunFiles
@@ -116,10 +116,11 @@ def total_seconds(results: Mapping[str, Any]) -> float | None:
 def _games(row: Row, run: RunFiles) -> str:
     games = counted(row.games, f"{row.fold} game") if row.games is not None else f"the {row.fold} games"
     game = (run.config or {}).get("game")
-    if isinstance(game, dict) and is_one_game(str(game.get("name"))):
+    name = str(game.get("name")) if isinstance(game, dict) else ""
+    if is_one_game(name):
         games += ", all of the story that it trained on"
-    elif row.fold == "test":
-        games += " that it had never seen"
+    elif row.fold == "test":  # whether another package's games differ from seed to seed is not known here
+        games += " that it had never seen" if ships(name) or not name else ", with seeds that it was not trained on"
     elif row.fold == "dev" and chose_on_dev(run.config, row.policy):
         games += ", some of which chose its weights"
     if row.failed:

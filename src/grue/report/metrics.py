@@ -130,7 +130,7 @@ POLICY_MEANINGS: dict[str, str] = {
     "gold": "the game's own walkthrough",
     "gold-pruned": "the walkthrough without the steps that change nothing",
     "optimal": "sees the hidden state and plays the shortest way: an upper bound",
-    "base": "the language model that the run began with, before SFT; the one that comes with grue has read such games",
+    "base": "the language model that the run began with, before SFT; grue's own has read games of TextWorldExpress",
     "sft": "after imitation of the teacher (supervised fine-tuning)",
     "dagger": "after imitation with the teacher's corrections of its own games",
     "ppo": "after proximal policy optimisation",

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from grue.errors import ConfigError, DataError
+from grue.errors import ConfigError, DataError, first_line
 from grue.names import STAGES, TRAINING
 from grue.report.shown import ShownEpisode, read_shown
 from grue.report.text import as_number, one_line, redact
@@ -109,7 +109,7 @@ def _read_config(path: Path, problems: list[str]) -> dict[str, Any] | None:
         _refuse_bombs(text)
         config = yaml.safe_load(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        problems.append(f"config.yaml could not be read: {_reason(error)}")
+        problems.append(f"config.yaml could not be read: {first_line(error)[:200]}")
         return None
     if not isinstance(config, dict):
         problems.append("config.yaml holds no settings")
@@ -145,7 +145,7 @@ def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
     try:
         results = json.loads(data)
     except (ValueError, RecursionError) as error:
-        problems.append(f"{path.name} could not be read: {_reason(error)}")
+        problems.append(f"{path.name} could not be read: {first_line(error)[:200]}")
         return None
     if not isinstance(results, dict):
         problems.append(f"{path.name} does not hold a JSON object")
@@ -258,7 +258,3 @@ def _read_episodes(folder: Path, problems: list[str]) -> list[ShownEpisode]:
             some, _ = read_shown(path, most=2)
             episodes.extend(episode for episode in some if episode.turns)
     return episodes[:_MOST_EPISODES]
-
-
-def _reason(error: BaseException) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -29,7 +29,6 @@ from grue.storage import jsonl
 from grue.types import Episode, Observation, Task, Turn
 
 CONSIDERED = 8  # actions shown for each turn
-_MAX_LINE = 8 * 2**20
 _MAX_TEXT = 20_000
 _MAX_TURNS = 500
 _MAX_TOKENS = 20_000
@@ -162,11 +161,11 @@ def read_shown(path: Path, most: int = 100) -> tuple[list[ShownEpisode], list[st
     problems: list[str] = []
     with path.open("rb") as file:
         for number in itertools.count(1):
-            line = file.readline(_MAX_LINE)
+            line = file.readline(jsonl.MAX_LINE_BYTES)
             if not line:
                 break
-            if len(line) == _MAX_LINE and not line.endswith(b"\n"):
-                problems.append(f"{path.name} line {number} is longer than {_MAX_LINE // 2**20} MiB: reading stopped")
+            if len(line) == jsonl.MAX_LINE_BYTES and not line.endswith(b"\n"):
+                problems.append(f"{path.name} line {number} is longer than {len(line):,} bytes: reading stopped")
                 break
             if len(episodes) == most:
                 problems.append(f"{path.name}: only the first {most} episodes are shown")

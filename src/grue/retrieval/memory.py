@@ -12,9 +12,10 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from inspect import getattr_static
 from itertools import islice
+from pathlib import Path
 from typing import Any, cast
 
-from grue.errors import ConfigError, needs
+from grue.errors import ConfigError, needs, whole_number
 from grue.games.base import PROTECTED, Game, begin_reset, begin_step
 from grue.games.copies import has_copies
 from grue.games.spread import problem
@@ -58,6 +59,9 @@ class Memory:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         import bm25s
 
+        if isinstance(episodes, str | Path | Episode):
+            hint = "episodes.read(FILE) of grue.storage reads those of a file; one episode alone is [episode]"
+            raise ConfigError(f"a Memory is made of episodes, not of a {type(episodes).__name__}", hint=hint)
         self.notes = [note for episode in episodes if (note := note_of(episode)) is not None]
         self.folds = {note.task.fold for note in self.notes}
         terms = [words(note.begins) for note in self.notes]
@@ -107,7 +111,8 @@ class Remembering:
     def __init__(self, game: Game, memory: Memory, count: int = 1, *, own: bool = True) -> None:
         if not isinstance(memory, Memory):
             raise ConfigError(f"{type(memory).__name__} is no Memory", hint="Memory(episodes) makes one of episodes")
-        self._game, self._memory, self._count, self._own = game, memory, count, own
+        self._game, self._memory, self._own = game, memory, own
+        self._count = whole_number("count", count, least=0, hint="how many notes a game is told")
         self._goal = ""
         for name in _ASKED:  # as attributes of the instance, which isinstance with a protocol sees, as in `Guarded`
             if callable(getattr_static(game, name, None)):

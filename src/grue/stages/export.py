@@ -35,7 +35,7 @@ from grue.stages.trained import (
 )
 from grue.storage import checkpoint, episodes
 from grue.storage.contents import ABOUT, is_done, read_results, read_run_config, read_stages
-from grue.storage.files import explained, readable_alike
+from grue.storage.files import explained, files_below, is_fresh, readable_alike
 from grue.storage.settled import check_unedited
 
 WHAT = ("adapter", "merged")
@@ -77,8 +77,9 @@ def export_run(
             f"{run} holds no recorded game of {name} to check a copy with",
             hint=f"train again, which deletes later stages' results: grue {name} {run} --again",
         )
-    for leftover in target.parent.glob(f".{glob.escape(target.name)}-????????"):  # of one that was killed
-        shutil.rmtree(leftover, ignore_errors=True)
+    for leftover in target.parent.glob(f".{glob.escape(target.name)}-????????"):
+        if not is_fresh(leftover):  # of an export that was killed, not of one under way
+            shutil.rmtree(leftover, ignore_errors=True)
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
     try:
         with explained(f"write {target}"), checkpoint.system_errors():
@@ -131,6 +132,7 @@ def _about(folder: Path, run: Path, what: str, copy: Trained, gap: Gap) -> None:
         "base": _base_name(config),
         "probe": {**gap._asdict(), "tolerance": tolerance(config.model, copy.played, copy.stored)},
         "versions": versions(),
+        "files": sorted({*files_below(folder), "README.md"}),
     }
     (folder / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     card = model_card(_portable(config, what), about, read_results(run))

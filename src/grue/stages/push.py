@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from grue.config import read_config
 from grue.errors import ConfigError, DataError, GrueError, first_line
 from grue.models.sources import names_folder
+from grue.progress import Progress
 from grue.stages.trained import SETTINGS, read_about
+from grue.storage.files import files_below
 
 # an adapter left beside merged weights would be applied to them once more
 _OF_AN_EXPORT = ["*.safetensors", "*.json", "*.jsonl", "*.jinja", "grue.yaml"]
@@ -17,17 +20,19 @@ class PushError(GrueError, RuntimeError):
     """A hub could not be reached, or refused."""
 
 
-def push(folder: Path, repository: str, *, public: bool = False) -> str:
-    """Upload `folder` as `repository` (OWNER/NAME), in place of what an earlier export left there. Returns the address.
+def push(folder: Path, repository: str, say: Progress, *, public: bool = False) -> str:
+    """Upload what the export wrote into `folder` as `repository` (OWNER/NAME), in place of an earlier export there.
 
-    A new repository is private unless `public`; PushError if it exists already and is public.
+    Returns the address. A new repository is private unless `public`; PushError if it exists already and is public.
 
     The token is the one that `hf auth login` has stored, or HF_TOKEN.
     """
     folder = Path(folder)
     about = read_about(folder)
-    if "probe" not in about:
-        raise DataError(f"{folder} was never checked", hint="export the run again: grue export RUN")
+    if not {"probe", "files"} <= about.keys():
+        raise DataError(
+            f"{folder} was never checked, or by an older grue", hint="export the run again: grue export RUN"
+        )
     if about["what"] == "adapter" and names_folder(base := read_config(folder / SETTINGS).model.name):
         raise ConfigError(
             f"the adapter in {folder} names its base by a folder, {base}, which others do not have",
@@ -35,6 +40,7 @@ def push(folder: Path, repository: str, *, public: bool = False) -> str:
         )
     if repository.count("/") != 1 or not all(repository.split("/")):
         raise ConfigError(f"{repository!r} is not a repository name", hint="OWNER/NAME, for example me/cooking16-ppo")
+    wanted = _of_the_export(folder, about, say)
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
@@ -46,6 +52,7 @@ def push(folder: Path, repository: str, *, public: bool = False) -> str:
         api.upload_folder(
             repo_id=repository,
             folder_path=folder,
+            allow_patterns=wanted,
             commit_message=f"{about['policy']}, {about['what']} (grue)",
             delete_patterns=_OF_AN_EXPORT,
         )
@@ -70,3 +77,11 @@ def push(folder: Path, repository: str, *, public: bool = False) -> str:
             hint="check the network, and that your token may write to it: hf auth login",
         ) from error
     return str(address)
+
+
+def _of_the_export(folder: Path, about: dict[str, Any], say: Progress) -> list[str]:
+    """The files that the export wrote. Others, which may be private, are named and left out."""
+    there = files_below(folder)
+    if others := [file for file in there if file not in about["files"]]:
+        say.warn(f"not uploaded, as the export did not write it: {', '.join(others)}")
+    return [file for file in there if file in about["files"]]

@@ -15,8 +15,9 @@ from grue import heap
 from grue.config import Config, DaggerConfig, LearningConfig, PPOConfig
 from grue.errors import GameError, GrueError, TeacherError, first_line
 from grue.evaluate.probe import check_probe, tolerance
-from grue.games import Game, make, tasks
+from grue.games import Game
 from grue.games.alike import is_unknown, must_be_named, name_of, untold
+from grue.games.configured import fold_tasks, open_game
 from grue.games.spread import spread
 from grue.games.teachers import HasGold
 from grue.hardware import usual_threads
@@ -65,9 +66,8 @@ class Session:
 
     def games(self, count: int) -> list[Game]:
         """At least `count` games that can be played at once; kept open for the next stage."""
-        game = self.config.game
         while len(self._games) < count:
-            self._games.append(make(game.name, game.params, game.java, read_timeout=game.read_timeout_s))
+            self._games.append(open_game(self.config.game))
         return self._games[:count]
 
     def slots(self, count: int) -> int:
@@ -123,11 +123,11 @@ class Session:
 
     def tasks(self, fold: str, count: int | None = None) -> list[Task]:
         """`count` tasks of a fold, spread over it (`games.spread`); all of them without a count."""
-        game = self.config.game
-        every = tasks(game.name, game.params, fold, game.limit, java=game.java, read_timeout=game.read_timeout_s)
+        every = fold_tasks(self.config.game, fold)
         if count is not None and count > len(every) and (fold, count) not in self._short:
             self._short.add((fold, count))
-            self.say.warn(f"{game.name} has {len(every)} {fold} games here, fewer than {count}: all are used")
+            name = self.config.game.name
+            self.say.warn(f"{name} has {len(every)} {fold} games here, fewer than {count}: all are used")
         return every if count is None else spread(every, count)
 
     @cached_property

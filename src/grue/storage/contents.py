@@ -137,6 +137,7 @@ def is_done(out: Path, stage: str) -> bool:
 # files that a run can do without, and how
 _DISPENSABLE = {
     "results.json": "delete it, and the run's command writes it again, without playing",
+    "prompt.json": "delete it: it is made anew, and compared with what the checkpoints say",
     "settings.json": "delete it; the run's settings are then those of its config.yaml",
 }
 

@@ -29,6 +29,7 @@ _HINTS = {
 }
 _NO_SUCH_CALL = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 _LEFT_S = 60.0  # no write takes as long
+_WRITTEN_S = 900.0  # nor the checks between two files of a large model
 
 _locks: dict[Path, int] = {}  # file -> its descriptor, held until this process ends
 
@@ -44,6 +45,8 @@ def explained(doing: str, kind: type[GrueError] = DataError, *, missing: str = "
     except OSError as error:
         reason = error.strerror or str(error)
         hint = missing if missing and error.errno == errno.ENOENT else _HINTS.get(error.errno or 0, "")
+        if doing.startswith("read") and error.errno in (errno.EACCES, errno.EPERM):
+            hint = "ls -ld shows who may read it"
         raise kind(f"cannot {doing}: {reason}", hint=hint) from error
 
 
@@ -53,6 +56,11 @@ def readable_alike(folder: Path, like: Path) -> None:
         mode = like.stat().st_mode
         for file in filter(Path.is_file, folder.iterdir()):
             file.chmod(mode)
+
+
+def files_below(folder: Path) -> list[str]:
+    """The paths of all files in and below `folder`, from there on; sorted."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -76,6 +84,13 @@ def remove_leftovers(folder: Path) -> None:
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > _LEFT_S:
                 path.unlink()
+
+
+def is_fresh(folder: Path) -> bool:
+    """May another command be writing into `folder`? Something in it, or it itself, was changed a short while ago."""
+    with suppress(OSError):
+        return time.time() - max(path.stat().st_mtime for path in (folder, *folder.rglob("*"))) < _WRITTEN_S
+    return False
 
 
 def sync_file(path: Path) -> None:
@@ -135,7 +150,12 @@ def lock(file: Path, busy: str, hint: str) -> None:
     path = file.resolve()
     if path in _locks and _is_still(path, _locks[path]):
         return
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # less what the umask takes
+    except PermissionError as error:
+        ours = "choose a folder you may write to, or copy the run to one"
+        shared = f"whoever shares the folder with you has to let you write to it: chmod g+w {path}"
+        raise ConfigError(f"cannot lock {path}: {error.strerror}", hint=shared if path.exists() else ours) from error
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -35,7 +35,7 @@ from grue.storage.contents import (
     read_metrics,
     read_stages,
 )
-from grue.storage.files import explained, lock_folder, remove_leftovers, write_atomic
+from grue.storage.files import explained, lock_folder, remove_leftovers, sync_file, write_atomic
 from grue.storage.left import DEV_ROWS, delete_left
 from grue.storage.settled import SETTINGS, adopted, check_settled, used_settings
 
@@ -179,6 +179,8 @@ class Run:
             from grue.storage import checkpoint  # needs torch, which code that only reads a run does not
 
             folder, prompt = self.checkpoints(stage), self._prompt
+            if self.metrics_file.exists():
+                sync_file(self.metrics_file)  # a power cut must not leave weights whose rows are lost
             checkpoint.save(folder, step, tensors, state, keep=keep, best=best, prompt=prompt)
 
     def load(self, path: Path) -> Checkpoint:

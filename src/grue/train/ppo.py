@@ -129,7 +129,7 @@ def _updater(config: Config, learner: Learner, demo_steps: Mapping[int, int]) ->
 
 
 def draw_tasks(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list[Task]:
-    """`count` plays of `count / plays` different games, drawn by `seed`; repeatedly if there are too few."""
+    """`plays` plays of each of `count // plays` games, drawn by `seed`; a game is drawn again if there are too few."""
     if not tasks:
         raise TrainingError("there are no train games to draw from", hint="game.params decides which there are")
     rng, different = random.Random(seed), max(1, count // plays)

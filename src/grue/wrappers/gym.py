@@ -122,8 +122,12 @@ class GrueEnv(gymnasium.Env[str, Any]):
         """Start a game; the class describes `seed` and `options`."""
         super().reset(seed=seed)
         self._check_open()
-        task = self._draw(options or {})
-        self._seen = self._game.reset(task)  # if it refuses, the game before it goes on
+        task = self._draw({} if options is None else options)
+        try:
+            self._seen = self._game.reset(task)  # if it refuses, the game before it goes on
+        except GameError:  # it has crashed, and with it the game before
+            self._plays = False
+            raise
         self._task, self._steps, self._plays = task, 0, True
         return render_task(self._seen.goal, self._task.limit) + self._seen.text, self._info(None, valid=True)
 

@@ -25,7 +25,7 @@ from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
-from grue.errors import ConfigError, GameError, needs
+from grue.errors import ConfigError, GameError, needs, whole_number
 from grue.games import is_known
 from grue.models.load import embedded_folder
 from grue.wrappers.gym import GrueEnv, number_of  # whose module registers the ids
@@ -48,8 +48,7 @@ class TokenIds(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     ) -> None:
         RecordConstructorArgs.__init__(self, columns=columns, encode=encode, vocabulary=vocabulary)
         super().__init__(env)
-        if columns < 1:
-            raise ConfigError(f"columns={columns} leaves no token to see", hint="use 1 or more, 128 by default")
+        columns = whole_number("columns", columns, least=1, hint="how many tokens are seen, 128 by default")
         if (encode is None) != (vocabulary is None):
             raise ConfigError("encode and vocabulary, the largest id that it returns, go together", hint="give both")
         self._encode = encode or _embedded_ids
@@ -83,6 +82,10 @@ class ActionList(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         RecordConstructorArgs.__init__(self, actions=actions)
         super().__init__(env)
         self.actions = tuple(actions)
+        if isinstance(actions, str) or not all(isinstance(action, str) for action in self.actions):
+            raise ConfigError(
+                f"the actions are a list of texts, not {actions!r:.60}", hint='such as ["look", "take key"]'
+            )
         if not self.actions or len({*self.actions}) < len(self.actions):
             raise ConfigError(
                 f"a list of {len(self.actions)} actions, {len({*self.actions})} of them distinct, cannot be numbered",
@@ -110,8 +113,11 @@ class ActionList(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     def action_masks(self) -> NDArray[np.bool_]:
         """True for each action that is valid now; shape (actions,). sb3-contrib expects this name."""
-        if self._valid is None:
-            raise GameError("the game has listed no valid actions", hint="reset the environment first")
+        if not self._valid:
+            hint = (
+                "reset the environment first" if self._valid is None else "a policy of one list of actions needs some"
+            )
+            raise GameError("the game has listed no valid actions", hint=hint)
         mask = np.zeros(len(self.actions), dtype=np.bool_)
         mask[[self._number[action] for action in self._valid if action in self._number]] = True
         if not mask.any():
@@ -136,8 +142,11 @@ def known_actions(env: gymnasium.Env[str, str], episodes: int = 200, seed: int =
     for _ in range(episodes):
         over = False
         while not over:
-            if not info["valid_actions"]:
+            if info["valid_actions"] is None:
                 raise GameError("this game does not list its valid actions", hint="a fixed list of actions needs them")
+            if not info["valid_actions"]:
+                where = f"{info['fold']} game {info['game_seed']} has no valid action after {info['steps']} steps"
+                raise GameError(where, hint="pass actions=[...] yourself, or let the game end there")
             found.update(info["valid_actions"])
             _, _, terminated, truncated, info = env.step(draw.choice(info["valid_actions"]))
             over = terminated or truncated

@@ -17,7 +17,7 @@ from grue.experiments.eval_gap.cells import Cell, Cells
 from grue.experiments.eval_gap.contrasts import Contrast
 from grue.experiments.eval_gap.measure import Measure, digest
 from grue.experiments.eval_gap.settings import Settings
-from grue.experiments.eval_gap.suspects import Pair, Suspect
+from grue.experiments.eval_gap.suspects import Pair, Suspect, fitting
 from grue.experiments.eval_gap.table import markdown, ranked
 from grue.hardware import hardware, versions
 from grue.models.learned import copy_of_learned
@@ -38,6 +38,7 @@ def run(
     it stopped.
     """
     configs = {folder: _examined(folder, size.policy) for folder in folders}
+    suspects = fitting(suspects, configs[folders[0]].game.name, say)
     if len(folders) == 1:
         return _measure(folders[0], configs[folders[0]], size, suspects, out or _place(folders[0]), say)[0]
     _check_kind(configs, size.policy)

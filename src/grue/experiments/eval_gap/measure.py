@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grue import games as all_games
 from grue.errors import DataError
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import with_problems
@@ -19,6 +18,8 @@ from grue.experiments.eval_gap.defects import Arm, ExtraStep, cut_at_limit, top_
 from grue.experiments.eval_gap.player import Answer, choosing, play_prompts, writing
 from grue.experiments.eval_gap.prompts import Style
 from grue.experiments.eval_gap.settings import Settings
+from grue.games import Game
+from grue.games.configured import fold_tasks
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.models.learned import copy_of_learned
@@ -47,10 +48,7 @@ class Measure:
         """Tasks spread over a fold; for "pretrain": train recipes in layouts that nothing was trained on."""
         if fold != "pretrain":
             return self.session.tasks(fold, count)
-        game = self.session.config.game
-        return all_games.tasks(
-            game.name, game.params, fold, game.limit, count=count, start=UNSEEN_LAYOUTS, java=game.java
-        )
+        return fold_tasks(self.session.config.game, fold, count, UNSEEN_LAYOUTS)
 
     def played(self, fold: str = "", *, greedy: bool = True) -> Cell:
         """The repaired pipeline."""
@@ -220,7 +218,7 @@ class Measure:
             fill,
         )
 
-    def _seats(self, tasks: Sequence[Task]) -> list[all_games.Game]:
+    def _seats(self, tasks: Sequence[Task]) -> list[Game]:
         return self.session.games(min(self.session.config.eval.slots, len(tasks)))
 
     def _current(self) -> Weights:

@@ -16,6 +16,8 @@ from grue.experiments.eval_gap.few_games import chosen_on_what_is_reported, few_
 from grue.experiments.eval_gap.measure import Measure
 from grue.experiments.eval_gap.prompts import Style
 from grue.experiments.eval_gap.settings import Settings
+from grue.games.params import is_one_game
+from grue.progress import Progress
 
 Suspect = Callable[[Measure], Contrast | None]  # None: too little was played for it
 
@@ -248,6 +250,19 @@ def wanted(only: tuple[str, ...], *, training: bool) -> dict[str, Suspect]:
         if name not in EVALUATION | TRAINING:
             raise ConfigError(f"there is no contrast {name!r}", hint=f"contrasts: {', '.join(EVALUATION | TRAINING)}")
     return {name: suspect for name, suspect in (EVALUATION | TRAINING).items() if name in only}
+
+
+def fitting(suspects: Mapping[str, Suspect], game: str, say: Progress) -> dict[str, Suspect]:
+    """Those that compare what they say they compare in `game`; says which are left out. ConfigError if none is left."""
+    unfit = dict.fromkeys(("layouts", "recipes"), "no recipes") if game != "cookingworld" else {}
+    if is_one_game(game):
+        unfit |= dict.fromkeys((*unfit, "remaining", "train-to-dev", "train-to-test"), "one story in all folds")
+    left = {name: suspect for name, suspect in suspects.items() if name not in unfit}
+    if not left:
+        raise ConfigError(f"nothing is left to measure in {game}: {unfit[next(iter(suspects))]}")
+    for why in dict.fromkeys(unfit.values()):
+        say(f"left out, as {game} has {why}: {', '.join(name for name in suspects if unfit.get(name) == why)}")
+    return left
 
 
 def _at_equal_gold(a: Cell, b: Cell, a_gold: dict[int, int], b_gold: dict[int, int]) -> float | None:

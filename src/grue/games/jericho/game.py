@@ -137,6 +137,8 @@ class JerichoGame(EngineGame):
         self._over = self._ends(text)
         if not self._over or env.is_fully_supported or points_and_moves(self._here[0]) is not None:
             self._points = self._count_points()
+        elif said := _POINTS.search(text):  # a story that is over answers no more questions
+            self._points = int(said[1])
         reached = self._most > 0 and self._points >= self._most
         won = bool(reached or env.victory() or (self._over and _HAS_WON.search(text)))
         carried, actions = "", None

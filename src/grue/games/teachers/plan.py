@@ -35,7 +35,7 @@ class House:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Standing:
     """What changes."""
 
     room: str
@@ -55,36 +55,36 @@ def plan(state: dict[str, Any]) -> list[str]:
     return shortest(*read(state))
 
 
-def shortest(house: House, progress: Progress) -> list[str]:
+def shortest(house: House, standing: Standing) -> list[str]:
     """Shortest list of actions that wins. GameError where nothing wins any more."""
-    progress, actions = _settle(house, progress)
-    queue: list[tuple[int, int, Progress, list[str]]] = [(len(actions), 0, progress, actions)]
-    done: set[Progress] = set()
+    standing, actions = _settle(house, standing)
+    queue: list[tuple[int, int, Standing, list[str]]] = [(len(actions), 0, standing, actions)]
+    done: set[Standing] = set()
     pushed = 0
     while queue:
-        cost, _, progress, actions = heapq.heappop(queue)
-        if progress in done:
+        cost, _, standing, actions = heapq.heappop(queue)
+        if standing in done:
             continue
-        done.add(progress)
-        if progress.room == "kitchen" and _is_ready(house, progress):
+        done.add(standing)
+        if standing.room == "kitchen" and _is_ready(house, standing):
             return [*actions, "prepare meal", "eat meal"]
-        for walk, moved in _walks(house, progress):
+        for walk, moved in _walks(house, standing):
             after, work = _settle(house, moved)
             pushed += 1
             heapq.heappush(queue, (cost + len(walk) + len(work), pushed, after, actions + walk + work))
     raise GameError("this cookingworld game cannot be won any more", hint="an ingredient was spoiled or eaten")
 
 
-def _is_ready(house: House, progress: Progress) -> bool:
-    return not progress.uncut and not progress.uncooked and progress.held.issuperset(house.recipe)
+def _is_ready(house: House, standing: Standing) -> bool:
+    return not standing.uncut and not standing.uncooked and standing.held.issuperset(house.recipe)
 
 
-def _walks(house: House, progress: Progress) -> Iterator[tuple[list[str], Progress]]:
+def _walks(house: House, standing: Standing) -> Iterator[tuple[list[str], Standing]]:
     """Shortest walks from here to every room where something can be done, in a fixed order."""
-    goals = {house.where[thing][0] for thing in progress.wants(house) if thing in house.where}
-    goals |= {house.device[house.recipe[food][0]][1] for food in progress.uncooked & progress.held}
-    goals = goals - {progress.room} or {"kitchen"} - {progress.room}
-    queue: list[tuple[int, str, list[str], frozenset[Door]]] = [(0, progress.room, [], progress.opened)]
+    goals = {house.where[thing][0] for thing in standing.wants(house) if thing in house.where}
+    goals |= {house.device[house.recipe[food][0]][1] for food in standing.uncooked & standing.held}
+    goals = goals - {standing.room} or {"kitchen"} - {standing.room}
+    queue: list[tuple[int, str, list[str], frozenset[Door]]] = [(0, standing.room, [], standing.opened)]
     seen: set[str] = set()
     while queue:
         steps, room, walk, opened = heapq.heappop(queue)
@@ -92,7 +92,7 @@ def _walks(house: House, progress: Progress) -> Iterator[tuple[list[str], Progre
             continue
         seen.add(room)
         if room in goals:
-            yield walk, replace(progress, room=room, opened=opened)
+            yield walk, replace(standing, room=room, opened=opened)
             continue  # a walk that reaches a goal stops there
         for direction, (behind, has_door) in house.exits[room].items():
             door = frozenset((room, behind))
@@ -101,44 +101,44 @@ def _walks(house: House, progress: Progress) -> Iterator[tuple[list[str], Progre
             heapq.heappush(queue, (steps + len(way), behind, walk + way, opened | {door} if closed else opened))
 
 
-def _settle(house: House, progress: Progress) -> tuple[Progress, list[str]]:
+def _settle(house: House, standing: Standing) -> tuple[Standing, list[str]]:
     """Everything useful that can be done in this room, done."""
     actions: list[str] = []
-    for thing in progress.wants(house):
+    for thing in standing.wants(house):
         room, around = house.where.get(thing, ("", ()))
-        if room != progress.room:
+        if room != standing.room:
             continue
-        if len(progress.held) >= house.capacity:
-            progress, dropped = _drop(house, progress)
+        if len(standing.held) >= house.capacity:
+            standing, dropped = _drop(house, standing)
             actions += dropped
         for container in around:  # outermost first
-            if (room, container) not in progress.unlidded:
+            if (room, container) not in standing.unlidded:
                 actions.append(f"open {container}")
-                progress = replace(progress, unlidded=progress.unlidded | {(room, container)})
+                standing = replace(standing, unlidded=standing.unlidded | {(room, container)})
         actions.append(f"take {thing}")
-        progress = replace(progress, held=progress.held | {thing})
+        standing = replace(standing, held=standing.held | {thing})
     for food, (cooking, cutting) in house.recipe.items():
-        if food not in progress.held:
+        if food not in standing.held:
             continue
-        if food in progress.uncut and "knife" in progress.held:
+        if food in standing.uncut and "knife" in standing.held:
             actions.append(f"{CUT_VERB[cutting]} {food}")
-            progress = replace(progress, uncut=progress.uncut - {food})
-        if food in progress.uncooked and house.device[cooking][1] == progress.room:
+            standing = replace(standing, uncut=standing.uncut - {food})
+        if food in standing.uncooked and house.device[cooking][1] == standing.room:
             actions.append(f"cook {food} in {house.device[cooking][0]}")
-            progress = replace(progress, uncooked=progress.uncooked - {food})
-    return progress, actions
+            standing = replace(standing, uncooked=standing.uncooked - {food})
+    return standing, actions
 
 
-def _drop(house: House, progress: Progress) -> tuple[Progress, list[str]]:
-    spare = sorted(progress.held - set(house.recipe) - ({"knife"} if progress.uncut else set()))
-    if not spare or progress.room not in house.surface:
-        return progress, []
-    put = f"put {spare[0]} in {house.surface[progress.room]}"
-    return replace(progress, held=progress.held - {spare[0]}), [put]
+def _drop(house: House, standing: Standing) -> tuple[Standing, list[str]]:
+    spare = sorted(standing.held - set(house.recipe) - ({"knife"} if standing.uncut else set()))
+    if not spare or standing.room not in house.surface:
+        return standing, []
+    put = f"put {spare[0]} in {house.surface[standing.room]}"
+    return replace(standing, held=standing.held - {spare[0]}), [put]
 
 
-def read(state: dict[str, Any]) -> tuple[House, Progress]:
-    """House and progress of a live game, from TwxGame.state."""
+def read(state: dict[str, Any]) -> tuple[House, Standing]:
+    """House and standing of a live game, from TwxGame.state."""
     tree = state["tree"]
     recipe: Recipe = {}
     for entry in tree["recipe"]:
@@ -163,7 +163,7 @@ def read(state: dict[str, Any]) -> tuple[House, Progress]:
     if unfit:
         raise GameError(f"this cookingworld game cannot be won any more: {', '.join(unfit)} is gone")
     exits, opened = _exits(state["map"])
-    progress = Progress(
+    standing = Standing(
         room=tree["player_location"],
         opened=opened,
         unlidded=frozenset(unlidded),
@@ -172,7 +172,7 @@ def read(state: dict[str, Any]) -> tuple[House, Progress]:
         uncooked=frozenset(food for food, (cooking, _) in recipe.items() if _lacks(things[food], cooking, "raw")),
     )
     house = House(recipe, exits, where, _devices(where), surface, frozenset(lids), state["capacity"])
-    return house, progress
+    return house, standing
 
 
 def _exits(rooms: Map) -> tuple[Exits, frozenset[Door]]:

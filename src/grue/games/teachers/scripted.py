@@ -45,7 +45,8 @@ class Random:
 
     def act(self, observation: Observation) -> str:
         if not observation.actions:
-            raise GameError("the random player needs a game that lists its valid actions")
+            none = "there is no valid action here" if observation.actions is not None else "this game lists none"
+            raise GameError(f"the random player draws from the valid actions: {none}")
         return self._random.choice(observation.actions)
 
 

@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import orjson
 
-from grue.errors import GameError
+from grue.errors import GameError, first_line
 from grue.games.params import values
 from grue.types import Task
 
@@ -143,7 +143,7 @@ def _generate(task: Task, folder: Path) -> Path:
         except Exception as error:  # the generator raises many kinds for a seed that does not work out
             if isinstance(error, OSError) and error.errno in _NOT_WRITABLE:
                 raise
-            problems.append(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+            problems.append(f"{type(error).__name__}: {first_line(error)}")
     raise GameError(
         f"TextWorld made no {task.game} with {task.params or 'its defaults'} for seed {task.seed}: {problems[-1]}",
         hint="more rooms and objects make room for longer quests",

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from grue.errors import ConfigError, GameError
-from grue.games.base import check_open, check_seed, refuse_copy
+from grue.games.base import check_open, check_seed, refuse_copy, running
 from grue.games.guard import clean_action
 from grue.games.params import Params, canonical, check_family
 from grue.games.twx.jvm import JvmSettings
@@ -85,7 +85,7 @@ class TwxGame:
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         """Do one action. Actions that the engine does not know cost a step and change nothing."""
-        task = self._running_task()
+        task = running(self._task, self._outcome)
         answer = self._seat.step(clean_action(action))
         before, self._score = self._score, float(answer["score"])
         self._steps += 1
@@ -169,7 +169,7 @@ class TwxGame:
         {"tree": the engine's objects, recipe and inventory,
          "map": room -> direction -> (room beyond, door: True open, False closed, None no door)}
         """
-        task = self._running_task()
+        task = running(self._task, self._outcome)
         if task.game != "cookingworld":
             raise GameError(f"the engine shows the full state of cookingworld only, not of {task.game}")
         return self._seat.ask(read_state)
@@ -187,13 +187,6 @@ class TwxGame:
         if task.game in _GOALS_DIFFER or shared not in self._goals:
             self._goals[shared] = str(self._seat.ask(lambda _, interface: interface.getTaskDescription())).strip()
         return self._goals[shared]
-
-    def _running_task(self) -> Task:
-        if self._task is None or self._closed:
-            raise GameError("step before reset, or after close", hint="call reset(task) first")
-        if self._outcome is not None:
-            raise GameError(f"the episode is over ({self._outcome})", hint="call reset(task) to play again")
-        return self._task
 
     def _outcome_of(self, answer: dict[str, Any], task: Task) -> Outcome | None:
         if answer["tasksuccess"] or self._score >= 1.0:

@@ -100,13 +100,13 @@ class Pending:
 class Gateway(JavaGateway):  # type: ignore[misc]
     """A JavaGateway with our client."""
 
-    def __init__(self, port: int, token: str, read_timeout: float) -> None:
+    def __init__(self, port: int, token: str, read_timeout_s: float) -> None:
         # Without memory management Python's garbage collector never talks to Java: it could block on a hung
         # process, or free the parent's objects from a forked child. Objects are released by hand.
         parameters = GatewayParameters(
             port=port,
             auth_token=token,
-            read_timeout=read_timeout,
+            read_timeout=read_timeout_s,
             auto_field=False,
             auto_convert=False,
             enable_memory_management=False,

@@ -33,7 +33,7 @@ class JvmSettings:
     """What a Java process is started with; equal settings share one process."""
 
     java: str | None = None  # path of the executable; None: search
-    read_timeout: float = 20.0  # seconds that one call may take before the process counts as hung
+    read_timeout_s: float = 20.0  # for one call; then the process counts as hung
     heap: str = "256m"
 
 
@@ -48,7 +48,7 @@ class Jvm:
         self._retired: list[Any] = []
         self.abandoned = False
         self._process, self.port, self.token = _launch(settings)
-        self._gateway = Gateway(self.port, self.token, settings.read_timeout)
+        self._gateway = Gateway(self.port, self.token, settings.read_timeout_s)
 
     @property
     def pid(self) -> int:

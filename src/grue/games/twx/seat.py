@@ -15,6 +15,7 @@ from weakref import finalize
 import orjson
 
 from grue.errors import ConfigError, GameError
+from grue.games.base import place
 from grue.games.twx.jvm import Jvm, JvmSettings, current_jvm, is_connection_error
 from grue.types import Task
 
@@ -196,8 +197,7 @@ class EngineSeat:
         return answer
 
     def _where(self) -> str:
-        task = self._task
-        return f"{task.game} {task.fold} seed {task.seed} step {len(self._actions)}" if task else "the start of a game"
+        return place(self._task, len(self._actions))
 
 
 def _generation(task: Task, *, gold: bool = False) -> tuple[int, str, bool]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from grue.errors import GameError
 from grue.games.teachers.kitchen import CUT_VERB
-from grue.games.teachers.plan import House, Progress, read, shortest
+from grue.games.teachers.plan import House, Standing, read, shortest
 from grue.games.twx.game import TwxGame
 from grue.types import Observation, Outcome, Task
 
@@ -24,8 +24,8 @@ class Start:
     """The first state of a task, and what is known of the way from its states to a win."""
 
     house: House
-    progress: Progress
-    costs: dict[Progress, int | None] = field(default_factory=dict)
+    standing: Standing
+    costs: dict[Standing, int | None] = field(default_factory=dict)
 
 
 Starts = dict[Task, Start]  # shared by the games of a run: tasks return, and so do their states
@@ -37,7 +37,7 @@ class Told:
     def __init__(self, game: TwxGame, starts: Starts) -> None:
         self._game, self._starts = game, starts
         self._start: Start | None = None
-        self._progress: Progress | None = None
+        self._standing: Standing | None = None
         self._actions: tuple[str, ...] = ()
         self._served = False  # has the meal been in hand?
 
@@ -49,7 +49,7 @@ class Told:
         if task not in self._starts:
             self._starts[task] = Start(*read(self._game.state()))
         self._start = self._starts[task]
-        self._progress = self._start.progress
+        self._standing = self._start.standing
         self._served = False
         return self._told(observation)
 
@@ -57,12 +57,12 @@ class Told:
         self._game.begin_step(action)
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
-        assert self._start is not None and self._progress is not None
+        assert self._start is not None and self._standing is not None
         observation, reward, outcome = self._game.step(action)
         if action in self._actions:
-            house, self._progress = followed(self._start.house, self._progress, action)
+            house, self._standing = followed(self._start.house, self._standing, action)
             if house is not self._start.house:  # something was put down elsewhere: other ways, and other costs
-                self._start = Start(house, self._progress)
+                self._start = Start(house, self._standing)
         return (self._told(observation) if outcome is None else observation), reward, outcome
 
     def recipe(self, task: Task) -> dict[str, tuple[str, str]]:
@@ -72,7 +72,7 @@ class Told:
         self._game.close()
 
     def _told(self, observation: Observation) -> Observation:
-        assert self._start is not None and self._progress is not None
+        assert self._start is not None and self._standing is not None
         self._actions = observation.actions or ()
         if "eat meal" in self._actions:
             self._served = True
@@ -80,72 +80,72 @@ class Told:
         if self._served:  # and put down: the planner knows no ready meals
             return replace(observation, to_go=None)
         costs = self._start.costs
-        if self._progress not in costs:
-            costs[self._progress] = _cost(self._start.house, self._progress)
-        return replace(observation, to_go=costs[self._progress])
+        if self._standing not in costs:
+            costs[self._standing] = _cost(self._start.house, self._standing)
+        return replace(observation, to_go=costs[self._standing])
 
 
-def _cost(house: House, progress: Progress) -> int | None:
+def _cost(house: House, standing: Standing) -> int | None:
     try:
-        return len(shortest(house, progress))
+        return len(shortest(house, standing))
     except GameError:
         return None  # the planner knows no way: the game itself goes on
 
 
-def followed(house: House, progress: Progress, action: str) -> tuple[House, Progress]:
-    """House and progress after an action that the game lists and that does not lose it."""
+def followed(house: House, standing: Standing, action: str) -> tuple[House, Standing]:
+    """House and standing after an action that the game lists and that does not lose it."""
     verb, _, rest = action.partition(" ")
     if verb in _CUTS:
-        return house, replace(progress, uncut=progress.uncut - {rest})
+        return house, replace(standing, uncut=standing.uncut - {rest})
     if verb == "cook":
-        return house, replace(progress, uncooked=progress.uncooked - {rest.rpartition(" in ")[0]})
+        return house, replace(standing, uncooked=standing.uncooked - {rest.rpartition(" in ")[0]})
     if verb == "put":
-        return _put_down(house, progress, *rest.rpartition(" in ")[::2])
+        return _put_down(house, standing, *rest.rpartition(" in ")[::2])
     change = _CHANGES.get(verb)
-    return house, progress if change is None else change(house, progress, rest)
+    return house, standing if change is None else change(house, standing, rest)
 
 
-def _put_down(house: House, progress: Progress, thing: str, place: str) -> tuple[House, Progress]:
-    around = (place,) if (progress.room, place) in house.lids else ()
-    if (progress.room, place) in house.lids - progress.unlidded or thing not in progress.held:
-        return house, progress
-    moved = replace(house, where=house.where | {thing: (progress.room, around)})
-    return moved, replace(progress, held=progress.held - {thing})
+def _put_down(house: House, standing: Standing, thing: str, place: str) -> tuple[House, Standing]:
+    around = (place,) if (standing.room, place) in house.lids else ()
+    if (standing.room, place) in house.lids - standing.unlidded or thing not in standing.held:
+        return house, standing
+    moved = replace(house, where=house.where | {thing: (standing.room, around)})
+    return moved, replace(standing, held=standing.held - {thing})
 
 
-def _take(house: House, progress: Progress, thing: str) -> Progress:
+def _take(house: House, standing: Standing, thing: str) -> Standing:
     room, around = house.where.get(thing, ("", ()))
-    reachable = room == progress.room and all((room, lid) in progress.unlidded for lid in around)
-    if thing in progress.held or not reachable or len(progress.held) >= house.capacity:
-        return progress
-    return replace(progress, held=progress.held | {thing})
+    reachable = room == standing.room and all((room, lid) in standing.unlidded for lid in around)
+    if thing in standing.held or not reachable or len(standing.held) >= house.capacity:
+        return standing
+    return replace(standing, held=standing.held | {thing})
 
 
-def _eat(house: House, progress: Progress, thing: str) -> Progress:
-    return replace(progress, held=progress.held - {thing})  # nothing of the recipe, or the game is lost: a hand is free
+def _eat(house: House, standing: Standing, thing: str) -> Standing:
+    return replace(standing, held=standing.held - {thing})  # nothing of the recipe, or the game is lost: a hand is free
 
 
-def _move(house: House, progress: Progress, direction: str) -> Progress:
-    behind, has_door = house.exits[progress.room].get(direction, (progress.room, False))
-    closed = has_door and frozenset((progress.room, behind)) not in progress.opened
-    return progress if closed else replace(progress, room=behind)
+def _move(house: House, standing: Standing, direction: str) -> Standing:
+    behind, has_door = house.exits[standing.room].get(direction, (standing.room, False))
+    closed = has_door and frozenset((standing.room, behind)) not in standing.opened
+    return standing if closed else replace(standing, room=behind)
 
 
-def _open(house: House, progress: Progress, what: str) -> Progress:
+def _open(house: House, standing: Standing, what: str) -> Standing:
     if what.startswith("door to "):
-        behind, _ = house.exits[progress.room][what.removeprefix("door to ")]
-        return replace(progress, opened=progress.opened | {frozenset((progress.room, behind))})
-    return replace(progress, unlidded=progress.unlidded | ({(progress.room, what)} & house.lids))
+        behind, _ = house.exits[standing.room][what.removeprefix("door to ")]
+        return replace(standing, opened=standing.opened | {frozenset((standing.room, behind))})
+    return replace(standing, unlidded=standing.unlidded | ({(standing.room, what)} & house.lids))
 
 
-def _close(house: House, progress: Progress, what: str) -> Progress:
+def _close(house: House, standing: Standing, what: str) -> Standing:
     if what.startswith("door to "):
-        behind, _ = house.exits[progress.room][what.removeprefix("door to ")]
-        return replace(progress, opened=progress.opened - {frozenset((progress.room, behind))})
-    return replace(progress, unlidded=progress.unlidded - {(progress.room, what)})
+        behind, _ = house.exits[standing.room][what.removeprefix("door to ")]
+        return replace(standing, opened=standing.opened - {frozenset((standing.room, behind))})
+    return replace(standing, unlidded=standing.unlidded - {(standing.room, what)})
 
 
-_CHANGES: dict[str, Callable[[House, Progress, str], Progress]] = {
+_CHANGES: dict[str, Callable[[House, Standing, str], Standing]] = {
     "take": _take,
     "eat": _eat,
     "move": _move,

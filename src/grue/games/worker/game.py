@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from weakref import finalize
 
 from grue.errors import ConfigError, GameError, GrueError
-from grue.games.base import check_open, check_seed, refuse_copy
+from grue.games.base import check_open, check_seed, place, refuse_copy, running
 from grue.games.guard import as_played
 from grue.games.worker.main import ERRORS
 from grue.games.worker.process import Worker, WorkerDiedError, WorkerSettings, worker_with_room
@@ -94,9 +94,7 @@ class WorkerGame:
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         """Do one action, again after a restart and replay if the process dies or hangs."""
-        self._running()
-        if self._outcome is not None:
-            raise GameError(f"the episode is over ({self._outcome})", hint="call reset(task) to play again")
+        running(self._task, self._outcome)
         action = self._played(action)
         if self._begun is not None and self._begun.what != action:
             self._forget_begun()
@@ -111,7 +109,7 @@ class WorkerGame:
 
     def save(self) -> Saved:
         """This point of the episode, for `restore`, here or in another game of this name."""
-        task = self._running()
+        task = running(self._task)
         assert self._seen is not None
         return Saved(task, tuple(self._actions), self._seen, self._outcome)
 
@@ -143,11 +141,6 @@ class WorkerGame:
         """The process that hosts the game now, if one does."""
         return self._worker.pid if self._worker is not None and self._worker.alive else None
 
-    def _running(self) -> Task:
-        if self._closed or self._task is None:
-            raise GameError("step before reset, or after close", hint="call reset(task) first")
-        return self._task
-
     def _begin(self, what: str | Task, request: dict[str, Any]) -> None:
         assert self._worker is not None
         ticket = self._worker.begin(request | {"seat": self._seat}, self._allowed(request))
@@ -155,7 +148,7 @@ class WorkerGame:
 
     def _allowed(self, request: dict[str, Any]) -> float:
         """Seconds that a call may take."""
-        return self._settings.read_timeout * (self._settings.slow if request["call"] in _SLOW else 1.0)
+        return self._settings.read_timeout_s * (self._settings.slow if request["call"] in _SLOW else 1.0)
 
     def _ask(self, request: dict[str, Any], begun: Begun | None = None) -> Any:
         """Ask the game `request` in the state that the episode has reached. `begun`: it has been sent already."""
@@ -185,7 +178,7 @@ class WorkerGame:
                 if self.pid is None:
                     self._drop()
                 raise
-        where = self._where()
+        where = place(self._task, len(self._actions))
         self._task = None
         self._drop()
         raise GameError(
@@ -217,7 +210,7 @@ class WorkerGame:
         for action in self._actions:
             seen = _observation(self._call({"call": "step", "action": action})[0])
         if seen != self._seen:
-            where = self._where()
+            where = place(self._task, len(self._actions))
             self._task = None
             raise GameError(f"a replay of {where} shows something else: the game is not deterministic")
 
@@ -244,22 +237,18 @@ class WorkerGame:
             self._leave()
         self._worker = self._leave = None
 
-    def _where(self) -> str:
-        task = self._task
-        return f"{task.game} {task.fold} seed {task.seed} step {len(self._actions)}" if task else "the start of a game"
-
 
 class WorkerGoldGame(WorkerGame):
     """A hosted game that can solve its tasks."""
 
     def gold(self) -> list[str]:
         """A solution of the current task from its start. The live game is not touched."""
-        self._running()
+        running(self._task)
         return [str(action) for action in self._ask({"call": "gold"})]
 
     def rehearse(self, actions: Sequence[str]) -> list[tuple[bool, bool]]:
         """For each action from the task's start (the game listed it, the game was won), beside the live game."""
-        self._running()
+        running(self._task)
         return [(listed, won) for listed, won in self._ask({"call": "rehearse", "actions": list(actions)})]
 
 
@@ -268,7 +257,7 @@ class WorkerStoryGame(WorkerGoldGame):
 
     def equivalent(self, action: str, then: Sequence[str] = ()) -> str:
         """The listed action that does here what `action` does, with the same end after `then`; else `action`."""
-        self._running()
+        running(self._task)
         return str(self._ask({"call": "equivalent", "action": action, "then": list(then)}))
 
 
@@ -277,7 +266,7 @@ class WorkerPlanGame(WorkerGoldGame):
 
     def plan(self) -> list[str]:
         """The engine's own actions from the current state to a win; [] when it knows none."""
-        self._running()
+        running(self._task)
         return [str(action) for action in self._ask({"call": "plan"})]
 
 
@@ -286,7 +275,7 @@ class WorkerExpertsGame(WorkerPlanGame):
 
     def advice(self) -> str:
         """That expert's next action, whoever has played so far; "" when it has none."""
-        self._running()
+        running(self._task)
         return str(self._ask({"call": "advice"}))
 
 

@@ -37,7 +37,7 @@ _START_TIMEOUT = 120.0  # seconds for Python to come up; it takes 0.3 on an idle
 class WorkerSettings:
     """How games are hosted."""
 
-    read_timeout: float = 20.0  # seconds that one step may take before the process counts as hung
+    read_timeout_s: float = 20.0  # for one step; then the process counts as hung
     slow: float = 9.0  # a call that may generate a game (reset, gold path) may take this many times as long
     seats: int = 8  # games that share a process; one that hangs or crashes makes the others replay
     spread: int = 1  # processes to have before one gets a third game: that many can compute at the same time
