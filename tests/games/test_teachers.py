@@ -228,7 +228,7 @@ def test_explore_goes_on_where_another_has_shut_doors_or_filled_the_hands(
 def test_explore_believes_in_no_door_that_a_free_writer_has_made_up() -> None:
     """Refused actions change nothing, whatever they name."""
     game, task = games.make("coin", "numLocations=5"), games.tasks("coin", "numLocations=5", "test", 80, count=1)[0]
-    adviser, observation = Adviser("explore", game), game.reset(task)
+    adviser, observation = Adviser(teacher("explore", game)), game.reset(task)
     adviser.start(task, observation)
     outcome = None
     for direction in ("north", "east", "south", "west", "up"):
@@ -248,7 +248,7 @@ def test_explore_says_when_full_hands_cannot_be_emptied() -> None:
     """In coin things can be put into containers, and this house has none that would take a chopping board."""
     params = "numLocations=11,numDistractorItems=10,includeDoors=0"
     game, task = games.make("coin", params), Task("coin", canonical_params("coin", params), "train", 200, 80)
-    adviser, observation = Adviser("explore", game), game.reset(task)
+    adviser, observation = Adviser(teacher("explore", game)), game.reset(task)
     adviser.start(task, observation)
     unwise = ["take chopping board", "move south", "take spice container"]
     for _ in range(60):

@@ -10,7 +10,7 @@ import pytest
 import tiny
 from grue import games
 from grue.errors import GameError
-from grue.games.teachers import Adviser
+from grue.games.teachers import Adviser, teacher
 from grue.games.toy import ToyGame
 from grue.policy.decision import Decoding
 from grue.policy.policy import Policy
@@ -47,10 +47,10 @@ def test_advice_wins_from_wherever_the_policy_has_come_to() -> None:
             game.reset(replace(episode.task, limit=60))
             for turn in episode.turns[:place]:
                 game.step(turn.action)
-            teacher, won = Adviser("optimal", game), False
+            adviser, won = Adviser(teacher("optimal", game)), False
             observation, outcome = game.step("look")[0], None
             while outcome is None:
-                observation, _, outcome = game.step(teacher.advice(observation))
+                observation, _, outcome = game.step(adviser.advice(observation))
                 won = outcome == "won"
             assert won
 
@@ -101,7 +101,7 @@ def test_a_teacher_that_remembers_its_own_steps_follows_those_of_others() -> Non
     game, won = TwxGame("cookingworld", CW16), 0
     tasks = games.tasks("cookingworld", CW16, "dev", 80, count=8)
     for task in tasks:
-        rng, cook = random.Random(task.seed), Adviser("explore", game)
+        rng, cook = random.Random(task.seed), Adviser(teacher("explore", game))
         observation, outcome = game.reset(task), None
         cook.start(task, observation)
         for step in range(80):
@@ -144,7 +144,7 @@ def test_a_teacher_that_is_lost_in_one_game_corrects_the_others() -> None:
         assert task.seed % 2 == 0 or not any(turn.advice for turn in episode.turns)
     assert {task.seed % 2 for task in tasks} == {0, 1}
     game = SolvedAtTimes()
-    adviser, odd = Adviser("gold", game), next(task for task in tasks if task.seed % 2)
+    adviser, odd = Adviser(teacher("gold", game)), next(task for task in tasks if task.seed % 2)
     observation = game.reset(odd)
     adviser.start(odd, observation)
     assert adviser.advice(observation) == "" and adviser.trouble == "no solution is on file"

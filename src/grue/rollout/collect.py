@@ -9,7 +9,7 @@ import torch
 
 from grue.errors import ConfigError, ModelError
 from grue.games import Game, begin_reset
-from grue.games.teachers import Adviser
+from grue.games.teachers import Adviser, teacher
 from grue.parallel import ALONE, Processes
 from grue.policy.decision import Decoding
 from grue.policy.engine import Engine
@@ -49,7 +49,7 @@ def collect(
         )
 
     def seat(row: int, game: Game) -> Seat:
-        asked = Adviser(adviser, game) if adviser else None
+        asked = Adviser(teacher(adviser, game)) if adviser else None
         return Seat(row, game, policy, player, context, asked, values_limit)
 
     def play(part: Sequence[Task], places: Sequence[int]) -> list[Episode]:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from grue.errors import GameError
-from grue.games.teachers import Adviser
+from grue.games.teachers import Adviser, teacher
 from grue.rollout.pack import Sample
 from grue.stages.lessons import check_demonstrations, lessons
 from grue.stages.session import Session
@@ -20,7 +20,7 @@ def check_adviser(session: Session) -> None:
     (played,), (task,) = session.games(1), session.tasks("train", 1)
     try:
         observation = played.reset(task)
-        adviser = Adviser(name, played)
+        adviser = Adviser(teacher(name, played))
         adviser.start(task, observation)
         advice, trouble = adviser.advice(observation), adviser.trouble
     except GameError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from grue.errors import GameError, TeacherError
-from grue.games.base import Game
 from grue.games.play import Player
 from grue.types import Observation, Task
 
@@ -18,12 +17,10 @@ class Follows(Protocol):
 
 
 class Adviser:
-    """The teacher called `name`, beside a player of `game`. GameError where it cannot play such a game."""
+    """`teacher` beside another player of its game."""
 
-    def __init__(self, name: str, game: Game) -> None:
-        from grue.games.teachers import teacher
-
-        self._teacher: Player = teacher(name, game)
+    def __init__(self, teacher: Player) -> None:
+        self._teacher = teacher
         self.trouble = ""  # why the last request got no advice
         self._lost = ""  # why there is none in this game
 
