@@ -182,6 +182,7 @@ class Bar:
         self._say, self._label, self._unit = say, label, unit
         self._began = self._shown = time.monotonic()
         self._pace: tuple[float, int] | None = (self._began, done)  # since when, and since what was done then
+        self._least = 1  # steps from there on before the pace tells anything
         self._note = ""
         self._task: Any = None
 
@@ -221,17 +222,20 @@ class Bar:
         finally:
             self._say._working -= 1
 
-    def pace(self, tells: bool) -> None:
-        """Does the pace from here on tell how long the rest takes? That so far does not. If not, no ETA is shown."""
-        self._pace = (time.monotonic(), self.done) if tells else None
+    def pace(self, *, least: int) -> None:
+        """The pace so far tells nothing about the rest; that from here on does, once `least` steps are done (0: never).
+
+        Of games that are played at once none ends for a while, then many.
+        """
+        self._pace, self._least = (time.monotonic(), self.done) if least else None, least
 
     def eta_s(self) -> float | None:
-        """Seconds left at the pace so far; None before the first step."""
+        """Seconds left at the pace so far; None before that tells anything."""
         if self._pace is None:
             return None
         since, before = self._pace
         steps = self.done - before
-        return (time.monotonic() - since) / steps * max(0, self.total - self.done) if steps > 0 else None
+        return (time.monotonic() - since) / steps * max(0, self.total - self.done) if steps >= self._least else None
 
     def _count(self) -> str:
         return f"{self.done}/{self.total} {self._unit}".rstrip()

@@ -88,13 +88,13 @@ def measure(session: Session) -> None:
     loaded, tasks = "", {row.name: session.tasks(row.fold, row.games) for row in missing}
     last = ""
     with session.say.bar("evaluation", sum(map(len, tasks.values())), unit="games") as bar:
-        bar.pace(tells=False)  # scripted players are a hundred times as fast
+        bar.pace(least=0)  # scripted players are a hundred times as fast
         for row in missing:
             session.processes.check_interrupt(session.interrupt)
             if row.policy in POLICIES and row.policy != loaded:
                 session.load(row.policy)
                 if not loaded:
-                    bar.pace(tells=True)
+                    bar.pace(least=min(session.config.eval.slots, len(tasks[row.name])))
                 loaded = row.policy
             playing = f"{row.policy} {row.fold} {row.decoding}"
             bar.advance(0, note=f"{playing} ...{last}")
