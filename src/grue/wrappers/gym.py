@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -246,13 +247,18 @@ def _check_is_game(game: str) -> None:
         )
 
 
-@lru_cache(maxsize=32)
 def _tasks(game: str, params: str, fold: str, limit: int, java: str | None) -> tuple[Task, ...]:
-    """The games of a fold. Cached: finding which kitchens may be used takes a second or more."""
+    """The games of a fold."""
+    return tuple(replace(task, limit=limit) for task in _of_fold(game, params, fold, java))
+
+
+@lru_cache(maxsize=32)
+def _of_fold(game: str, params: str, fold: str, java: str | None) -> tuple[Task, ...]:
+    """Its games, with some step limit. Cached: finding out which a later fold does not have takes seconds."""
     if fold not in RUN_FOLDS:
         why = "is for training the embedded base" if fold == "pretrain" else "is unknown"
         raise ConfigError(f"fold={fold!r} {why}", hint="folds are train, dev and test")
-    return tuple(tasks(game, params, fold, limit, java=java))
+    return tuple(tasks(game, params, fold, java=java))
 
 
 def register() -> None:
