@@ -170,7 +170,7 @@ def test_equal_scores_are_no_certainty(tmp_path: Path, capsys: pytest.CaptureFix
     outs = [run(tmp_path / f"{n}", n, [False] * 10, f"ppo.iterations={5 + n}") for n in range(2)]
     show(compare_runs(outs), Progress())
     said = capsys.readouterr().out
-    assert "score +0.000\n" in said and "0.500 to 0.500" not in said
+    assert "score 0.000\n" in said and "0.500 to 0.500" not in said
 
 
 def test_settings_that_were_not_used_are_not_compared(tmp_path: Path) -> None:

@@ -617,7 +617,8 @@ def test_an_upload_takes_the_place_of_another_is_private_and_holds_the_export_al
     export_run(runs["full"], what="merged", to=tmp_path / "out", say=QUIET)
     exported = sorted(path.name for path in (tmp_path / "out").iterdir())
     (tmp_path / "out" / "sub").mkdir()
-    for private in (".env", "notes.txt", "other.json", "sub/grue.yaml"):
+    (tmp_path / "out" / ".git").mkdir()
+    for private in (".env", ".git/config", "notes.txt", "other.json", "sub/grue.yaml"):
         (tmp_path / "out" / private).write_text("secret")
     assert push(tmp_path / "out", "me/policy", QUIET) == "https://hub/me/policy"
     assert asked["allow_patterns"] == exported

@@ -173,7 +173,7 @@ def test_the_place_of_an_exception_is_in_the_game_and_its_traceback_is_shown_onc
         ("self.show(text, 5.0 * won - 1.5), float(won)", "a score of -1.5"),
         ('Observation(text, "", "", ("7"), 0.0), float(won)', "listed its actions as a str"),
         ('Observation(text, "", "", map(str, (1, 2)), 0.0), float(won)', "listed its actions as a map"),
-        ('Observation(text, "", "", ("look", 3), 0.0), float(won)', "a int for a text: 3"),
+        ('Observation(text, "", "", ("look", 3), 0.0), float(won)', "an int for a text: 3"),
         ('self.show(text, float(won)), float("inf")', "a reward of inf"),
     ],
 )
@@ -189,6 +189,17 @@ def test_what_could_not_be_stored_fails_the_episode_and_not_the_run(shown: str, 
     assert all(episode.outcome is Outcome.FAILED and said in (episode.error or "") for episode in played)
     episodes.append(packages / "played.jsonl", played)
     assert [episode.error for episode in episodes.read(packages / "played.jsonl")] == [e.error for e in played]
+
+
+def test_a_score_that_32_bits_have_rounded_is_a_win(packages: Path) -> None:
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    shown = text.replace("self.show(text, float(won)), float(won)", "self.show(text, 1.00001 * won), float(won)")
+    assert shown != text
+    (packages / "rounded_package.py").write_text(shown, encoding="utf-8")
+    install(packages, "rounded_package", "rounded = rounded_package:Guess")
+    game = games.make("rounded")
+    played = [play(game, task, teacher("random", game)) for task in games.tasks("rounded", "", "dev", 60, count=3)]
+    assert {episode.score for episode in played if episode.won} == {1.0}
 
 
 def test_scores_and_rewards_of_other_types_are_stored_as_numbers(packages: Path) -> None:

@@ -80,7 +80,7 @@ class _DeadEnd(gymnasium.Wrapper[str, str, str, str]):
 
 def test_a_state_without_valid_actions_is_not_a_game_without_them() -> None:
     env = _DeadEnd(GrueEnv("toy"))
-    with pytest.raises(GameError, match=r"train game .* has no valid action after 1 steps"):
+    with pytest.raises(GameError, match=r"train game .* has no valid action at step 1"):
         sb3.known_actions(env)
     listed = sb3.ActionList(sb3.TokenIds(env, 16), ["look"])
     listed.reset(seed=0)

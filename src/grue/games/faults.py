@@ -23,7 +23,7 @@ _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _PYTHONS = f"{sysconfig.get_paths()['stdlib']}{os.sep}"  # installed packages may lie in it
 _traced: set[str] = set()  # where exceptions came from whose traceback has been printed: a game may fail often
 
-_MOST_SCORE = 1 + 1e-6  # sums of rewards are rounded
+_MOST_SCORE = 1 + 1e-4  # sums of rewards are rounded, and a game may compute in 32 bits
 _PATHS = ("gold", "plan")  # methods that give a list of actions
 
 
@@ -144,15 +144,18 @@ def _sound(observation: Observation) -> Observation:
         )
     if actions is not None:  # sorted, as a policy is not to learn their order
         actions = tuple(sorted(set(actions)))
-    kept = (float, type(actions), actions)
-    if (type(observation.score), type(observation.actions), observation.actions) == kept:
+    score = min(1.0, max(-1.0, float(observation.score)))
+    given, kept = (observation.score, observation.actions), (score, actions)
+    if [*map(type, given), *given] == [*map(type, kept), *kept]:
         return observation
-    return replace(observation, score=float(observation.score), actions=actions)
+    return replace(observation, score=score, actions=actions)
 
 
 def kind_of(given: object) -> str:
-    """What something is, for a message: "a tuple of 2", "a str"."""
-    return f"a tuple of {len(given)}" if isinstance(given, tuple) else f"a {type(given).__name__}"
+    """What something is, for a message: "a tuple of 2", "a str", "an int"."""
+    name = type(given).__name__
+    size = f" of {len(given)}" if isinstance(given, tuple) else ""
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}{size}"
 
 
 def _ask(game: Game, method: str, /, *arguments: Any, **options: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from inspect import getattr_static
 from itertools import islice
@@ -59,7 +59,7 @@ class Memory:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         import bm25s
 
-        if isinstance(episodes, str | Path | Episode):
+        if isinstance(episodes, str | bytes | Path | Mapping) or not isinstance(episodes, Iterable):
             hint = "episodes.read(FILE) of grue.storage reads those of a file; one episode alone is [episode]"
             raise ConfigError(f"a Memory is made of episodes, not of a {type(episodes).__name__}", hint=hint)
         self.notes = [note for episode in episodes if (note := note_of(episode)) is not None]

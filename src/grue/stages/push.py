@@ -15,6 +15,8 @@ from grue.storage.files import files_below
 # an adapter left beside merged weights would be applied to them once more
 _OF_AN_EXPORT = ["*.safetensors", "*.json", "*.jsonl", "*.jinja", "grue.yaml"]
 
+_NAMED = 8  # files in a warning
+
 
 class PushError(GrueError, RuntimeError):
     """A hub could not be reached, or refused."""
@@ -82,6 +84,8 @@ def push(folder: Path, repository: str, say: Progress, *, public: bool = False) 
 def _of_the_export(folder: Path, about: dict[str, Any], say: Progress) -> list[str]:
     """The files that the export wrote. Others, which may be private, are named and left out."""
     there = files_below(folder)
-    if others := [file for file in there if file not in about["files"]]:
-        say.warn(f"not uploaded, as the export did not write it: {', '.join(others)}")
+    others = [file for file in there if file not in about["files"] and not file.startswith((".git/", ".cache/"))]
+    if others:
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        say.warn(f"not uploaded, as the export did not write it: {', '.join(others[:_NAMED])}{more}")
     return [file for file in there if file in about["files"]]

@@ -88,9 +88,11 @@ def remove_leftovers(folder: Path) -> None:
 
 def is_fresh(folder: Path) -> bool:
     """May another command be writing into `folder`? Something in it, or it itself, was changed a short while ago."""
-    with suppress(OSError):
-        return time.time() - max(path.stat().st_mtime for path in (folder, *folder.rglob("*"))) < _WRITTEN_S
-    return False
+    try:
+        changed = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+    except OSError:  # what was there a moment ago has gone: somebody is at work
+        return True
+    return time.time() - changed < _WRITTEN_S
 
 
 def sync_file(path: Path) -> None:
@@ -155,7 +157,10 @@ def lock(file: Path, busy: str, hint: str) -> None:
     except PermissionError as error:
         ours = "choose a folder you may write to, or copy the run to one"
         shared = f"whoever shares the folder with you has to let you write to it: chmod g+w {path}"
-        raise ConfigError(f"cannot lock {path}: {error.strerror}", hint=shared if path.exists() else ours) from error
+        raise ConfigError(
+            f"cannot lock {path}: {error.strerror}",
+            hint=shared if path.exists() and os.access(path.parent, os.W_OK) else ours,
+        ) from error
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

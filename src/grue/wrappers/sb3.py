@@ -145,7 +145,7 @@ def known_actions(env: gymnasium.Env[str, str], episodes: int = 200, seed: int =
             if info["valid_actions"] is None:
                 raise GameError("this game does not list its valid actions", hint="a fixed list of actions needs them")
             if not info["valid_actions"]:
-                where = f"{info['fold']} game {info['game_seed']} has no valid action after {info['steps']} steps"
+                where = f"{info['fold']} game {info['game_seed']} has no valid action at step {info['steps']}"
                 raise GameError(where, hint="pass actions=[...] yourself, or let the game end there")
             found.update(info["valid_actions"])
             _, _, terminated, truncated, info = env.step(draw.choice(info["valid_actions"]))

@@ -254,14 +254,16 @@ def wanted(only: tuple[str, ...], *, training: bool) -> dict[str, Suspect]:
 
 def fitting(suspects: Mapping[str, Suspect], game: str, say: Progress) -> dict[str, Suspect]:
     """Those that compare what they say they compare in `game`; says which are left out. ConfigError if none is left."""
-    unfit = dict.fromkeys(("layouts", "recipes"), "no recipes") if game != "cookingworld" else {}
+    lacks, names = "", set[str]()
     if is_one_game(game):
-        unfit |= dict.fromkeys((*unfit, "remaining", "train-to-dev", "train-to-test"), "one story in all folds")
-    left = {name: suspect for name, suspect in suspects.items() if name not in unfit}
+        lacks, names = "one story in all folds", {"layouts", "recipes", "remaining", "train-to-dev", "train-to-test"}
+    elif game != "cookingworld":
+        lacks, names = "no recipes of its own for each fold", {"layouts", "recipes"}
+    left = {name: suspect for name, suspect in suspects.items() if name not in names}
     if not left:
-        raise ConfigError(f"nothing is left to measure in {game}: {unfit[next(iter(suspects))]}")
-    for why in dict.fromkeys(unfit.values()):
-        say(f"left out, as {game} has {why}: {', '.join(name for name in suspects if unfit.get(name) == why)}")
+        raise ConfigError(f"nothing is left to measure: {game} has {lacks}")
+    if len(left) < len(suspects):
+        say(f"left out, as {game} has {lacks}: {', '.join(name for name in suspects if name in names)}")
     return left
 
 

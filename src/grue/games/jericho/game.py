@@ -33,6 +33,8 @@ _FIRST_SEED = 1000  # below this the interpreter's numbers count up instead of b
 _ASKS_TO_RESTART = re.compile(r"\brestart\b.{0,60}\brestore\b.{0,120}\b(quit|end)\b", re.IGNORECASE | re.DOTALL)
 _HAS_WON = re.compile(r"\*{2,}\s*(you have won|the end)\s*\*{2,}", re.IGNORECASE)
 _POINTS = re.compile(r"(?:score is|scored) (-?\d+)", re.IGNORECASE)
+# how a story that ends sums it up: "you scored 5 out of a possible 10", "your score is 5 (total of 10 points)"
+_FINAL = re.compile(r"(?:score is|scored)\s+(-?\d+)(?:\s+points?)?\W+(?:out |total )?of\b", re.IGNORECASE)
 _OUT_OF = re.compile(r"(?:total of|out of(?: a)?(?: possible)?(?: total of)?) (\d+)", re.IGNORECASE)
 
 Value = TypeVar("Value")
@@ -137,8 +139,8 @@ class JerichoGame(EngineGame):
         self._over = self._ends(text)
         if not self._over or env.is_fully_supported or points_and_moves(self._here[0]) is not None:
             self._points = self._count_points()
-        elif said := _POINTS.search(text):  # a story that is over answers no more questions
-            self._points = int(said[1])
+        elif said := _FINAL.findall(text):  # a story that is over answers no more questions
+            self._points = int(said[-1])
         reached = self._most > 0 and self._points >= self._most
         won = bool(reached or env.victory() or (self._over and _HAS_WON.search(text)))
         carried, actions = "", None
