@@ -109,8 +109,8 @@ def open_games(config: Config, count: int) -> Iterator[list[Game]]:
     try:
         yield games
     finally:
-        for open_game in games:
-            open_game.close()
+        for game in games:
+            game.close()
 
 
 def task_sets(config: Config, sets: int, size: int) -> list[list[Task]]:
