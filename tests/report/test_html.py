@@ -576,11 +576,16 @@ def test_where_only_sampled_actions_were_measured_they_tell(tmp_path: Path) -> N
     assert "of 20 test games that it had never seen, with sampled actions, " in text
 
 
-def test_a_story_that_was_trained_on_is_not_called_unseen(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
+def _text_of_game(name: str, folder: Path) -> str:
+    """The page of a run of another game."""
+    run = write_run(folder)
     config = yaml.safe_load((run / "config.yaml").read_text())
-    (run / "config.yaml").write_text(yaml.safe_dump(config | {"game": {"name": "jericho:zork1.z5"}}))
-    text = parsed(run).text
+    (run / "config.yaml").write_text(yaml.safe_dump(config | {"game": {"name": name}}))
+    return parsed(run).text
+
+
+def test_a_story_that_was_trained_on_is_not_called_unseen(tmp_path: Path) -> None:
+    text = _text_of_game("jericho:zork1.z5", tmp_path / "run")
     assert "60 test games, all of the story that it trained on" in text
     assert "never seen" not in text
     assert "other games" not in text and "must differ by" not in text
@@ -588,10 +593,7 @@ def test_a_story_that_was_trained_on_is_not_called_unseen(tmp_path: Path) -> Non
 
 
 def test_games_of_a_package_may_be_alike_whatever_the_seed(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    (run / "config.yaml").write_text(yaml.safe_dump(config | {"game": {"name": "guess"}}))
-    text = parsed(run).text
+    text = _text_of_game("guess", tmp_path / "run")
     assert "60 test games, with seeds that it was not trained on" in text
     assert "never seen" not in text
 

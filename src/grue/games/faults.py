@@ -144,11 +144,7 @@ def _sound(observation: Observation) -> Observation:
         )
     if actions is not None:  # sorted, as a policy is not to learn their order
         actions = tuple(sorted(set(actions)))
-    score = min(1.0, max(-1.0, float(observation.score)))
-    given, kept = (observation.score, observation.actions), (score, actions)
-    if [*map(type, given), *given] == [*map(type, kept), *kept]:
-        return observation
-    return replace(observation, score=score, actions=actions)
+    return replace(observation, score=min(1.0, max(-1.0, float(observation.score))), actions=actions)
 
 
 def kind_of(given: object) -> str:

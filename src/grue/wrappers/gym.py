@@ -247,8 +247,9 @@ def _check_is_game(game: str) -> None:
         )
 
 
+@lru_cache(maxsize=32)
 def _tasks(game: str, params: str, fold: str, limit: int, java: str | None) -> tuple[Task, ...]:
-    """The games of a fold."""
+    """The games of a fold, shared by all environments that play them."""
     return tuple(replace(task, limit=limit) for task in _of_fold(game, params, fold, java))
 
 
