@@ -143,7 +143,7 @@ def test_version() -> None:
         (("run", "toy", "ppo.iteration=3"), "did you mean ppo.iterations?"),
         (("run", "game.name=textworld-coin", "game.params.nosuch=1"), "unknown parameter 'nosuch'"),
         (("run", "cooking16", "game.params.nosuch=1"), "unknown parameter 'nosuch'"),
-        (("demos", "game.name=cookinworld", "--out", "a"), "did you mean 'cookingworld'?"),
+        (("demos", "game.name=cookinworld", "--out", "a"), "did you mean cookingworld?"),
         (("run", "toy", "ppo.gamma=7"), "less than or equal to 1"),
         (("run", "toy", "ppo=3"), "ppo is a section, not a setting"),
         (("run", "toy", "--config", "none.yaml"), "cannot read none.yaml"),

@@ -98,7 +98,7 @@ def test_a_policy_samples_at_the_temperature_that_it_was_trained_at(tiny_folder:
     with open_session(Run(run, config), config, QUIET) as session:
         session.load("ppo")
         tasks = session.tasks("dev", 1)
-        _, shown = play_and_show(session, session.player(), "ppo", "", tasks[0], greedy=False)
+        _, shown = play_and_show(session, session.policy(), "ppo", "", tasks[0], greedy=False)
         (counted,) = _play(session, Row("ppo", "dev", "sampled", 1), tasks, None)
         (examined,) = measured(session, session.model, tasks, greedy=False)
         for episode in (shown, counted, examined):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grue.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from grue.rollout.player import PolicyPlayer
-
-__version__ = "0.1.0"
 
 
 def load_policy(

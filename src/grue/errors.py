@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
+from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
 
@@ -79,6 +81,13 @@ def needs(module: str, *, feature: str) -> None:
     if find_spec(module) is None:
         extra = _EXTRA_OF.get(module, module)
         raise ConfigError(f"{feature} needs {module}, which is not installed", hint=install_line(extra))
+
+
+def did_you_mean(word: str, known: Iterable[str], *, otherwise: str = "") -> str:
+    """A hint: the one of `known` that is most like `word`, or else `otherwise`, or all of them."""
+    known = list(dict.fromkeys(known))  # a name may be of two kinds
+    near = get_close_matches(word, known, n=1)
+    return f"did you mean {near[0]}?" if near else otherwise or f"known are {', '.join(known)}"
 
 
 def whole_number(name: str, value: Any, *, least: int | None = None, hint: str = "") -> int:

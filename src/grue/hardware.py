@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-import grue
+from grue.version import __version__
 
 # The libraries whose version can change a result.
 LIBRARIES = (
@@ -73,7 +73,7 @@ def gpus() -> list[dict[str, Any]]:
 
 def versions() -> dict[str, str]:
     """Version of grue, Python and each library that can change a result. Imports none of them."""
-    found = {"grue": grue.__version__, "python": platform.python_version()}
+    found = {"grue": __version__, "python": platform.python_version()}
     for name in LIBRARIES:
         version = installed(name)
         if version is not None:

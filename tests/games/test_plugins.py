@@ -622,7 +622,7 @@ def test_parameters_reach_the_check_of_the_game_as_text(
         ("x = = 1", "Game", "SyntaxError: theirs.py, line 1: invalid syntax", "import theirs"),
         ("1 / 0", "Game", "ZeroDivisionError: division by zero", "import theirs"),
         ("import not_there", "Game", "No module named 'not_there'", "import theirs"),
-        ("class Guess: ...", "Gues", "theirs has no class 'Gues'", "did you mean theirs:Guess?"),
+        ("class Guess: ...", "Gues", "theirs has no class 'Gues'", "did you mean Guess?"),
     ],
 )
 def test_a_class_that_cannot_be_had_is_one_line(

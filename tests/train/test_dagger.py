@@ -14,7 +14,7 @@ import pytest
 import tiny
 from grue import stages
 from grue.config import Config, override
-from grue.errors import ConfigError, DataError, GameError, ModelError, TrainingError
+from grue.errors import CheckpointError, ConfigError, DataError, GameError, ModelError, TrainingError
 from grue.progress import Progress
 from grue.rollout.pack import Sample
 from grue.stages.lessons import lessons
@@ -24,6 +24,7 @@ from grue.storage.contents import read_metrics, read_stages
 from grue.storage.run import Run
 from grue.train.dagger import Lessons, _corrections, _drawn, _learn
 from grue.train.learner import Learner
+from grue.train.save_points import SavePoints
 from grue.types import Episode, Outcome, Turn
 
 QUIET = Progress(quiet=True)
@@ -94,21 +95,52 @@ def test_taken_up_from_an_older_checkpoint_later_rounds_are_played_anew(
     assert [e.task.seed for e in played] == [json.loads(line)["task"]["seed"] for line in lines]
 
 
+def broken_off(finished: Path, run: Path, step: int) -> Path:
+    """A copy of a run as if it had been killed after `step` of its steps; returns the file of the games."""
+    shutil.copytree(finished, run)
+    folder = run / "checkpoints" / "dagger"
+    stored = checkpoint.load(sorted(folder.glob("step-*"))[-1])
+    shutil.rmtree(folder)
+    checkpoint.save(folder, step, stored.tensors, {**stored.state, "step_count": step}, prompt=stored.prompt)
+    entries = json.loads((run / "stages.json").read_text())
+    entries["dagger"]["state"] = "begun"
+    (run / "stages.json").write_text(json.dumps({name: entries[name] for name in ("demos", "sft", "dagger")}))
+    return run / "episodes" / "dagger.jsonl"
+
+
+@pytest.mark.parametrize("change", ["deleted", "repeated", "damaged"])
+@pytest.mark.parametrize("step", [4, 6])
+def test_games_that_were_learnt_from_must_be_those_that_were_played(
+    step: int, change: str, finished: Path, config: Config, tmp_path: Path
+) -> None:
+    """Killed after the games of the second round were played, before or after its first steps."""
+    file = broken_off(finished, tmp_path / "run", step)
+    lines = file.read_text().splitlines(keepends=True)
+    now = {"deleted": lines[:1] + lines[2:], "repeated": [lines[0], *lines], "damaged": ["?\n", *lines[1:]]}[change]
+    file.write_text("".join(now))
+    with pytest.raises(DataError, match="is not a JSON" if change == "damaged" else "holds 1 of the") as caught:
+        stages.run_stage("dagger", config, tmp_path / "run", say=QUIET)
+    assert "--again" in caught.value.hint
+    assert file.read_text() == "".join(now)
+
+
+def test_games_that_were_not_learnt_from_yet_are_played_again_if_they_are_not_the_round_s(
+    finished: Path, config: Config, tmp_path: Path
+) -> None:
+    file = broken_off(finished, tmp_path / "run", 4)
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:10] + lines[11:]))
+    stages.run_stage("dagger", config, tmp_path / "run", say=QUIET)
+    assert [e.task.seed for e in episodes.read(file)] == [json.loads(line)["task"]["seed"] for line in lines]
+
+
 @pytest.mark.parametrize("left", [0, 5, 11])
 def test_games_that_were_learnt_from_and_are_gone_are_missed(
     left: int, finished: Path, config: Config, tmp_path: Path
 ) -> None:
     """Killed in the second round, whose games are all played: 16 in all, of which `left` are there."""
     run = tmp_path / "run"
-    shutil.copytree(finished, run)
-    folder = run / "checkpoints" / "dagger"
-    stored = checkpoint.load(sorted(folder.glob("step-*"))[-1])
-    shutil.rmtree(folder)
-    checkpoint.save(folder, 6, stored.tensors, {**stored.state, "step_count": 6}, prompt=stored.prompt)
-    entries = json.loads((run / "stages.json").read_text())
-    entries["dagger"]["state"] = "begun"
-    (run / "stages.json").write_text(json.dumps({name: entries[name] for name in ("demos", "sft", "dagger")}))
-    jsonl.keep_first(run / "episodes" / "dagger.jsonl", left)
+    jsonl.keep_first(broken_off(finished, run, 6), left)
     with pytest.raises(DataError, match=f"holds {left} of the 16 games") as caught:
         stages.run_stage("dagger", config, run, say=QUIET)
     assert "--again" in caught.value.hint
@@ -209,6 +241,26 @@ def test_ppo_does_not_begin_with_corrections_that_are_not_done(finished: Path, c
         stages.run_stage("ppo", config, out, say=QUIET)
 
 
+@pytest.mark.parametrize(
+    ("stage", "lost", "said"),
+    [
+        ("ppo", "checkpoints/dagger/*/model.safetensors", "no best weights"),
+        ("dagger", "episodes/demos.jsonl", "no demonstrations"),
+    ],
+)
+def test_nothing_is_deleted_for_a_stage_that_cannot_begin(
+    stage: str, lost: str, said: str, finished: Path, config: Config, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    for file in out.glob(lost):
+        file.unlink()
+    there = sorted(out.rglob("*"))
+    with pytest.raises((CheckpointError, DataError), match=said):
+        stages.run_stage(stage, config, out, say=QUIET, again=True)
+    assert sorted(out.rglob("*")) == there
+
+
 def test_thoughts_cannot_be_corrected(config: Config) -> None:
     with pytest.raises(ConfigError, match="no thoughts"):
         override(config, ["policy.kind=think"], None)
@@ -226,8 +278,9 @@ def test_steps_that_float16_leaves_out_spoil_no_mean(tiny_folder: Path, tmp_path
         learner.scale.scale = 1e38
         found = lessons(session, "names", 0.0, "demos")
         progress = {"sums": {}, "env_steps": 0}
+        points = SavePoints(1e9, learner.processes, session.interrupt)
         with QUIET.bar("DAgger", 1) as bar:
-            means = _learn(session.context(config.dagger, learner), Lessons(found, found), progress, bar, "")
+            means = _learn(session.context(config.dagger, learner), Lessons(found, found), progress, points, bar, "")
     assert means["skipped"] > 0
     assert all(math.isfinite(value) for value in means.values())
 

@@ -39,7 +39,10 @@ def clipped_surrogate(
 def clipped_value_loss(
     values_T: torch.Tensor, old_T: torch.Tensor, returns_T: torch.Tensor, clip: float
 ) -> torch.Tensor:
-    """Half the squared error for each turn, the new value kept within `clip` of the old one (0: not kept)."""
+    """For each turn half the larger of two squared errors: of the new value, and of it kept within `clip` of the old.
+
+    With clip=0 the first alone.
+    """
     loss_T = (values_T - returns_T) ** 2
     if clip > 0:
         clipped_T = old_T + (values_T - old_T).clamp(-clip, clip)

@@ -8,19 +8,18 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from grue.cli.common import reading_arguments
-from grue.errors import ConfigError, GameError, GrueError
+from grue.errors import ConfigError, GameError, GrueError, did_you_mean
 from grue.games import Game, canonical_params, is_known, known_games, make
 from grue.games.alike import likeness
 from grue.games.base import FOLDS
 from grue.games.check import check_game
 from grue.games.faults import Guarded
-from grue.games.params import ships
-from grue.games.plugins import is_plugin, load_class, names, plugin_class, spelled_params
+from grue.games.known import plugin_names, ships
+from grue.games.plugins import is_plugin, load_class, plugin_class, spelled_params
 from grue.names import RUN_FOLDS
 from grue.progress import Progress
 from grue.types import Task
@@ -84,16 +83,16 @@ def _plain(setting: str) -> str:
 def _what(name: str, params: str, say: Progress) -> tuple[Callable[[], Game], Task]:
     """How to make the game, and a task to vary."""
     if ":" not in name and not is_known(name):
-        own, near = Path(name).stem, get_close_matches(name, known_games(), n=1)
-        meant = f"did you mean {near[0]}?" if near else f"known are {', '.join(known_games())};"
+        own = Path(name).stem
         raise ConfigError(
             f"unknown game {name!r}",
-            hint=f"{meant} a class of your own is named MODULE:CLASS, for example {own}:{own.capitalize()}",
+            hint=f"{did_you_mean(name, known_games())} (a class of your own is named MODULE:CLASS, for example "
+            f"{own}:{own.capitalize()})",
         )
     if is_plugin(name):  # as it is: the guard around games of packages would hide what is wrong with this one
         game_class = plugin_class(name)
     elif is_known(name):
-        if name in names():
+        if name in plugin_names():
             say.warn(f"a package declares another game {name!r}: give it another name, since this one ships with grue")
         return lambda: make(name, params), Task(name, canonical_params(name, params), "train", 0, 8)
     else:

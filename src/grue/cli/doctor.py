@@ -13,11 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from grue import __version__
 from grue.cli import common
 from grue.errors import ConfigError, GrueError, install_line
 from grue.names import RUN_FOLDS
 from grue.progress import Progress
+from grue.version import __version__
 
 if TYPE_CHECKING:
     from grue.config import Config

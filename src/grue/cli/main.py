@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from grue import __version__
 from grue.cli import common, epilogs, model_verbs, research_verbs
 from grue.cli.common import (
     Again,
@@ -31,6 +30,7 @@ from grue.cli.perform import perform, print_json
 from grue.errors import ConfigError
 from grue.names import StageName, TrainingStage
 from grue.progress import Progress
+from grue.version import __version__
 
 if TYPE_CHECKING:
     from grue.config import Config

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from grue.config import PRESETS, GameConfig, load_config
-from grue.errors import ConfigError, GameError, GrueError
+from grue.errors import ConfigError, GameError, GrueError, did_you_mean
 from grue.games import canonical_params, fold_of, is_known, known_games
 from grue.games.configured import open_game
 from grue.games.play import play
@@ -29,10 +28,9 @@ def what_to_play(name: str | None, settings: list[str], seed: int) -> tuple[Task
     """The task that the arguments of `grue play` mean. `name` is a preset or a game; the seed tells the fold."""
     if name is not None and name not in PRESETS:
         if not is_known(name):
-            known = list(dict.fromkeys([*PRESETS, *known_games()]))  # some names are both
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}; install one of your own"
-            raise ConfigError(f"{name!r} is neither a preset nor a game", hint=hint)
+            raise ConfigError(
+                f"{name!r} is neither a preset nor a game", hint=did_you_mean(name, [*PRESETS, *known_games()])
+            )
         settings, name = [f"game.name={name}", *settings], None
     game = load_config(name, settings).game
     return Task(game.name, canonical_params(game.name, game.params), fold_of(seed), seed, game.limit), game

@@ -108,7 +108,9 @@ class PPOConfig(LearningConfig):
         description="policy ratio of the whole turn's probability, or its n-th root for a turn of n decisions (GSPO)",
     )
     value_clip: float = Field(
-        0.2, ge=0, description="with value_passes=0: value predictions move at most this far per iteration; 0 = off"
+        0.2,
+        ge=0,
+        description="with value_passes=0: value predictions gain nothing by moving further in an iteration (0: off)",
     )
     value_passes: int = Field(8, ge=0, description="passes that fit the critic separately; 0 = inside the PPO loss")
     value_memory: int = Field(4, ge=1, description="iterations whose turns the critic is fitted on")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,14 +10,14 @@ from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
-from grue import __version__
 from grue.config.base import is_section
 from grue.config.keys import declaration
 from grue.config.mistakes import as_config_error
 from grue.config.presets import PRESETS, preset_for
 from grue.config.stages import Config
 from grue.config.yaml_file import read_yaml
-from grue.errors import ConfigError
+from grue.errors import ConfigError, did_you_mean
+from grue.version import __version__
 
 DEFAULT_GAME = "cookingworld"
 _ALWAYS_STORED = ("preset", "game", "model", "policy", "demos", "sft", "dagger", "ppo", "eval")
@@ -76,11 +75,7 @@ def read_config(file: Path) -> Config:
 def preset_config(name: str) -> Config:
     """The preset called `name`."""
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1)
-        raise ConfigError(
-            f"there is no preset {name!r}",
-            hint=f"did you mean {near[0]}?" if near else f"presets: {', '.join(PRESETS)}",
-        )
+        raise ConfigError(f"there is no preset {name!r}", hint=did_you_mean(name, PRESETS))
     return PRESETS[name]()
 
 

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from grue.games.base import FOLDS, Game, begin_reset, begin_step, check_seed, fold_of
+from grue.games.known import is_known, is_native, known_games
 from grue.games.native import make_native
-from grue.games.params import FAMILIES, NATIVE, Params, is_native
+from grue.games.params import Params
 from grue.games.plugins import is_plugin, make_plugin
-from grue.games.plugins import names as plugin_names
+from grue.games.ranges import FAMILIES, NATIVE
 from grue.games.tasks import canonical_params, tasks
 from grue.games.twx.jvm import JvmSettings
-
-
-def known_games() -> list[str]:
-    """The names that `make` accepts: "toy", the TextWorldExpress families, the other engines, what packages declare."""
-    return ["toy", *FAMILIES, *NATIVE, *plugin_names()]
-
-
-def is_known(game: str) -> bool:
-    """Is `game` one of `known_games`, alone or followed by a file (jericho:zork1.z3)?"""
-    return game in known_games() or is_native(game)
 
 
 def what_checks(game: str) -> str:

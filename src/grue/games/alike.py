@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from grue.errors import GameError
 from grue.games.base import Game
-from grue.games.params import ships
+from grue.games.known import ships
 from grue.games.spread import has_few_recipes
 from grue.games.teachers.scripted import HasGold
 from grue.games.twx.recipes import HasRecipe, preparations

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -22,24 +21,19 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from grue.errors import ConfigError, GameError, GrueError, first_line
+from grue.errors import ConfigError, GameError, GrueError, did_you_mean, first_line
 from grue.games.base import Game
 from grue.games.faults import Guarded, engine_errors
-from grue.games.params import Params, check_form, parse, ships
+from grue.games.known import GROUP, plugin_names, ships
+from grue.games.params import Params, check_form, parse
 from grue.types import Task
 
-GROUP = "grue.games"
 _CLASS = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
-
-
-def names() -> list[str]:
-    """The games that installed packages declare; sorted."""
-    return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
 def is_plugin(game: str) -> bool:
     """Is `game` declared by an installed package? One that ships is not replaced by another of its name."""
-    return not ships(game) and game in names()
+    return not ships(game) and game in plugin_names()
 
 
 def plugin_params(game: str, params: Params) -> str:
@@ -124,7 +118,9 @@ def _entry(game: str) -> EntryPoint:
             hint="uninstall all but one",
         )
     if not found:
-        raise ConfigError(f"no installed package declares a game {game!r}", hint=f"declared are {names() or 'none'}")
+        raise ConfigError(
+            f"no installed package declares a game {game!r}", hint=f"declared are {plugin_names() or 'none'}"
+        )
     return found[0]
 
 
@@ -142,8 +138,7 @@ def _load(entry: EntryPoint) -> Any:
     try:
         return attrgetter(entry.attr)(module)
     except AttributeError as error:
-        near = get_close_matches(entry.attr, dir(module), n=1)
         raise GameError(
             f"{entry.module} has no class {entry.attr!r}, for the game {entry.name!r}",
-            hint=f"did you mean {entry.module}:{near[0]}?" if near else "a game is named as package.module:Class",
+            hint=did_you_mean(entry.attr, dir(module), otherwise="a game is named as package.module:Class"),
         ) from error

@@ -6,7 +6,8 @@ import random
 from collections.abc import Hashable, Sequence
 from itertools import pairwise
 
-from grue.games.params import coin_rooms, ships, values
+from grue.games.known import ships
+from grue.games.params import coin_rooms, values
 from grue.types import Episode, Observation, Task
 
 # Folds with fewer problems than seeds: seed k + 100 poses the problem of seed k, with other furniture.

@@ -9,8 +9,9 @@ from itertools import islice
 from grue.errors import ConfigError, whole_number
 from grue.games.base import PROTECTED, check_seed, fold_range
 from grue.games.copies import Fold, has_copies, is_copied, open_reader
+from grue.games.known import is_native
 from grue.games.native import native_seeds
-from grue.games.params import Params, canonical, is_native
+from grue.games.params import Params, canonical
 from grue.games.plugins import is_plugin, plugin_params
 from grue.games.twx.jvm import JvmSettings
 from grue.games.twx.recipes import is_shared, preparations

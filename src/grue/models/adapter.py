@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from grue.config import ModelConfig
-from grue.errors import ConfigError, first_line
+from grue.errors import ConfigError, did_you_mean, first_line
 from grue.models.stored import is_packed, quiet_gptqmodel
 
 if TYPE_CHECKING:
@@ -162,10 +161,10 @@ def _targets(model: nn.Module, text: str) -> str | list[str]:
                 hint=f"it may have {', '.join(known)}, or all-linear",
             )
         if not found:
-            near = difflib.get_close_matches(name, known, n=1)
+            has = f"it has {', '.join(known)}, or say all-linear"
             raise ConfigError(
                 f"model.lora_targets={text}: the model has no module {name!r}",
-                hint=f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}, or say all-linear",
+                hint=did_you_mean(name, known, otherwise=has),
             )
         if _is_taken_for_experts(model, name):
             raise ConfigError(

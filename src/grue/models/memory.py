@@ -110,6 +110,8 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
         "activations": int(GAPS[default_device()] * activation_bytes(model, settings, max(tokens), dtype)),
     }
     playing["vocabulary in play"], learning["vocabulary"] = vocabulary_bytes(config, vocabulary, max(tokens), slots)
+    if default_device() == "cpu":  # it is kept in main memory
+        learning["reference"] = reference_bytes(config, vocabulary)
     # processes with a GPU each have it to themselves
     sharing = processes_here() if processes.count > 1 and default_device() == "cpu" else 1
     return Estimate(always, playing, learning, available_bytes() // sharing)
@@ -223,16 +225,29 @@ def _recurrent_layer(model: PreTrainedModel, b: int) -> int:
 
 def vocabulary_bytes(config: Config, vocabulary: int, tokens: int, slots: int) -> tuple[int, int]:
     """Bytes over the vocabulary: (in play of `slots` games, in learning from a micro-batch of `tokens`)."""
-    kind, policy = config.policy.kind, config.policy
+    kind = config.policy.kind
     if kind in TREE_KINDS:
         # some of the states at a time, and in play also those at which the trees begin
         return TREE_STATE_IN_PLAY * (CHUNK + slots) * vocabulary, TREE_STATE * CHUNK * vocabulary
     if kind == "choose":
         return 0, 0
-    written = config.game.limit * (policy.thought_tokens if kind == "think" else policy.reply_tokens)
-    nodes = min(tokens, written * -(-tokens // config.model.context))
+    nodes = min(tokens, written_tokens(config) * -(-tokens // config.model.context))
     node = FREE_NODE_WITH_REFERENCE if config.ppo.kl_coef > 0 else FREE_NODE
     return FREE_TEXT_IN_PLAY * slots * vocabulary, node * nodes * vocabulary
+
+
+def reference_bytes(config: Config, vocabulary: int) -> int:
+    """Bytes of what the reference says of a minibatch of free text."""
+    if config.policy.kind not in ("write", "think") or config.ppo.kl_coef == 0 or not config.ppo.iterations:
+        return 0
+    episodes = -(-config.ppo.episodes_per_iteration // config.ppo.minibatches)
+    return FULL * episodes * written_tokens(config) * vocabulary
+
+
+def written_tokens(config: Config) -> int:
+    """How many tokens a policy of free text writes in a game, at most."""
+    each = config.policy.thought_tokens if config.policy.kind == "think" else config.policy.reply_tokens
+    return config.game.limit * each
 
 
 def available_bytes() -> int:

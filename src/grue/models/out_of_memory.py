@@ -69,6 +69,8 @@ def hints(config: Config, stage: str) -> list[str]:
             found.append("model.adapter=lora (all weights learn now)")
         if model.quantize == "none":
             found.append("model.quantize=nf4")
+    if stage == "ppo" and config.policy.kind in ("write", "think") and config.ppo.kl_coef > 0:
+        found.append(f"ppo.kl_coef=0 (is {config.ppo.kl_coef:g}; no reference is kept, for each token over all words)")
     if model.context > 512:
         found.append(f"model.context={model.context // 2} (is {model.context}; histories are cut sooner)")
     return [*found, "a smaller model"]

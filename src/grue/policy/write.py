@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 
@@ -104,12 +105,19 @@ def _write_token(
     for place, (decision, token, log_prob, entropy) in enumerate(zip(decisions, *drawn, strict=True)):
         children: Sequence[int] = range(count)
         if kept_BV is not None:
-            children = tuple(kept_BV[place].nonzero()[:, 0].tolist())
+            known = _ids(count)
+            children = tuple(known[token] for token in kept_BV[place].nonzero()[:, 0].tolist())
         if len(children) > 1:
             decision.branches.append(Branch(decision.position, children, children.index(token)))
         decision.log_prob += log_prob
         decision.entropy += entropy
         decision.taken.append(token)
+
+
+@lru_cache(maxsize=1)
+def _ids(vocabulary: int) -> tuple[int, ...]:
+    """The ids, to be shared by all nuclei: an int of one's own takes four times as much memory as its place."""
+    return tuple(range(vocabulary))
 
 
 def nucleus(logits_BV: torch.Tensor, top_p: float) -> torch.Tensor:

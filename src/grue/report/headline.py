@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grue.games.params import is_one_game, ships
+from grue.games.known import is_one_game, ships
 from grue.names import FURTHEST_FIRST, LENGTHS, POLICIES, TRAINING
 from grue.report.metrics import policy_title
 from grue.report.runfiles import RunFiles

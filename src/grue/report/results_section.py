@@ -7,7 +7,7 @@ from typing import Any
 
 from grue.errors import DataError
 from grue.evaluate.stats import smallest_detectable_difference
-from grue.games.params import is_one_game
+from grue.games.known import is_one_game
 from grue.names import POLICIES, RUN_FOLDS, TRAINING
 from grue.report.markup import Html, tag, wide
 from grue.report.metrics import COLUMNS, policy_title

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from grue.config import Config
-from grue.games.params import is_one_game, ships
+from grue.games.known import is_one_game, ships
 from grue.models.sources import EMBEDDED
 from grue.names import PLAYED_IN
 from grue.report.metrics import policy_title

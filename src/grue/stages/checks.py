@@ -50,6 +50,7 @@ def check_ready(stage: str, out: Path, config: Config) -> None:
                 f"DAgger is not done in {out}, but dagger.rounds is {config.dagger.rounds}",
                 hint=f"finish it with grue dagger {out}, or leave it out: grue sft {out} dagger.rounds=0 --again",
             )
+        check_weights(out, "dagger")
     elif stage in ("dagger", "ppo"):
         check_weights(out, "sft")
         if not is_done(out, "sft"):
@@ -102,9 +103,8 @@ def check_before(session: Session, name: str) -> None:
                     session.load(policy)
     if name == "demos":
         check_teacher(session)
-    elif name == "sft":
-        check_demonstrations(session)
     else:
         check_ready(name, run.out, session.config)
-    if name == "ppo" and session.config.ppo.game_baseline:  # the baseline is told how many steps each took
+    # the baseline of PPO is told how many steps each took
+    if name in ("sft", "dagger") or (name == "ppo" and session.config.ppo.game_baseline):
         check_demonstrations(session)

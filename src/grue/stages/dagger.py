@@ -8,7 +8,7 @@ from typing import Any
 from grue.errors import GameError
 from grue.games.teachers import Adviser, teacher
 from grue.rollout.pack import Sample
-from grue.stages.lessons import check_demonstrations, lessons
+from grue.stages.lessons import lessons
 from grue.stages.session import Session
 from grue.stages.show import keep_shown
 from grue.train.dagger import Lessons, train_dagger
@@ -34,7 +34,6 @@ def check_adviser(session: Session) -> None:
 
 def dagger(session: Session) -> dict[str, Any]:
     cfg, config = session.config.dagger, session.config
-    check_demonstrations(session)
     session.load("sft")
     names = f"{config.seed}/dagger/names"
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from contextlib import suppress
-from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +11,8 @@ import torch
 from grue.errors import ConfigError, GameError, TeacherError
 from grue.evaluate.failures import failures_of
 from grue.games import what_checks
+from grue.games.known import ships
 from grue.games.omission import replay_with_omissions
-from grue.games.params import ships
 from grue.games.play import demo_report, play
 from grue.games.teachers import GoldPruned, teacher
 from grue.models.policy_model import PolicyModel
@@ -28,7 +25,6 @@ from grue.rollout.seat import Seat
 from grue.stages.session import Session
 from grue.storage import episodes, jsonl
 from grue.storage.run import Run
-from grue.types import Task
 
 
 def check_teacher(session: Session) -> None:
@@ -70,9 +66,10 @@ def demos(session: Session) -> dict[str, Any]:
     file = session.run.episodes("demos")
     replays = session.run.episodes("replays")
     train = session.tasks("train", cfg.games)
-    known = _first_there(file, train)
+    known = episodes.first_there(file, train)
     if cfg.replays:  # without its replays a game counts as not recorded
-        known = min(known, _first_there(replays, [task for task in train for _ in range(cfg.replays)]) // cfg.replays)
+        repeated = [task for task in train for _ in range(cfg.replays)]
+        known = min(known, episodes.first_there(replays, repeated) // cfg.replays)
         jsonl.keep_first(replays, known * cfg.replays)
     jsonl.keep_first(file, known)
     (game,) = session.games(1)
@@ -109,12 +106,6 @@ def demos(session: Session) -> dict[str, Any]:
             )
         failures.warn("demos", say)
     return facts
-
-
-def _first_there(file: Path, tasks: Sequence[Task]) -> int:
-    """How many of the first `tasks` the file holds, in their order: a line that somebody deleted ends them."""
-    seeds = (episode.task.seed for episode in episodes.read(file, missing_ok=True))
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1].seed, zip(seeds, tasks, strict=False)))
 
 
 def _checked(game: str) -> str:

@@ -217,7 +217,7 @@ def _play(session: Session, row: Row, tasks: Sequence[Task], bar: Bar | None, at
     cfg = session.config.eval
     decoding = Decoding(row.decoding == "greedy", session.config.sampling_temperature, session.config.policy.top_p)
     return evaluate(
-        session.player(),
+        session.policy(),
         session.games(session.slots(cfg.slots)),
         tasks,
         decoding,

@@ -234,7 +234,7 @@ class Session:
         """That of matrix products on this machine, in which the policy plays: "bfloat16", say."""
         return str(compute_dtype(self.config.model.dtype, default_device())).removeprefix("torch.")
 
-    def player(self) -> Policy:
+    def policy(self) -> Policy:
         """A policy that plays with the weights the model has now. All processes put shards together at once."""
         return make_policy(Actor(self.model, self.config.model.dtype).model, self.encoder)
 

@@ -23,38 +23,38 @@ if TYPE_CHECKING:
     from grue.stages.session import Session
 
 
-def shown_episode(session: Session, policy: str, title: str, task: Task, *, greedy: bool = True) -> ShownEpisode:
+def shown_episode(session: Session, name: str, title: str, task: Task, *, greedy: bool = True) -> ShownEpisode:
     """Play `task` with the current weights of the session's model."""
-    return play_and_show(session, session.player(), policy, title, task, greedy=greedy)[0]
+    return play_and_show(session, session.policy(), name, title, task, greedy=greedy)[0]
 
 
 def play_and_show(
-    session: Session, player: Policy, policy: str, title: str, task: Task, *, greedy: bool = True
+    session: Session, policy: Policy, name: str, title: str, task: Task, *, greedy: bool = True
 ) -> tuple[ShownEpisode, Episode]:
-    """The same with a given `player`; also returns the episode with its ids and log-probabilities."""
+    """The same with a given `policy`, called `name`; also returns the episode with its ids and log-probabilities."""
     temperature = PROBE_TEMPERATURE if greedy else session.config.sampling_temperature
     decoding = Decoding(greedy, temperature, session.config.policy.top_p)
     context = session.config.model.context
-    (episode,) = evaluate(player, session.games(1), [task], decoding, context=context, player=policy)
-    text = CachedText(player.model)
+    (episode,) = evaluate(policy, session.games(1), [task], decoding, context=context, player=name)
+    text = CachedText(policy.model)
     goal = episode.turns[0].observation.goal if episode.turns else ""
     shown = from_episode(
         episode,
-        policy=policy,
+        policy=name,
         decoding="greedy" if greedy else "sampled",
         title=title,
         task_text=tidy(render_task(goal, task.limit)),
         observations=[tidy(turn.observation.text) for turn in episode.turns],
-        valued=policy == "ppo",  # no critic has learnt anything before
-        tokens=token_roles(episode, player),
+        valued=name == "ppo",  # no critic has learnt anything before
+        tokens=token_roles(episode, policy),
         considered=[
-            player.weigh(turn, episode.segments[turn.segment].ids, decoding.temperature, text) for turn in episode.turns
+            policy.weigh(turn, episode.segments[turn.segment].ids, decoding.temperature, text) for turn in episode.turns
         ],
     )
     return shown, episode
 
 
-def token_roles(episode: Episode, player: Policy) -> list[tuple[str, str]]:
+def token_roles(episode: Episode, policy: Policy) -> list[tuple[str, str]]:
     """Each piece of the last segment with its role: read, forced, or decided at a branch (these are trained)."""
     if not episode.segments:
         return []
@@ -62,13 +62,13 @@ def token_roles(episode: Episode, player: Policy) -> list[tuple[str, str]]:
     roles = ["read"] * len(ids)
     for turn in (turn for turn in episode.turns if turn.segment == last):
         start = turn.state_position + 1
-        end = start + turn.thought_ids + (len(player.encoder.action(turn.action)) if player.needs_actions else 0)
+        end = start + turn.thought_ids + (len(policy.encoder.action(turn.action)) if policy.needs_actions else 0)
         roles[start:end] = ["forced"] * (end - start)
         for branch in turn.branches:
             decided = len(turn.candidates[branch.chosen].ids) if turn.candidates else 1
             first = branch.position + 1
             roles[first : first + decided] = ["branch"] * decided
-    return [(str(player.encoder.tokenizer.decode([token])), role) for token, role in zip(ids, roles, strict=True)]
+    return [(str(policy.encoder.tokenizer.decode([token])), role) for token, role in zip(ids, roles, strict=True)]
 
 
 def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -> None:
@@ -94,27 +94,27 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
     say(f"--- {shown.outcome}, score {shown.score:.2f}, {len(shown.turns)} steps", style="bold")
 
 
-def _played_in_full(session: Session, player: Policy, policy: str, task: Task) -> Episode:
+def _played_in_full(session: Session, policy: Policy, name: str, task: Task) -> Episode:
     """The same greedy game without min-p: a confident policy would keep one action, which leaves nothing to compare."""
     prompt = session.config.policy.model_copy(update={"min_p": 0.0})
-    weighs_all = make_policy(player.model, Encoder(session.encoder.tokenizer, prompt))
+    weighs_all = make_policy(policy.model, Encoder(session.encoder.tokenizer, prompt))
     decoding, context = Decoding(True, PROBE_TEMPERATURE, prompt.top_p), session.config.model.context
-    (episode,) = evaluate(weighs_all, session.games(1), [task], decoding, context=context, player=policy)
+    (episode,) = evaluate(weighs_all, session.games(1), [task], decoding, context=context, player=name)
     return episode
 
 
-def keep_shown(session: Session, policy: str, title: str) -> None:
+def keep_shown(session: Session, name: str, title: str) -> None:
     """Play one dev game, print it, and keep it for the report."""
     if not (session.run.leads or session.model.playing):
         return
-    player = session.player()  # all processes put sharded weights together, and one plays
+    policy = session.policy()  # all processes put sharded weights together, and one plays
     if not session.run.leads:
         return
     (task,) = session.tasks("dev", 1)
-    shown, played = play_and_show(session, player, policy, title, task)
+    shown, played = play_and_show(session, policy, name, title, task)
     if session.config.policy.kind == "aligned":  # the game with which copies are checked later must hold decisions
-        played = _played_in_full(session, player, policy, task)
-    keep_probe(session.run.out, policy, played)
+        played = _played_in_full(session, policy, name, task)
+    keep_probe(session.run.out, name, played)
     file = session.run.episodes("shown")
     jsonl.keep(file, lambda row: row.get("title") != title)  # what a stage that started over showed before
     append_shown(file, shown)

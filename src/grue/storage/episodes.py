@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ def read(path: Path | str, *, missing_ok: bool = False) -> Iterator[Episode]:
     if not missing_ok and not Path(path).exists():
         raise DataError(f"there is no file {path}", hint="runs keep their games in RUN/episodes")
     return (from_dict(row, where=where) for where, row in jsonl.read(Path(path)))
+
+
+def first_there(path: Path, tasks: Iterable[Task]) -> int:
+    """How many of the first `tasks` the file holds, in their order; a line that was deleted or repeated ends them."""
+    seeds = (episode.task.seed for episode in read(path, missing_ok=True))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1].seed, zip(seeds, tasks, strict=False)))
 
 
 def to_dict(episode: Episode) -> dict[str, Any]:

@@ -30,10 +30,11 @@ from grue.train.context import StageContext
 from grue.train.learner import Learner
 from grue.train.measures import mean, play_metrics
 from grue.train.ppo import draw_tasks
+from grue.train.save_points import SavePoints
 from grue.train.schedule import learning_rate_factor
 from grue.train.selection import Selection
 from grue.train.sft import TRIM_EVERY, imitation_step, smoothing_of
-from grue.types import Episode, Outcome
+from grue.types import Episode, Outcome, Task
 
 
 class Lessons(NamedTuple):
@@ -57,6 +58,7 @@ def train_dagger(context: StageContext, items_of: Callable[[int], Lessons]) -> d
     policy = make_policy(actor.model, context.encoder)
     if cfg.dev_every and not learner.step_count:
         selection.watch(0, policy)
+    points = SavePoints(cfg.save_every_s, context.processes, context.interrupt)
     bar_of = context.say.bar("DAgger", cfg.rounds, done=learner.step_count // cfg.steps, unit="rounds")
     with failures_told("DAgger", context.say) as failures, bar_of as bar:
         for number in range(learner.step_count // cfg.steps, cfg.rounds):
@@ -71,7 +73,7 @@ def train_dagger(context: StageContext, items_of: Callable[[int], Lessons]) -> d
             if progress["play_s"] is None:  # played by a command that was killed before it could say how long
                 del metrics["rollout_s"], metrics["env_steps_per_s"]
             won = f"success {metrics['success']:.2f}"
-            metrics |= _learn(context, items_of(number), progress, bar, won)
+            metrics |= _learn(context, items_of(number), progress, points, bar, won)
             metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
             run.log("dagger", number + 1, metrics)
             if cfg.dev_every and ((number + 1) % cfg.dev_every == 0 or number + 1 == cfg.rounds):
@@ -80,7 +82,7 @@ def train_dagger(context: StageContext, items_of: Callable[[int], Lessons]) -> d
             bar.advance(note=f"{won} corrected {metrics['corrected']:.2f}")
             _save(run, learner, progress)
             if number + 1 < cfg.rounds:
-                context.processes.check_interrupt(context.interrupt)
+                points.passed()
     selection.end()
     return {name: progress[name] for name in ("env_steps", "best_merit", "best_round")}
 
@@ -90,20 +92,26 @@ def _corrected_games(context: StageContext, policy: Policy, number: int) -> tupl
     run, config, learner, processes = context.run, context.config, context.learner, context.processes
     cfg = config.dagger
     file, first = run.episodes("dagger"), number * cfg.games_per_round
-    known = len(list(episodes.read(file, missing_ok=True))) - first
-    needed = cfg.games_per_round if learner.step_count % cfg.steps else 0  # some of the round's steps are done already
-    if known < needed:
+    rounds = [_tasks(context, earlier) for earlier in range(number + 1)]
+    wanted = [task for tasks in rounds for task in tasks]
+    way_out = f"put it back as it was, or start over: grue dagger {run.out} --again"
+    try:
+        there = episodes.first_there(file, wanted)
+        rows = sum(1 for _ in episodes.read(file, missing_ok=True))
+    except DataError as error:
+        raise DataError(error.message, hint=way_out) from error
+    needed = first + (cfg.games_per_round if learner.step_count % cfg.steps else 0)  # steps of this round are done
+    if there < needed:
         raise DataError(
-            f"{file} holds {known + first} of the {first + needed} games that have been learnt from",
-            hint=f"put it back as it was, or start over: grue dagger {run.out} --again",
+            f"{file} holds {there} of the {needed} games that have been learnt from, in their order", hint=way_out
         )
     start, seconds = time.monotonic(), None
-    if known < cfg.games_per_round:
+    if there < len(wanted):
         processes.wait()  # no process writes before all have read
         played = collect(
             policy,
             context.games[: cfg.slots],
-            draw_tasks(context.train_tasks, cfg.games_per_round, 1, f"{config.seed}/dagger/{number}/tasks"),
+            rounds[number],
             Decoding(top_p=config.policy.top_p),
             seed=f"{config.seed}/dagger/{number}/play",
             context=config.model.context,
@@ -117,10 +125,16 @@ def _corrected_games(context: StageContext, policy: Policy, number: int) -> tupl
             jsonl.keep_first(file, first)  # drop what a command left when it was killed while writing
             episodes.append(file, played)
             sync_file(file)  # as checkpoints are, which are useless without it
-    elif known > cfg.games_per_round and run.leads:  # resumed from an older checkpoint: other weights play from here
-        jsonl.keep_first(file, first + cfg.games_per_round)
+    elif rows > there and run.leads:  # resumed from an older checkpoint: other weights play from here
+        jsonl.keep_first(file, there)
     processes.wait()
     return list(episodes.read(file))[first : first + cfg.games_per_round], seconds
+
+
+def _tasks(context: StageContext, number: int) -> list[Task]:
+    """The games of a round."""
+    config = context.config
+    return draw_tasks(context.train_tasks, config.dagger.games_per_round, 1, f"{config.seed}/dagger/{number}/tasks")
 
 
 def _corrections(played: Sequence[Episode], config: Config) -> dict[str, float]:
@@ -141,14 +155,16 @@ def _corrections(played: Sequence[Episode], config: Config) -> dict[str, float]:
     }
 
 
-def _learn(context: StageContext, items: Lessons, progress: dict[str, Any], bar: Bar, played: str) -> dict[str, float]:
+def _learn(
+    context: StageContext, items: Lessons, progress: dict[str, Any], points: SavePoints, bar: Bar, played: str
+) -> dict[str, float]:
     """Take the optimiser steps of a round that are not done yet; returns means over all steps. Saves as it goes.
 
     `bar` shows how far it is, after how the round was `played`.
     """
     run, config, learner = context.run, context.config, context.learner
     cfg = config.dagger.model_copy(update={"smoothing": smoothing_of(config, config.dagger)})
-    start = saved = time.monotonic()
+    start = time.monotonic()
     first = learner.step_count - learner.step_count % cfg.steps
     sums, end = progress["sums"] if learner.step_count > first else {}, first + cfg.steps
     progress["sums"] = sums
@@ -165,11 +181,9 @@ def _learn(context: StageContext, items: Lessons, progress: dict[str, Any], bar:
                 sums[key] = (total + value, count + 1)
         if learner.step_count % TRIM_EVERY == 0:
             heap.trim()
-        late = time.monotonic() - saved >= cfg.save_every_s
-        if learner.step_count < end and context.processes.any(context.interrupt.requested or late):
+        if learner.step_count < end and points.due():
             _save(run, learner, progress)
-            saved = time.monotonic()
-            context.processes.check_interrupt(context.interrupt)
+            points.passed()
     progress["sums"] = {}
     return {name: total / count for name, (total, count) in sums.items()} | {"update_s": time.monotonic() - start}
 

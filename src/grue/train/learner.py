@@ -200,7 +200,7 @@ class Learner:
     @peers_explained()
     @torch.no_grad()
     def measure(self, items: Sequence[Sample], loss_of: LossFunction) -> dict[str, float]:
-        """The metrics that `step` would give, without a step."""
+        """The metrics that `step` would give, without a step: `grad_norm` is 0, and nothing is said of float16."""
         self.policy_model.eval()
         sums: dict[str, torch.Tensor] = {}
         mine, idle, _ = self._groups(items, 2 * self.micro_tokens)

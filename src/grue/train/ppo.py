@@ -27,6 +27,7 @@ from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
 from grue.train.ppo_update import Updater, rollout_metrics
 from grue.train.reference import Reference
+from grue.train.save_points import SavePoints
 from grue.train.schedule import policy_rate_factor
 from grue.train.selection import Selection
 from grue.types import Episode, Task
@@ -57,7 +58,7 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
         selection.watch(0, policy)
     starts: Starts | None = {} if cfg.hidden_state else None
     play = _play(config, processes)
-    saved = time.monotonic()
+    points = SavePoints(cfg.save_every_s, processes, context.interrupt)
     bar_of = say.bar("PPO", cfg.iterations, done=done, unit="iterations")
     with heap.frozen(), failures_told("PPO", say) as failures, bar_of as bar:
         for iteration in range(done, cfg.iterations):
@@ -88,11 +89,10 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
             if cfg.dev_every and ((iteration + 1) % cfg.dev_every == 0 or last):
                 actor.sync()
                 selection.watch(iteration + 1, policy)
-            if last or processes.any(context.interrupt.requested or time.monotonic() - saved >= cfg.save_every_s):
+            if last or points.due():
                 _save(run, learner, updater, progress)
-                saved = time.monotonic()
                 if not last:
-                    processes.check_interrupt(context.interrupt)
+                    points.passed()
     selection.end()
     return progress
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -20,6 +19,7 @@ from grue.rollout.pack import Batch, Sample, minibatches
 from grue.storage import checkpoint
 from grue.storage.run import Run
 from grue.train.learner import Learner
+from grue.train.save_points import SavePoints
 from grue.train.schedule import learning_rate_factor
 from grue.train.seeds import hash_seed
 
@@ -81,7 +81,7 @@ def train_sft(
         learner.load_state(stored.tensors, stored.state)
         del stored  # as large as the weights and their moments
     run.rewind("sft", learner.step_count)
-    saved = time.monotonic()
+    points = SavePoints(cfg.save_every_s, learner.processes, interrupt)
     with say.bar("SFT", total, done=learner.step_count, unit="steps") as bar:
         while learner.step_count < total:
             epoch, place = divmod(learner.step_count, per_epoch)
@@ -102,9 +102,8 @@ def train_sft(
                 if learner.step_count % TRIM_EVERY == 0:
                     heap.trim()
                 bar.advance(note=f"loss {metrics['loss']:.3f} accuracy {metrics['accuracy']:.3f}")
-                if learner.processes.any(interrupt.requested or time.monotonic() - saved >= cfg.save_every_s):
+                if points.due():
                     run.save("sft", learner.step_count, *learner.state())
-                    saved = time.monotonic()
-                    learner.processes.check_interrupt(interrupt)
+                    points.passed()
     run.save("sft", learner.step_count, *learner.state(), keep=1)
     return len(items)

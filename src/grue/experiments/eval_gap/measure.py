@@ -200,7 +200,7 @@ class Measure:
                 )
             tasks = self.tasks(fold, self.size.games)
             self.session.say(f"{name}: {len(tasks)} games of {fold}")
-            episodes = with_problems(run(self.session.player(), tasks), self.session.problems(tasks))
+            episodes = with_problems(run(self.session.policy(), tasks), self.session.problems(tasks))
             lengths = [len(segment.ids) for episode in episodes for segment in episode.segments[-1:]]
             return from_episodes(name, episodes, tokens_median=float(np.median(lengths)) if lengths else 0.0)
 

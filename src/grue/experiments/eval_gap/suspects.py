@@ -16,7 +16,7 @@ from grue.experiments.eval_gap.few_games import chosen_on_what_is_reported, few_
 from grue.experiments.eval_gap.measure import Measure
 from grue.experiments.eval_gap.prompts import Style
 from grue.experiments.eval_gap.settings import Settings
-from grue.games.params import is_one_game
+from grue.games.known import is_one_game
 from grue.progress import Progress
 
 Suspect = Callable[[Measure], Contrast | None]  # None: too little was played for it

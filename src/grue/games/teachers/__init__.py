@@ -12,9 +12,7 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
-from grue.errors import ConfigError, GameError
+from grue.errors import ConfigError, GameError, did_you_mean
 from grue.games.base import Game
 from grue.games.play import Player
 from grue.games.teachers.adviser import Adviser
@@ -47,9 +45,7 @@ def teacher(name: str, game: Game, seed: int = 0) -> Player:
             f"teacher {name!r} needs a game with {_NEEDED[name]}, which this one does not have",
             hint="choose another (of a run: demos.teacher=NAME); random plays every game that lists its valid actions",
         )
-    near = get_close_matches(str(name), TEACHERS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"teachers are {', '.join(TEACHERS)}"
-    raise ConfigError(f"unknown teacher {name!r}", hint=hint)
+    raise ConfigError(f"unknown teacher {name!r}", hint=did_you_mean(str(name), TEACHERS))
 
 
 __all__ = [

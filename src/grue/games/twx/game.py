@@ -14,7 +14,8 @@ from typing import Any
 from grue.errors import ConfigError, GameError
 from grue.games.base import check_open, check_seed, refuse_copy, running
 from grue.games.guard import clean_action
-from grue.games.params import Params, canonical, check_family
+from grue.games.known import check_family
+from grue.games.params import Params, canonical
 from grue.games.twx.jvm import JvmSettings
 from grue.games.twx.recipes import read_recipe
 from grue.games.twx.seat import EngineSeat

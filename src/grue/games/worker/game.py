@@ -18,8 +18,8 @@ from weakref import finalize
 from grue.errors import ConfigError, GameError, GrueError
 from grue.games.base import check_open, check_seed, place, refuse_copy, running
 from grue.games.guard import as_played
-from grue.games.worker.main import ERRORS
 from grue.games.worker.process import Worker, WorkerDiedError, WorkerSettings, worker_with_room
+from grue.games.worker.protocol import ERRORS
 from grue.types import Observation, Outcome, Task
 
 RESTARTS = 1  # within one call: what hangs or crashes twice at the same place will do so again

@@ -11,13 +11,12 @@ from typing import Any
 
 import orjson
 
-from grue.errors import ConfigError, GameError, GrueError, TeacherError
+from grue.errors import GrueError
+from grue.games.worker.protocol import ERRORS
 from grue.types import Observation, Task
 
 # of an engine in Java whose Java has ended, between two calls or in one; by their names, as few workers have py4j
 LOST_JAVA = ("Py4JNetworkError", "Py4JError")
-# kinds of errors by their names in an answer, special ones first; any other is a GameError
-ERRORS: dict[str, type[GrueError]] = {"config": ConfigError, "teacher": TeacherError, "game": GameError}
 
 
 def main() -> None:
