@@ -189,8 +189,10 @@ def test_the_vocabulary_is_part_of_the_estimate(folders: dict[str, Path]) -> Non
         found = estimate(settings(folders["llama"], *fixed, f"policy.kind={kind}"))
         assert found.learning["vocabulary"] == 24 * nodes * rows
         assert bool(found.playing["vocabulary in play"]) == bool(nodes)
-    kept = estimate(settings(folders["llama"], *fixed, "policy.kind=write", "ppo.kl_coef=0.1"))
+    few = ["ppo.episodes_per_iteration=12", "ppo.minibatches=4"]  # of three games each
+    kept = estimate(settings(folders["llama"], *fixed, *few, "policy.kind=write", "ppo.kl_coef=0.1"))
     assert kept.learning["vocabulary"] == 40 * 40 * rows
+    assert kept.learning["reference"] == 4 * (3 * 5 * 4) * rows
 
 
 def test_savers_lower_the_estimate(folders: dict[str, Path]) -> None:
@@ -349,6 +351,13 @@ def test_of_a_gpu_it_says_what_was_asked_for_and_is_free() -> None:
     with pytest.raises(OutOfMemoryError) as caught, explained_memory(load_config("toy"), "sft"):
         raise torch.OutOfMemoryError(words + more)
     assert f"({words[:-1]}) with model.name=" in caught.value.message
+
+
+def test_free_text_without_a_reference_takes_less() -> None:
+    free = load_config("toy", ["policy.kind=write", "ppo.kl_coef=0.1"])
+    assert any(hint.startswith("ppo.kl_coef=0 ") for hint in hints(free, "ppo"))
+    for other in (["policy.kind=write", "ppo.kl_coef=0"], ["policy.kind=choose", "ppo.kl_coef=0.1"]):
+        assert not any("kl_coef" in hint for hint in hints(load_config("toy", other), "ppo"))
 
 
 def test_hints_are_only_about_what_can_still_be_changed() -> None:

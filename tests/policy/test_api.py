@@ -113,6 +113,9 @@ def test_a_reply_that_is_no_action_costs_its_step_and_is_counted(serve: Start) -
         ("  > Take Key.\n", "take key"),
         ('"take key"', "take key"),
         ("Action: take key", "take key"),
+        ("action: **Take  key**", "take key"),
+        ("1. `take key`.", "take key"),
+        ('"take key".', "take key"),
         ("<think>look? no, take key</think>\ntake key", "take key"),
         ("<think>look\nlook", ""),
         ("they are:\nlook\ntake key\n</think>\n\ntake key", "take key"),  # the prompt has opened the thought
@@ -126,9 +129,9 @@ def test_replies_by_hand(reply: str, action: str) -> None:
     assert parse_reply(reply, ("look", "take key")) == action
 
 
-@pytest.mark.parametrize("action", ['say "xyzzy"', "- 5", "*wait*", "LOOK", "look"])
+@pytest.mark.parametrize("action", ['say "xyzzy"', "- 5", "5", "...", "*wait*", "LOOK", "look"])
 def test_an_action_may_have_quotes_dashes_and_capitals_of_its_own(action: str) -> None:
-    assert parse_reply(f"Well.\n {action}\n", ('say "xyzzy"', "- 5", "*wait*", "look", "LOOK")) == action
+    assert parse_reply(f"Well.\n {action}\n", ('say "xyzzy"', "- 5", "5", "...", "*wait*", "look", "LOOK")) == action
 
 
 @pytest.mark.parametrize(
@@ -452,13 +455,28 @@ def test_games_count_only_for_the_model_and_the_temperature_that_played_them(
     assert len(requests(log)) == 3 * played
 
 
-def test_one_refused_game_has_failed_and_the_others_go_on(serve: Start, tiny_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "odd",
+    [
+        [400],
+        [{"choices": None}],
+        [{"choices": [None]}],
+        [{"choices": [{"message": None, "finish_reason": "content_filter"}]}],
+        [{"choices": [{"finish_reason": "content_filter"}]}],
+        [{"choices": []}] * 2,
+    ],
+    ids=str,
+)
+def test_one_refused_game_has_failed_and_the_others_go_on(
+    odd: list[Any], serve: Start, tiny_folder: Path, tmp_path: Path
+) -> None:
     from grue.config import dump_config
 
     file = tmp_path / "settings.yaml"
     file.write_text(dump_config(tiny.config(tiny_folder, "eval.games=4")), encoding="utf-8")
-    url, _ = serve("first", [None] * 5 + [400])
-    done = _evaluated(tmp_path / "run", file, url, "--api-model", "m", "--api-concurrency", "1")
+    url, _ = serve("first", [None] * 5 + odd)
+    options = ("--api-model", "m", "--api-concurrency", "1", "--api-retries", "1")
+    done = _evaluated(tmp_path / "run", file, url, *options)
     assert done.returncode == 0, done.stderr
     assert (json.loads(done.stdout)["games"], json.loads(done.stdout)["failed"]) == (3, 1)
     assert "1 of 4 games failed in api-m-test-greedy, the first with: " in done.stderr
@@ -506,6 +524,8 @@ def test_what_an_endpoint_does_not_say_is_unknown(
         {"choices": []},
         {"error": {"code": 429}},
         {"error": {"code": "429"}},
+        {"error": {"code": "rate_limit_exceeded"}},
+        {"error": {"type": "overloaded_error"}},
         {"choices": [{"finish_reason": "error", "error": {"code": 502}, "message": {"content": ""}}]},
         "[" * 100_000,
     ],

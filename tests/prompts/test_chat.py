@@ -160,7 +160,7 @@ def test_a_prompt_of_another_form_is_refused_in_a_run(tmp_path: Path) -> None:
     config = tiny.config(tmp_path / "none")
     run = Run(tmp_path / "run", config)
     plain, chat = tiny.prompted(), tiny.prompted(template="chat")
-    other = Encoder(with_template(tiny.CHAT.replace("assistant", "player")), PolicyConfig(template="chat"))
+    other = Encoder(with_template(tiny.CHAT.replace("<bos>", "<bos> ")), PolicyConfig(template="chat"))
     changed = Encoder(with_template(tiny.CHAT + " "), PolicyConfig(template="chat"))
     assert len({encoder.fingerprint for encoder in (plain, chat, other, changed)}) == 4
     assert plain.fingerprint == tiny.prompted(kind="write").fingerprint == tiny.encoder().fingerprint
@@ -183,16 +183,26 @@ def test_a_model_that_may_think_is_asked_not_to() -> None:
 
 
 def test_a_template_whose_turns_differ_from_each_other_is_refused() -> None:
-    counts = tiny.CHAT.replace("assistant\n{% endif %}", "assistant{{ messages|length }}\n{% endif %}")
-    assert counts != tiny.CHAT
-    with pytest.raises(ModelError, match="cannot be cut"):
-        chat_pieces(with_template(counts))
+    ends = tiny.CHAT.replace("assistant\n{% endif %}", "assistant{{ messages|length }}\n{% endif %}")
+    numbers = tiny.CHAT.replace("{{ message.content }}", "[{{ 1 + loop.index // 2 }}] {{ message.content }}")
+    for counts in (ends, numbers):
+        assert counts != tiny.CHAT
+        with pytest.raises(ModelError, match="cannot be cut"):
+            chat_pieces(with_template(counts))
 
 
-def test_a_template_that_writes_the_last_message_otherwise_is_refused() -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{% if message.role == 'user' and loop.last %}Be brief. {% endif %}{{ message.content }}",
+        "{{ message.content }}{% if message.role == 'user' and loop.last %} /no_think{% endif %}",
+        "{% if loop.index == 3 %}Now then. {% endif %}{{ message.content }}",
+        "{% if loop.index > 3 %}Still: {% endif %}{{ message.content }}",
+    ],
+)
+def test_a_template_that_writes_the_last_message_otherwise_is_refused(content: str) -> None:
     """Some put an instruction into the last message of the user: it would stay in the first one, and be in no other."""
-    last = "{% if message.role == 'user' and loop.last %}Be brief. {% endif %}{{ message.content }}"
-    instructs = tiny.CHAT.replace("{{ message.content }}", last)
+    instructs = tiny.CHAT.replace("{{ message.content }}", content)
     assert instructs != tiny.CHAT
     with pytest.raises(ModelError, match="cannot be cut"):
         chat_pieces(with_template(instructs))

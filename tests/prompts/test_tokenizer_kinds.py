@@ -124,10 +124,12 @@ def changed(tokenizer: PreTrainedTokenizerFast, change: str) -> PreTrainedTokeni
     backend = Tokenizer.from_str(json.dumps(form))
     if change == "case":
         backend.normalizer = normalizers.Lowercase()
+    elif change == "ligatures":
+        backend.normalizer = normalizers.NFKC()
     return wrapped(backend, tokenizer.chat_template, eos_token=tokenizer.eos_token)
 
 
-@pytest.mark.parametrize("change", ["merges", "split", "prefix", "case"])
+@pytest.mark.parametrize("change", ["merges", "split", "prefix", "case", "ligatures"])
 def test_a_tokenizer_that_cuts_texts_otherwise_has_another_fingerprint(change: str) -> None:
     before, after = kind("qwen"), changed(kind("qwen"), change)
     assert before.get_vocab() == after.get_vocab()

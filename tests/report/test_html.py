@@ -565,6 +565,18 @@ def test_where_nobody_wins_the_score_tells(tmp_path: Path) -> None:
     assert "kL" not in text  # KL is no word that begins with a capital
 
 
+def test_where_the_policy_wins_nothing_it_is_said_who_wins(tmp_path: Path) -> None:
+    """In games where a mistake costs a point, doing nothing may score more than trying."""
+    run = write_run(tmp_path / "run", parts="config")
+    found = results(20)
+    for policy, won, score in (("base", 0.3, -0.4), ("sft", 0.0, -0.833), ("ppo", 0.0, 0.167)):
+        found["policies"][policy]["decoding"]["greedy"] |= {"success": won, "score": score}
+    (run / "results.json").write_bytes(orjson.dumps(found))
+    text = parsed(run).text
+    assert "reached a mean score of 0.167, up from −0.833 after imitation" in text
+    assert "The base scores −0.400 and wins 30.0%." in text
+
+
 def test_where_only_sampled_actions_were_measured_they_tell(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", parts="config")
     found = results(20)

@@ -40,6 +40,16 @@ def test_games_that_failed_have_a_column_and_what_was_not_measured_a_dash(capsys
     assert capsys.readouterr().out.splitlines()[0].strip() == "0 to 60 test games"
 
 
+def test_the_metric_of_tales_has_a_column_where_it_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    found = results(60)
+    found["policies"]["ppo"]["decoding"]["greedy"]["tales"] = 0.25
+    show_results(found, Progress())
+    columns, *lines = capsys.readouterr().out.splitlines()[1:]
+    assert columns.split()[-1] == "TALES"
+    assert {line.split()[-1] for line in lines if line.split()[:2] == ["PPO", "greedy"]} == {"0.250"}
+    assert {line.split()[-1] for line in lines if line.split()[:2] == ["PPO", "sampled"]} == {"–"}
+
+
 def test_results_of_another_make_do_not_end_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     show_results({"policies": {"ppo": 3}, "paired": [{"a": "ppo"}]}, Progress())
     assert "policy" in capsys.readouterr().out

@@ -6,11 +6,15 @@ a line that is not a valid action is played as it is and counted as invalid.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from grue.games.guard import MAX_ACTION
 from grue.policy.chat_client import ChatClient, spoken
 from grue.types import Observation, Task
+
+_BEFORE = re.compile(r"^(?:[`*\"'>•\s-]|\d+[.)]\s|action:)+", re.IGNORECASE)
+_AFTER = "`*\"'.! "
 
 SYSTEM = (
     "You play a text adventure. Each turn you are shown what happened and the valid actions. Reply with exactly one of "
@@ -45,13 +49,20 @@ class ApiPlayer:
 
 def parse_reply(reply: str, actions: Sequence[str]) -> str:
     """The action that a reply means: its first line that is a valid action, else its first line."""
-    whole = [line.strip() for line in spoken(reply).splitlines()]
-    lines = [line.strip("`*\"'").lstrip("->• ").strip() for line in whole]
-    known = {action.casefold(): action for action in actions}
-    for exact, line in zip(whole, lines, strict=True):
-        if exact in actions:  # some actions have quotes or dashes of their own
-            return exact
-        for text in (line, line.rstrip(".!"), line.removeprefix("Action:").strip()):
-            if text.casefold() in known:
-                return known[text.casefold()]
-    return next((line for line in lines if line), "")[:MAX_ACTION]
+    lines = [line.strip() for line in spoken(reply).splitlines()]
+    known: dict[str, str] = {}
+    for action in actions:
+        known.setdefault(_plain(action), action)
+    for line in lines:
+        if line in actions:  # some actions have quotes or dashes of their own
+            return line
+        if _plain(line) in known:
+            return known[_plain(line)]
+    plain = (line.strip("`*\"'").lstrip("->• ").strip() for line in lines)
+    return next((line for line in plain if line), "")[:MAX_ACTION]
+
+
+def _plain(line: str) -> str:
+    """An action without what models put around it: marks of lists, quotes, emphasis, capitals, a last full stop."""
+    words = " ".join(line.split())
+    return (_BEFORE.sub("", words).rstrip(_AFTER) or words).casefold()

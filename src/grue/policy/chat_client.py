@@ -31,6 +31,8 @@ OF_THE_REQUEST = frozenset((400, 413, 422))  # a filter, a conversation that is 
 MAX_REPLY_BYTES = 4_000_000
 MAX_WAIT_S = 120.0
 CONNECT_S = 10.0  # to reach an endpoint or give up; a connection attempt cannot be interrupted
+# names of errors that pass, as gateways and APIs call them; "insufficient_quota" does not
+_PASSING = re.compile(r"rate.?limit|overload|unavailable|time.?out|server.?error|resource.?exhausted", re.IGNORECASE)
 _THOUGHT = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
 
 
@@ -108,7 +110,8 @@ class ChatClient:
                 if attempt == self.endpoint.retries or self._stopped.is_set():
                     never = "is a server running there, and is that its address (most end in /v1)?"
                     left = "the same command, without --again, goes on with the games that are left"
-                    raise ApiError(
+                    kind = RefusedError if problem.of_the_request and self.usage.requests else ApiError
+                    raise kind(
                         f"{self.endpoint.url} has not answered in {attempt + 1} attempts: {problem}",
                         hint=left if self.usage.requests else never,
                     ) from problem
@@ -192,10 +195,11 @@ class ChatClient:
             choice = answer["choices"][0]
             text = _text(choice["message"].get("content"))
         except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise ApiError(
-                f"{self.endpoint.url} answers with something other than a chat completion",
-                hint="the address ends in /v1",
-            ) from error
+            self._charge(answer.get("usage"))
+            said = f"{self.endpoint.url} answers with something other than a chat completion"
+            if self.usage.requests:  # to others it has answered as it should: a filter may do this
+                raise RefusedError(said) from error
+            raise ApiError(said, hint="the address ends in /v1") from error
         prompt, completion = (_told(answer.get("usage"), name) for name in TOKENS)
         if self.endpoint.key:  # an endpoint that echoes the key would put it into the run's files
             text = text.replace(self.endpoint.key, "***")
@@ -224,11 +228,16 @@ def spoken(reply: str) -> str:
 
 
 class _RetryError(Exception):
-    """Worth another attempt, after `wait_s` seconds if the endpoint has said so; `usage` is to be paid all the same."""
+    """Worth another attempt, after `wait_s` seconds if the endpoint has said so; `usage` is to be paid all the same.
 
-    def __init__(self, text: str, wait_s: float | None = None, usage: Any = None) -> None:
+    If none succeeds, the endpoint has failed, or what was asked of it (`of_the_request`).
+    """
+
+    def __init__(
+        self, text: str, wait_s: float | None = None, usage: Any = None, *, of_the_request: bool = False
+    ) -> None:
         super().__init__(text)
-        self.wait_s, self.usage = wait_s, usage
+        self.wait_s, self.usage, self.of_the_request = wait_s, usage, of_the_request
 
 
 def _text(content: Any) -> str:
@@ -259,12 +268,13 @@ def _read(endpoint: Endpoint, status: int, data: bytes, retry_after: str | None)
         raise _RetryError("an answer that is not an object")
     choices = answer.get("choices")
     if choices == []:
-        raise _RetryError("an answer without choices", usage=answer.get("usage"))
+        raise _RetryError("an answer without choices", usage=answer.get("usage"), of_the_request=True)
     # some gateways report an error with status 200: instead of an answer, or in the middle of one
     if "error" in answer and choices is None:
-        said = answer["error"].get("code") if isinstance(answer["error"], dict) else None
-        if str(said) in map(str, RETRIED):
-            raise _RetryError(f"HTTP 200 with error {said}")
+        told = answer["error"] if isinstance(answer["error"], dict) else {}
+        codes = [str(told.get(key)) for key in ("code", "type", "status")]
+        if passing := next((code for code in codes if code in map(str, RETRIED) or _PASSING.search(code)), None):
+            raise _RetryError(f"HTTP 200 with error {passing}")
         raise _refused(endpoint, status, data)
     if isinstance(choices, list) and isinstance(choices[0], dict) and choices[0].get("finish_reason") == "error":
         raise _RetryError(f"an answer that was broken off: {_said(endpoint, data)}", usage=answer.get("usage"))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from grue.config import PolicyConfig
 from grue.errors import ModelError
 from grue.prompts.chat import ChatPieces, chat_pieces
+from grue.prompts.samples import COMMON, STRANGE
 from grue.prompts.transcript import (
     ACT,
     ASK,
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FORMAT = 2  # of the prompts that this module makes; part of the fingerprint
-_SAMPLE = (
-    "You are in the Kitchen. In one part of the room you see a stove, that is closed; there's also 1 oven and 250 g of "
-    "flour.\nThrough an open screen door, to the North, you see the backyard (it isn't raining)! \u00c9t\u00e9?"
-)
 
 
 class Joint(NamedTuple):
@@ -82,7 +79,10 @@ class Encoder:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of what besides settings decides a prompt's ids, a hyphen, and a hash of the ids of a sample."""
+        """Hashes with hyphens between them: of what besides settings decides a prompt's ids, and of ids of two samples.
+
+        Compare them with `storage.checkpoint.prompt_change`: older ones lack the last.
+        """
         template = self.tokenizer.chat_template if self._chat else None
         vocabulary = hashlib.sha256(json.dumps(self.tokenizer.get_vocab(), sort_keys=True).encode()).hexdigest()
         form: list[Any] = [FORMAT, self.prompt.template, self._chat, template, vocabulary, self._bos]
@@ -94,9 +94,10 @@ class Encoder:
             form.append([self._text.spaced, spaces])
         if self._lead:
             form.append(self._lead)
-        sample = [self._text.opening(_SAMPLE), self._text.following(_SAMPLE), self._newline, self._close, self._reopen]
-        sample += [part for joint in joints for part in (joint.ids, joint.then(_SAMPLE))]
-        return f"{_digest(form)}-{_digest(sample)[:16]}"
+        sample = [self._text.opening(COMMON), self._text.following(COMMON), self._newline, self._close, self._reopen]
+        sample += [part for joint in joints for part in (joint.ids, joint.then(COMMON))]
+        strange = [self._text.opening(STRANGE), self._text.following(STRANGE)]
+        return f"{_digest(form)}-{_digest(sample)[:16]}-{_digest(strange)[:16]}"
 
     def task(self, goal: str, limit: int) -> tuple[int, ...]:
         """What comes before the first observation."""

@@ -10,7 +10,7 @@ from grue.names import FURTHEST_FIRST, LENGTHS, POLICIES, TRAINING
 from grue.report.metrics import policy_title
 from grue.report.runfiles import RunFiles
 from grue.report.tables import Row, by_policy, chose_on_dev, interval, main_fold, rows
-from grue.report.text import as_number, counted, duration, interval_text, number, percent
+from grue.report.text import as_number, counted, duration, fixed, interval_text, number, percent
 
 # players without a model; besides gold and random play only the run's own teacher is measured
 _PLAYERS = (
@@ -40,6 +40,8 @@ def headline(run: RunFiles) -> Headline:
     if hero is None and "base" in found:
         base = found["base"]
         sentence = f"Without any training the model won {percent(base.success)} of {_games(base, run)}."
+        if base.tales is not None:
+            sentence += f" In the metric of TALES it scores {fixed(base.tales, 3)}."
         return Headline(sentence, f"{crashed} {_context(base, base, found)}".strip())
     if hero is None:
         return Headline(crashed or _progress(run), "")
@@ -90,9 +92,11 @@ def _against(before: str, words: str, apart: int) -> str:
 def _scored(hero: Row, before: Row | None, words: str, run: RunFiles) -> str:
     """If nobody has won, which is common in adventures, the score shows what was learnt."""
     score = hero.score or 0.0
-    sentence = f"{policy_title(hero.policy)} won none of {_games(hero, run)}, and reached a mean score of {score:.3f}"
+    sentence = (
+        f"{policy_title(hero.policy)} won none of {_games(hero, run)}, and reached a mean score of {fixed(score, 3)}"
+    )
     if before is not None and before.score is not None:
-        sentence += _against(f"{before.score:.3f}", words, _apart(hero, before, run, "score"))
+        sentence += _against(fixed(before.score, 3), words, _apart(hero, before, run, "score"))
     return sentence + "; 1 would be a win."
 
 
@@ -100,9 +104,13 @@ def _score_context(hero: Row, before: Row | None, found: dict[str, Row]) -> str:
     ends = interval_text(hero.score_ci95, scale=1, decimals=3)
     parts = [f"The 95% interval is {ends}."] if ends else []
     named = [(name, words) for name, words in (("base", "the base"), *_PLAYERS) if name in found]
-    others = [(words, found[name].score) for name, words in named if found[name] is not before]
-    sentences = (f"{words[:1].upper()}{words[1:]} scores {score:.3f}." for words, score in others if score is not None)
-    return " ".join([*parts, *sentences])
+    for name, words in named:
+        row = found[name]
+        if row is not before and row.score is not None:
+            # where a loss scores less than nothing, who tries and wins some may score less than who does nothing
+            wins = f" and wins {percent(row.success)}" if row.success else ""
+            parts.append(f"{words[:1].upper()}{words[1:]} scores {fixed(row.score, 3)}{wins}.")
+    return " ".join(parts)
 
 
 def total_seconds(results: Mapping[str, Any]) -> float | None:

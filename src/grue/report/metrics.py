@@ -40,7 +40,7 @@ _ALL = (
     Metric("score", "Score", "Mean final score of a game; 1 is a win.", "games"),
     Metric("steps_mean", "Steps", "Mean number of actions until a game ended.", "games"),
     Metric("limit", "At the limit", "Share of games that ran into the step limit.", "games", "share"),
-    Metric("lost", "Lost", "Share of games that ended in a loss, such as a wrongly cut ingredient.", "games", "share"),
+    Metric("lost", "Lost", "Share of games that a mistake ended.", "games", "share"),
     Metric("invalid", "Invalid actions", "Share of actions that the game did not list as valid.", "games", "share"),
     Metric("failed", "Failed games", "Games that crashed or grew too long for the model; no mean includes them.",
            "games", "count"),

@@ -29,6 +29,9 @@ def show_results(results: Mapping[str, Any], say: Progress) -> None:
         ]
         for row in found
     ]
+    if any(row.tales is not None for row in found):
+        columns.append("TALES")
+        lines = [[*line, fixed(row.tales, 3)] for line, row in zip(lines, found, strict=True)]
     if any(row.failed for row in found):
         columns.append("failed")
         lines = [[*line, number(row.failed)] for line, row in zip(lines, found, strict=True)]

@@ -62,7 +62,8 @@ def short_percent(share: float | None) -> str:
 
 
 def fixed(value: float | None, decimals: int) -> str:
-    return "–" if value is None else f"{value:z.{decimals}f}"
+    """With a true minus; "0.0" has none."""
+    return "–" if value is None else _minus(f"{value:z.{decimals}f}")
 
 
 def interval_text(interval: Sequence[float] | None, *, scale: float = 100.0, decimals: int = 1) -> str:

@@ -95,13 +95,24 @@ def load(path: Path, *, prompt: str | None = None) -> Checkpoint:
 
 def check_prompt(path: Path, stored: str | None, wanted: str | None) -> None:
     """CheckpointError if both hashes of the prompt format are known and differ."""
-    if stored is not None and wanted is not None and stored != wanted:
+    change = prompt_change(stored, wanted)
+    if change:
         raise CheckpointError(
-            f"{path} was trained with another prompt format (hash {str(stored)[:12]}) than that of this "
-            f"tokenizer and these settings (hash {wanted[:12]})",
-            hint="give policy.template and model.revision as they were when it was trained, or train again (an older "
-            "grue may have made other prompts for this model)",
+            f"{path} was trained with another prompt format: {change}",
+            hint="give policy.template and model.revision, or the tokenizer's files in a folder, as they were when it "
+            "was trained, or train again (an older grue may have made other prompts for this model)",
         )
+
+
+def prompt_change(stored: str | None, wanted: str | None) -> str:
+    """What has changed between two values of `Encoder.fingerprint`; "" if nothing, as far as both are known."""
+    if stored is None or wanted is None:
+        return ""
+    parts = zip(str(stored).split("-"), wanted.split("-"), strict=False)  # older ones have fewer
+    differing = [place for place, (before, now) in enumerate(parts) if before != now]
+    if not differing:
+        return ""
+    return "the tokenizer cuts texts otherwise" if differing[0] else "template, vocabulary or settings differ"
 
 
 def check_newest(folder: Path, wanted: str) -> None:

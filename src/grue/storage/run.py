@@ -224,11 +224,12 @@ class Run:
             for stage in STAGES:  # weights trained with another format are refused before this one is written down
                 checkpoint.check_newest(self.checkpoints(stage), fingerprint)
             self._write_prompt(fingerprint)
-        elif stored.get("sha256") != fingerprint:
+        elif change := checkpoint.prompt_change(str(stored.get("sha256")), fingerprint):
             raise ConfigError(
-                f"the prompt format is not the one that {self.out} began with: chat template or tokenizer has changed",
-                hint="set model.revision to the commit that the run began with, or train again (an older grue may "
-                f"have made other prompts for this model): grue sft {self.out} --again",
+                f"the prompt format is not the one that {self.out} began with: {change}",
+                hint="set model.revision to the commit that the run began with, put the tokenizer's files in a folder "
+                "back as they were, or train again (an older grue may have made other prompts for this model): "
+                f"grue sft {self.out} --again",
             )
 
     def _write_prompt(self, fingerprint: str) -> None:
