@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -38,7 +39,7 @@ from grue.policy import engine as engine_module
 from grue.policy.drivable import check_drivable
 from grue.policy.engine import Engine
 from grue.policy.passes import ON_GPU, Pass, plan_pass
-from grue.policy.tree import candidate_tree
+from grue.policy.tree import TokenTree, candidate_tree, pieces
 from grue.types import Candidate
 
 COLUMNS = 96
@@ -252,6 +253,51 @@ def test_a_look_ahead_may_reach_beyond_the_longest_sequence() -> None:
     check(engine, fed, [0, 1], [[5, 6, 7], [8]])
     with pytest.raises(ModelError, match=f"sequence of {COLUMNS + 2} tokens"):
         engine.look_ahead([0], [()], [tree])  # now even a path does not fit
+
+
+@pytest.mark.parametrize("make", [llama, gemma3])
+@pytest.mark.parametrize("most", [1, 2, 3, 7])
+def test_a_large_tree_is_read_in_pieces(make: Callable[[], PreTrainedModel], most: int) -> None:
+    """Some rows have a text before the tree, some no tree; what is fed afterwards sees nothing of the pieces."""
+    bushy = candidate_tree([Candidate((a, b, c, 1), 1.0) for a in (1, 2) for b in (3, 4, 5) for c in (6, 7)])
+    trees = [bushy, candidate_tree([Candidate((9, 8), 1.0)]), TokenTree((), (), ())]
+    given = ([2, 1, 0], [(), (4, 5), (6,)], trees)
+    whole, cut = Engine(make(), 3, COLUMNS), Engine(make(), 3, COLUMNS)
+    cut._grouping = replace(cut._grouping, tree=most)
+    found = []
+    for engine in (whole, cut):
+        engine.feed([0, 1, 2], [list(range(30)), [5, 6, 7], list(range(40, 60))])
+        found.append((engine.look_ahead(*given), engine.feed([0, 2], [[3], [4]]), engine.lengths))
+    (before, fed, lengths), (after, fed_after, lengths_after) = found
+    assert len(before) == len(bushy.tokens) + 1 + 1 + 1
+    assert torch.allclose(before, after, atol=1e-5, rtol=1e-4)
+    assert torch.allclose(fed, fed_after, atol=1e-5, rtol=1e-4) and lengths == lengths_after == [32, 5, 21]
+
+
+def test_pieces_of_a_tree_hold_each_token_once_below_its_ancestors() -> None:
+    rng = random.Random(0)
+    for size in (1, 2, 10, 60):
+        parents = tuple(rng.randint(-1, place - 1) for place in range(size))
+        depths: list[int] = []
+        for parent in parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        tree = TokenTree(tuple(rng.randrange(100) for _ in range(size)), parents, tuple(depths))
+        for most in (1, 3, 8, size):
+            found = pieces(tree, most)
+            assert sorted(place for piece in found for place in piece.places) == list(range(size))
+            for part, own, places in found:
+                assert len(part.tokens) <= max(most, max(depths) + 1)
+                for here, there in zip(own, places, strict=True):
+                    assert _line(part, here) == _line(tree, there)
+
+
+def _line(tree: TokenTree, place: int) -> list[tuple[int, int]]:
+    """(token, depth) of a place and of those above it."""
+    line = []
+    while place >= 0:
+        line.append((tree.tokens[place], tree.depths[place]))
+        place = tree.parents[place]
+    return line
 
 
 def test_a_recurrent_state_reads_no_trees_and_does_not_go_back() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from grue.errors import ModelError
@@ -33,7 +34,7 @@ from grue.policy.cache import CachePlan, RaggedLayer, StateLayer, ragged_cache
 from grue.policy.passes import ON_CPU, ON_GPU, Grouping, Pass, from_last, plan_pass, stretches
 from grue.policy.recorded import PassRecorder, cuda_graphs
 from grue.policy.recurrence import Recurrence
-from grue.policy.tree import TokenTree
+from grue.policy.tree import Piece, TokenTree, pieces
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -129,9 +130,42 @@ class Engine:
         texts = [len(new) for new in ids]
         given = list(zip(rows, texts, trees, strict=True))
         self._check_fits(max(self.lengths[row] + text + max(t.depths, default=-1) + 1 for row, text, t in given))
+        cut = [pieces(tree, self._grouping.tree) for tree in trees]
+        if all(len(parts) == 1 for parts in cut):
+            return self._appended(rows, ids, trees)
+        return self._look_in_pieces(rows, ids, cut)
+
+    def _appended(self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree]) -> torch.Tensor:
         hidden_NH = self._read(rows, ids, trees)
-        for row, text, _ in given:
-            self.lengths[row] += text
+        for row, new in zip(rows, ids, strict=True):
+            self.lengths[row] += len(new)
+        return hidden_NH
+
+    def _look_in_pieces(
+        self, rows: Sequence[int], ids: Sequence[Sequence[int]], cut: Sequence[Sequence[Piece]]
+    ) -> torch.Tensor:
+        """The same; the first pieces of all trees are read together, then the second ones in their places, ..."""
+        texts = [min(1, len(new)) for new in ids]
+        counts = np.array(
+            [text + sum(len(piece.own) for piece in parts) for text, parts in zip(texts, cut, strict=True)]
+        )
+        starts, hidden_NH = np.cumsum(counts) - counts, None
+        for number in range(max(map(len, cut))):
+            left = [place for place, parts in enumerate(cut) if number < len(parts)]
+            new = [() if number else ids[place] for place in left]
+            parts = [cut[place][number] for place in left]
+            read_RH = self._appended([rows[place] for place in left], new, [piece.tree for piece in parts])
+            if hidden_NH is None:
+                hidden_NH = read_RH.new_empty(int(counts.sum()), read_RH.shape[1])
+            wanted, to, held = [], [], 0
+            for place, piece in zip(left, parts, strict=True):
+                text = 0 if number else texts[place]
+                wanted += [held + np.arange(text), held + text + piece.own]
+                to += [starts[place] + np.arange(text), starts[place] + texts[place] + piece.places]
+                held += text + len(piece.tree.tokens)
+            read_R, to_R = (torch.from_numpy(np.concatenate(some)).to(self.device) for some in (wanted, to))
+            hidden_NH[to_R] = read_RH[read_R]
+        assert hidden_NH is not None
         return hidden_NH
 
     def _check_fits(self, longest: int) -> None:

@@ -32,6 +32,7 @@ class Grouping:
     With `ahead`, possible choices are read along with the state, not in passes of their own.
     With `coarse`, all sizes of a pass are rounded up to a few values, so that its shapes repeat (`recorded.py`); the
     number of keys to no more than `columns`, unless more are needed.
+    Of a tree at most `tree` tokens are read in a pass: attention among them takes time and memory with their square.
     """
 
     widths: tuple[int, ...] | None
@@ -40,6 +41,7 @@ class Grouping:
     ahead: bool = False
     coarse: bool = False
     columns: int = 0
+    tree: int = 512
 
     def keys(self, length: int) -> int:
         """How many keys a group reads if its longest row has `length`; the next three methods round up other sizes."""
@@ -102,7 +104,7 @@ SHORT = 48  # rows with more new tokens than this form a group of their own on a
 # copy of keys, so what may be needed soon is read at once. Torch's kernel wants masks whose length is a multiple of 8,
 # and otherwise copies them in every layer.
 ON_CPU = Grouping((6, 12, 18, 24, 40))
-ON_GPU = Grouping((SHORT,), round_to=64, ahead=True)
+ON_GPU = Grouping((SHORT,), round_to=64, ahead=True, tree=2048)
 
 
 @dataclass(frozen=True, slots=True)

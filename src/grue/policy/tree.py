@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,6 +41,50 @@ class CandidateTree(TokenTree):
     """The last token of a candidate is not part of the tree: nothing is read after it."""
 
     paths: tuple[tuple[int, ...], ...]  # for each candidate, where each of its tokens is predicted: -1 or an index
+
+
+class Piece(NamedTuple):
+    """A part of a tree, with the ancestors of its tokens, which another part may hold, too."""
+
+    tree: TokenTree
+    own: NDArray[np.int64]  # which of its tokens are no such ancestors
+    places: NDArray[np.int64]  # of those in the whole tree
+
+
+def pieces(tree: TokenTree, most: int) -> list[Piece]:
+    """`tree` cut into pieces of at most `most` tokens, or one more than are above a token."""
+    everything = np.arange(len(tree.tokens))
+    return [Piece(tree, everything, everything)] if len(everything) <= most else _pieces(tree, most)
+
+
+def _pieces(tree: TokenTree, most: int) -> list[Piece]:
+    below: dict[int, list[int]] = defaultdict(list)
+    for place, parent in enumerate(tree.parents):
+        below[parent].append(place)
+    held: list[dict[int, int]] = [{}]  # place in the tree -> place in the piece
+    waiting = below[-1][::-1]
+    own: list[list[int]] = [[]]
+    while waiting:  # depth first, so that a piece repeats one line of ancestors only
+        place = waiting.pop()
+        if len(held[-1]) >= most:
+            line, above = [], tree.parents[place]
+            while above >= 0:
+                line.append(above)
+                above = tree.parents[above]
+            held.append({place: number for number, place in enumerate(reversed(line))})
+            own.append([])
+        held[-1][place] = len(held[-1])
+        own[-1].append(place)
+        waiting += below[place][::-1]
+    found = []
+    for known, places in zip(held, own, strict=True):
+        part = TokenTree(
+            tuple(tree.tokens[place] for place in known),
+            tuple(known.get(tree.parents[place], -1) for place in known),
+            tuple(tree.depths[place] for place in known),
+        )
+        found.append(Piece(part, np.array([known[place] for place in places]), np.array(places)))
+    return found
 
 
 @lru_cache(maxsize=4_000)
