@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ MODULES = sorted(path for path in SOURCE.rglob("*.py"))
 
 # Each part may import those on the lines above its own, and itself. A module may stand higher than its folder.
 LAYERS = (
-    {"types", "errors", "names"},
+    {"types", "errors", "names", "version"},
     {"config", "progress", "interrupt", "hardware", "heap", "launch"},
     {"parallel"},
     {"process_group"},
@@ -80,6 +81,18 @@ def test_imports_go_one_way(path: Path) -> None:
         imported = _part(name)
         if imported in RANK and imported != part:  # else a name of grue/__init__.py, or of the same part
             assert RANK[imported] < RANK[part], f"{path}:{line}: {part} must not import {imported}"
+
+
+def test_no_modules_need_each_other() -> None:
+    """Not even by imports inside functions; but for the top of the package, which leads down to `stages.trained`."""
+    named = {_name(path).removesuffix(".__init__"): path for path in MODULES}
+    needs = {name: {_module(found, named) for _, found in _imports(path)} for name, path in named.items()}
+    graphlib.TopologicalSorter({name: found - {""} for name, found in needs.items() if name != "__init__"}).prepare()
+
+
+def _module(name: str, known: Mapping[str, Path]) -> str:
+    """The module that a dotted name is, or is a name of; "" for the top of the package."""
+    return name if name in known else name.rpartition(".")[0]
 
 
 @pytest.mark.parametrize(
