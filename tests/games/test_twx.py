@@ -9,7 +9,8 @@ import pytest
 from grue import games
 from grue.errors import ConfigError, GameError
 from grue.games.check import check_game
-from grue.games.params import FAMILIES, canonical
+from grue.games.params import canonical
+from grue.games.ranges import FAMILIES
 from grue.games.twx.game import TwxGame
 from grue.types import Observation, Outcome, Task
 

@@ -129,6 +129,21 @@ def test_replies_by_hand(reply: str, action: str) -> None:
     assert parse_reply(reply, ("look", "take key")) == action
 
 
+@pytest.mark.parametrize(
+    ("reply", "actions", "played"),
+    [
+        ("**1**", ("-1", "1"), "1"),
+        ("`5`", ("- 5", "5"), "5"),
+        ("4. Door", ("3. door", "4. door"), "4. door"),
+        ("**door**", ("3. door", "4. door"), "door"),  # which of them cannot be told: no action
+    ],
+)
+def test_a_reply_that_may_mean_two_actions_means_the_more_literal_one(
+    reply: str, actions: tuple[str, ...], played: str
+) -> None:
+    assert parse_reply(reply, actions) == played
+
+
 @pytest.mark.parametrize("action", ['say "xyzzy"', "- 5", "5", "...", "*wait*", "LOOK", "look"])
 def test_an_action_may_have_quotes_dashes_and_capitals_of_its_own(action: str) -> None:
     assert parse_reply(f"Well.\n {action}\n", ('say "xyzzy"', "- 5", "5", "...", "*wait*", "look", "LOOK")) == action

@@ -286,9 +286,14 @@ def test_pieces_of_a_tree_hold_each_token_once_below_its_ancestors() -> None:
             found = pieces(tree, most)
             assert sorted(place for piece in found for place in piece.places) == list(range(size))
             for part, own, places in found:
-                assert len(part.tokens) <= max(most, max(depths) + 1)
+                assert len(part.tokens) <= max(most, max(depths) + max(1, most // 2))
                 for here, there in zip(own, places, strict=True):
                     assert _line(part, here) == _line(tree, there)
+
+
+def test_long_actions_are_not_repeated_for_each_of_their_tokens() -> None:
+    tree = candidate_tree([Candidate(tuple(range(first, first + 900)), 1.0) for first in (0, 1000, 2000, 3000)])
+    assert sum(len(piece.tree.tokens) for piece in pieces(tree, 512)) < 3 * len(tree.tokens)
 
 
 def _line(tree: TokenTree, place: int) -> list[tuple[int, int]]:

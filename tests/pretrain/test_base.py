@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 import tiny
 from grue.errors import CheckpointError, DataError, TrainingError
 from grue.games import FOLDS, tasks
-from grue.games.params import FAMILIES as ALL_FAMILIES
+from grue.games.ranges import FAMILIES as ALL_FAMILIES
 from grue.games.twx.food_names import game_foods
 from grue.games.twx.game import TwxGame
 from grue.games.twx.recipes import recipe_in
@@ -36,6 +37,7 @@ from grue.pretrain.tokenizer import train_tokenizer
 from grue.pretrain.train import Recipe, batches, build_model, encode, loss_of, save, thinned, train
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
+from grue.storage import checkpoint
 from grue.storage.files import lock
 
 QUIET = Progress(quiet=True)
@@ -303,6 +305,11 @@ def test_a_few_steps_reduce_the_loss_and_leave_a_base_that_loads(
         with pytest.raises(Interrupted):
             trained("stopped", recipe, stop)
         assert [path.name for path in (tmp_path / "stopped-checkpoints").iterdir()] == [f"step-0000000{step}"]
+    folder = tmp_path / "stopped-checkpoints"  # as it was when a tokenizer's hash had fewer parts
+    stored = checkpoint.load(folder / "step-00000002")
+    shutil.rmtree(folder)
+    older = stored.state | {"tokenizer": stored.state["tokenizer"].rpartition("-")[0]}
+    checkpoint.save(folder, 2, stored.tensors, older)
     again = trained("stopped", recipe, Interrupt())
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, again.get_parameter(name)), name

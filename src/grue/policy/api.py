@@ -7,7 +7,7 @@ a line that is not a valid action is played as it is and counted as invalid.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from grue.games.guard import MAX_ACTION
 from grue.policy.chat_client import ChatClient, spoken
@@ -50,16 +50,27 @@ class ApiPlayer:
 def parse_reply(reply: str, actions: Sequence[str]) -> str:
     """The action that a reply means: its first line that is a valid action, else its first line."""
     lines = [line.strip() for line in spoken(reply).splitlines()]
-    known: dict[str, str] = {}
-    for action in actions:
-        known.setdefault(_plain(action), action)
     for line in lines:
-        if line in actions:  # some actions have quotes or dashes of their own
-            return line
-        if _plain(line) in known:
-            return known[_plain(line)]
+        found = _meant(line, actions)
+        if found is not None:
+            return found
     plain = (line.strip("`*\"'").lstrip("->• ").strip() for line in lines)
     return next((line for line in plain if line), "")[:MAX_ACTION]
+
+
+def _meant(line: str, actions: Sequence[str]) -> str | None:
+    """The only action that a line can mean, by the strictest reading that finds any: some have marks of their own."""
+    readings: list[tuple[Callable[[str], str], Callable[[str], str]]] = [
+        (str, str),
+        (str.casefold, str.casefold),
+        (_plain, str.casefold),
+        (_plain, _plain),
+    ]
+    for of_line, of_action in readings:
+        found = [action for action in actions if of_action(action) == of_line(line)]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
 
 
 def _plain(line: str) -> str:

@@ -103,10 +103,7 @@ class Engine:
         return self._feed(rows, ids)
 
     def _feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
-        hidden_BH = self._read(rows, ids, None)
-        for row, new in zip(rows, ids, strict=True):
-            self.lengths[row] += len(new)
-        return hidden_BH
+        return self._appended(rows, ids, None)
 
     def _feed_stepwise(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
         """The same for states that advance one token at a time; the beginning of a text is read at once."""
@@ -120,7 +117,7 @@ class Engine:
 
     @torch.inference_mode()
     def look_ahead(self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree]) -> torch.Tensor:
-        """Feed ids[i] and, in the same pass, read trees[i] after them; either may be empty.
+        """Feed ids[i] and, in the same pass, read trees[i] after them; either may be empty. Large trees take several.
 
         Returns states (N, hidden): for each row that of the last of ids[i], if there is one, then those of its tree.
         Every token of a tree sees the sequence and the tokens above it, so many continuations share one cache
@@ -135,7 +132,10 @@ class Engine:
             return self._appended(rows, ids, trees)
         return self._look_in_pieces(rows, ids, cut)
 
-    def _appended(self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree]) -> torch.Tensor:
+    def _appended(
+        self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree] | None
+    ) -> torch.Tensor:
+        """Read and keep the ids, and read the trees after them. None: no trees."""
         hidden_NH = self._read(rows, ids, trees)
         for row, new in zip(rows, ids, strict=True):
             self.lengths[row] += len(new)

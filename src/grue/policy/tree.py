@@ -47,16 +47,17 @@ class Piece(NamedTuple):
     """A part of a tree, with the ancestors of its tokens, which another part may hold, too."""
 
     tree: TokenTree
-    own: NDArray[np.int64]  # which of its tokens are no such ancestors
+    own: NDArray[np.int64]  # which of its tokens no earlier piece holds
     places: NDArray[np.int64]  # of those in the whole tree
 
 
 def pieces(tree: TokenTree, most: int) -> list[Piece]:
-    """`tree` cut into pieces of at most `most` tokens, or one more than are above a token."""
+    """`tree` cut into pieces of `most` tokens with their ancestors, or of half as many tokens below a longer line."""
     everything = np.arange(len(tree.tokens))
     return [Piece(tree, everything, everything)] if len(everything) <= most else _pieces(tree, most)
 
 
+@lru_cache(maxsize=256)
 def _pieces(tree: TokenTree, most: int) -> list[Piece]:
     below: dict[int, list[int]] = defaultdict(list)
     for place, parent in enumerate(tree.parents):
@@ -66,12 +67,12 @@ def _pieces(tree: TokenTree, most: int) -> list[Piece]:
     own: list[list[int]] = [[]]
     while waiting:  # depth first, so that a piece repeats one line of ancestors only
         place = waiting.pop()
-        if len(held[-1]) >= most:
+        if len(held[-1]) >= most and len(own[-1]) >= max(1, most // 2):  # else a long line would be repeated for each
             line, above = [], tree.parents[place]
             while above >= 0:
                 line.append(above)
                 above = tree.parents[above]
-            held.append({place: number for number, place in enumerate(reversed(line))})
+            held.append({ancestor: number for number, ancestor in enumerate(reversed(line))})
             own.append([])
         held[-1][place] = len(held[-1])
         own[-1].append(place)

@@ -231,7 +231,7 @@ class _Work:
         if newest is None:
             return
         stored = checkpoint.load(newest)
-        odd = [key for key, value in self.settings.items() if stored.state.get(key) != value]
+        odd = [key for key, value in self.settings.items() if _differ(key, stored.state.get(key), value)]
         if odd:
             was, now = stored.state.get(odd[0]), self.settings[odd[0]]
             raise CheckpointError(
@@ -269,3 +269,10 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) 
         rounded.save_pretrained(out, safe_serialization=True)
         tokenizer.save_pretrained(out)
     readable_alike(out, out / "config.json")
+
+
+def _differ(key: str, before: Any, now: Any) -> bool:
+    """Is a setting another one? The hashes of a tokenizer have had fewer parts."""
+    if key == "tokenizer" and before is not None:
+        return bool(checkpoint.prompt_change(str(before), str(now)))
+    return bool(before != now)

@@ -128,16 +128,16 @@ class Updater:
         )
         # the KL costs a forward pass; if it is not in the loss it is only monitored, and not for free text, where the
         # reference holds the whole vocabulary for each token: gigabytes, so a minibatch at a time
-        free = self.config.policy.kind in ("write", "think")
-        if not free and (cfg.kl_coef > 0 or iteration % 5 == 0):
-            items = self._referred(items, reference)
-        later = reference if free and cfg.kl_coef > 0 else None
+        free_text = self.config.policy.kind in ("write", "think")
+        if not free_text and (cfg.kl_coef > 0 or iteration % 5 == 0):
+            items = self._with_reference(items, reference)
+        read_later = reference if free_text and cfg.kl_coef > 0 else None
         # without any advantage there is nothing to learn; AdamW would take full-size steps on the entropy bonus alone
         policy = iteration >= cfg.warmup and any(advantages[i].any() for i in telling)
         # no clipped policy loss would hold the trunk back while the critic warms up
         self.learner.policy_model.value_shares_trunk = policy and cfg.value_shares_trunk
         rng = random.Random(f"{self.config.seed}/ppo/{iteration}/order")
-        rows, passes, turns, kl_old, seen = self._passes(items, rate, policy, rng, later)
+        rows, passes, turns, kl_old, seen = self._passes(items, rate, policy, rng, read_later)
         mean = {name: _mean([row[name] for row in rows if name in row]) for name in rows[-1]}
         # before the first step of an iteration the trained weights are those that played: what differs is rounding
         mean["engine_gap"], mean["first_clipped"] = rows[0]["engine_gap"], rows[0]["clip_fraction"]
@@ -207,7 +207,7 @@ class Updater:
         self.entropy_coef, self.scale = state["entropy_coef"], RunningScale(*state["scale"])
         self.policy_steps = state["policy_steps"]
 
-    def _referred(self, items: Sequence[Sample], reference: Reference) -> list[Sample]:
+    def _with_reference(self, items: Sequence[Sample], reference: Reference) -> list[Sample]:
         """The samples with what the reference says of them."""
         with reference.in_place():
             return with_reference(items, self.learner.read(items, self.config.ppo.temperature))
@@ -231,7 +231,7 @@ class Updater:
                     kl_old = self._step(part, rate, False, seen)["kl_old"]
                     continue
                 if reference is not None:
-                    part = self._referred(part, reference)
+                    part = self._with_reference(part, reference)
                 rows.append(self._step(part, rate, policy, seen if epoch == 0 else None))
                 kl_old = rows[-1]["kl_old"]
                 stopped = policy and 0 < cfg.target_kl < kl_old
