@@ -55,7 +55,7 @@ def test_poison_loses_and_keeps_the_score() -> None:
 
 
 def test_wrong_requests_are_refused() -> None:
-    with pytest.raises(ConfigError, match="'rooms'"):
+    with pytest.raises(ConfigError, match="did you mean rooms"):
         games.make("toy", "room=3")
     with pytest.raises(ConfigError, match="2 to 6"):
         games.tasks("toy", "rooms=9", "train", 16)
