@@ -84,11 +84,11 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
             metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
             run.log("ppo", iteration + 1, metrics)
             heap.trim()
-            bar.advance(note=_note(metrics))
             last = iteration + 1 == cfg.iterations
             if cfg.dev_every and ((iteration + 1) % cfg.dev_every == 0 or last):
                 actor.sync()
                 selection.watch(iteration + 1, policy)
+            bar.advance(note=_note(metrics))
             if last or points.due():
                 _save(run, learner, updater, progress)
                 if not last:
