@@ -129,7 +129,7 @@ def twc_lora() -> Config:
 
 
 def kitchen_lora() -> Config:
-    """CookingWorld in one room, two ingredients, for a downloaded model: SmolLM2 outgrew its teacher with it."""
+    """CookingWorld in one room for a downloaded model: SmolLM2 surpassed its teacher with two of three seeds."""
     kitchen = {"numLocations": 1, "includeDoors": 0, "numDistractorItems": 1, "numIngredients": 2}
     full = twc_lora()
     # a mistake ends these games, and the policy learns to avoid it sooner if the baseline is told of a lost chance
