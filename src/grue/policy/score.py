@@ -2,7 +2,7 @@
 
 The score of an action is the log-probability of its text over the whole vocabulary: summed (Carta et al. 2023, GLAM),
 or the mean per token or per word (Tan et al. 2024, TWOSOME), since sums favour short actions. All actions of a state
-form one tree that shares the cache of the prefix and is read in one pass.
+form one tree that shares the cache of the prefix and is read in one pass, a large one in several.
 """
 
 from __future__ import annotations

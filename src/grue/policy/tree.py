@@ -1,4 +1,4 @@
-"""Whole actions as one tree of tokens, so that all of them can be read in one pass after a shared prefix."""
+"""Whole actions as one tree of tokens, so that all of them can be read in one pass, or few, after a shared prefix."""
 
 from __future__ import annotations
 

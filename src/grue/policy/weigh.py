@@ -1,4 +1,4 @@
-"""pi(a|s) of every valid action, exact, for people to look at: read as a tree of tokens, in one pass."""
+"""pi(a|s) of every valid action, exact, for people to look at: read as a tree of tokens, in one pass or few."""
 
 from __future__ import annotations
 
