@@ -87,7 +87,13 @@ def test_no_modules_need_each_other() -> None:
     """Not even by imports inside functions; but for the top of the package, which leads down to `stages.trained`."""
     named = {_name(path).removesuffix(".__init__"): path for path in MODULES}
     needs = {name: {_module(found, named) for _, found in _imports(path)} for name, path in named.items()}
-    graphlib.TopologicalSorter({name: found - {""} for name, found in needs.items() if name != "__init__"}).prepare()
+    order = graphlib.TopologicalSorter({name: found - {""} for name, found in needs.items() if name != "__init__"})
+    circle: list[str] = []
+    try:
+        order.prepare()
+    except graphlib.CycleError as error:
+        circle = error.args[1]
+    assert not circle
 
 
 def _module(name: str, known: Mapping[str, Path]) -> str:

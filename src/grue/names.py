@@ -1,4 +1,4 @@
-"""Names that many parts of the package share, in their order: stages, policies with a model, folds, number formats."""
+"""Names that many parts of the package share: stages, policies with a model, folds, kinds of policies, formats."""
 
 from __future__ import annotations
 
@@ -16,5 +16,6 @@ RUN_FOLDS: tuple[RunFold, ...] = get_args(RunFold)
 # the setting of each that says how long it trains; at 0 it is skipped
 LENGTHS: dict[str, str] = {"sft": "epochs", "dagger": "rounds", "ppo": "iterations"}
 FURTHEST_FIRST = TRAINING[::-1]  # of several trained policies the first that is there counts
+FREE_TEXT = ("write", "think")  # kinds of policies that write tokens of their own
 FORMATS = ("float32", "bfloat16", "float16")  # of numbers
 PLAYED_IN = "played_in"  # in files: the one of them in which a policy played its recorded game

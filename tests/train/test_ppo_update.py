@@ -18,7 +18,7 @@ import tiny
 from grue.config import Config, PPOConfig, override
 from grue.errors import TrainingError
 from grue.models.policy_model import PolicyModel
-from grue.rollout.pack import collate, samples
+from grue.rollout.pack import Sample, collate, samples
 from grue.storage import checkpoint
 from grue.train.credit import RunningScale, credit, discounted_return
 from grue.train.critic import Critic
@@ -370,21 +370,24 @@ def test_a_critic_fitted_apart_does_not_touch_the_policy() -> None:
     assert not same(weights(one.value_head), weights(model.value_head))
 
 
-def test_of_free_text_the_reference_is_read_a_minibatch_at_a_time() -> None:
+def test_of_free_text_the_reference_is_read_a_minibatch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds the whole vocabulary for each token. The update is the same."""
-    found, sizes = [], []
+    sizes: list[int] = []
+    read = Learner.read
+
+    def noted(learner: Learner, items: Sequence[Sample], temperature: float) -> list[torch.Tensor]:
+        sizes.append(len(items))
+        return read(learner, items, temperature)
+
+    monkeypatch.setattr(Learner, "read", noted)
+    found = []
     for kind in ("choose", "write"):
-        config = settings("ppo.kl_coef=0.5", "ppo.epochs=2", f"policy.kind={kind}")
         model = tiny.policy_model()
-        updater = updater_of(config, model)
-        read, read_at_once = updater.learner.read, []
-        updater.learner.read = lambda items, heat, read=read, at_once=read_at_once: (  # type: ignore[method-assign]
-            at_once.append(len(items)) or read(items, heat)
-        )
-        metrics = [updater.update(played(), i, 1.0, reference) for reference in [Reference(model)] for i in range(2)]
+        updater = updater_of(settings("ppo.kl_coef=0.5", "ppo.epochs=2", f"policy.kind={kind}"), model)
+        reference = Reference(model)
+        metrics = [updater.update(played(), iteration, 1.0, reference) for iteration in range(2)]
         found.append((metrics[1]["kl_ref"], weights(model)))
-        sizes.append(read_at_once)
-    assert sizes == [[8] * 2, [4] * 8]  # iterations; minibatches, of two passes each
+    assert sizes == [8] * 2 + [4] * 8  # iterations; minibatches, of two passes each
     (one, before), (other, after) = found
     assert one > 1e-6 and other == pytest.approx(one, rel=1e-3)
     assert all(torch.allclose(before[name], after[name], atol=1e-5) for name in before)

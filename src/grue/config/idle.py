@@ -11,7 +11,7 @@ from grue.config.keys import differences
 from grue.config.load import preset_config
 from grue.config.presets import PRESETS
 from grue.config.stages import Config
-from grue.names import LENGTHS
+from grue.names import FREE_TEXT, LENGTHS
 
 
 class _Idle(NamedTuple):
@@ -26,13 +26,13 @@ def _kind(*kinds: str) -> tuple[Callable[[Config], bool], Callable[[Config], str
 
 
 _RULES = (
-    _Idle(("policy.top_p",), *_kind("write", "think")),
+    _Idle(("policy.top_p",), *_kind(*FREE_TEXT)),
     _Idle(("policy.min_p",), *_kind("aligned")),
     _Idle(("policy.normalise",), *_kind("score")),
     _Idle(("policy.reply_tokens", "ppo.invalid_penalty"), *_kind("write")),
     _Idle(("policy.thought_tokens",), *_kind("think")),
     _Idle(("sft.smoothing", "dagger.smoothing"), *_kind("choose", "aligned", "score", "think")),
-    _Idle(("ppo.ratio",), *_kind("choose", "write", "think")),  # the others decide once a turn
+    _Idle(("ppo.ratio",), *_kind("choose", *FREE_TEXT)),  # the others decide once a turn
     _Idle(
         ("model.revision",),
         lambda c: c.model.name == "embedded" or Path(c.model.name).is_dir(),

@@ -28,6 +28,7 @@ from grue.models.scores import CHUNK
 from grue.models.sharding import wants_shards
 from grue.models.skeleton import TREE_KINDS, plain_attention, skeleton
 from grue.models.stored import PACKED
+from grue.names import FREE_TEXT
 from grue.parallel import ALONE, Processes
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ def vocabulary_bytes(config: Config, vocabulary: int, tokens: int, slots: int) -
 
 def reference_bytes(config: Config, vocabulary: int) -> int:
     """Bytes of what the reference says of a minibatch of free text."""
-    if config.policy.kind not in ("write", "think") or config.ppo.kl_coef == 0 or not config.ppo.iterations:
+    if config.policy.kind not in FREE_TEXT or config.ppo.kl_coef == 0 or not config.ppo.iterations:
         return 0
     episodes = -(-config.ppo.episodes_per_iteration // config.ppo.minibatches)
     return FULL * episodes * written_tokens(config) * vocabulary

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from grue.config import Config
 from grue.errors import GrueError
-from grue.names import TRAINING
+from grue.names import FREE_TEXT, TRAINING
 
 # for a GPU torch first says how much was requested and is free; then one of these, and what each process on it uses
 _MORE = re.compile(r"\.? (?=Process \d|Including |[\d.]+ .iB allowed|Of the allocated )")
@@ -69,7 +69,7 @@ def hints(config: Config, stage: str) -> list[str]:
             found.append("model.adapter=lora (all weights learn now)")
         if model.quantize == "none":
             found.append("model.quantize=nf4")
-    if stage == "ppo" and config.policy.kind in ("write", "think") and config.ppo.kl_coef > 0:
+    if stage == "ppo" and config.policy.kind in FREE_TEXT and config.ppo.kl_coef > 0:
         found.append(f"ppo.kl_coef=0 (is {config.ppo.kl_coef:g}; no reference is kept, for each token over all words)")
     if model.context > 512:
         found.append(f"model.context={model.context // 2} (is {model.context}; histories are cut sooner)")

@@ -13,8 +13,8 @@ from grue.games.guard import MAX_ACTION
 from grue.policy.chat_client import ChatClient, spoken
 from grue.types import Observation, Task
 
-_BEFORE = re.compile(r"^(?:[`*\"'>•\s-]|\d+[.)]\s|action:)+", re.IGNORECASE)
-_AFTER = "`*\"'.! "
+_MARKS_BEFORE = re.compile(r"^(?:[`*\"'>•\s-]|\d+[.)]\s|action:)+", re.IGNORECASE)
+_MARKS_AFTER = "`*\"'.! "
 
 SYSTEM = (
     "You play a text adventure. Each turn you are shown what happened and the valid actions. Reply with exactly one of "
@@ -67,7 +67,8 @@ def _meant(line: str, actions: Sequence[str]) -> str | None:
         (_plain, _plain),
     ]
     for of_line, of_action in readings:
-        found = [action for action in actions if of_action(action) == of_line(line)]
+        said = of_line(line)
+        found = [action for action in actions if of_action(action) == said]
         if found:
             return found[0] if len(found) == 1 else None
     return None
@@ -76,4 +77,4 @@ def _meant(line: str, actions: Sequence[str]) -> str | None:
 def _plain(line: str) -> str:
     """An action without what models put around it: marks of lists, quotes, emphasis, capitals, a last full stop."""
     words = " ".join(line.split())
-    return (_BEFORE.sub("", words).rstrip(_AFTER) or words).casefold()
+    return (_MARKS_BEFORE.sub("", words).rstrip(_MARKS_AFTER) or words).casefold()

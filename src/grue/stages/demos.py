@@ -66,10 +66,10 @@ def demos(session: Session) -> dict[str, Any]:
     file = session.run.episodes("demos")
     replays = session.run.episodes("replays")
     train = session.tasks("train", cfg.games)
-    known = episodes.first_there(file, train)
+    known = episodes.leading(episodes.read(file, missing_ok=True), train)
     if cfg.replays:  # without its replays a game counts as not recorded
         repeated = [task for task in train for _ in range(cfg.replays)]
-        known = min(known, episodes.first_there(replays, repeated) // cfg.replays)
+        known = min(known, episodes.leading(episodes.read(replays, missing_ok=True), repeated) // cfg.replays)
         jsonl.keep_first(replays, known * cfg.replays)
     jsonl.keep_first(file, known)
     (game,) = session.games(1)

@@ -40,10 +40,10 @@ def read(path: Path | str, *, missing_ok: bool = False) -> Iterator[Episode]:
     return (from_dict(row, where=where) for where, row in jsonl.read(Path(path)))
 
 
-def first_there(path: Path, tasks: Iterable[Task]) -> int:
-    """How many of the first `tasks` the file holds, in their order; a line that was deleted or repeated ends them."""
-    seeds = (episode.task.seed for episode in read(path, missing_ok=True))
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1].seed, zip(seeds, tasks, strict=False)))
+def leading(played: Iterable[Episode], tasks: Iterable[Task]) -> int:
+    """How many of the first `tasks` were played, in their order; a line that was deleted or repeated ends them."""
+    pairs = zip(played, tasks, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0].task.seed == pair[1].seed, pairs))
 
 
 def to_dict(episode: Episode) -> dict[str, Any]:

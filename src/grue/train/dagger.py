@@ -96,10 +96,10 @@ def _corrected_games(context: StageContext, policy: Policy, number: int) -> tupl
     wanted = [task for tasks in rounds for task in tasks]
     way_out = f"put it back as it was, or start over: grue dagger {run.out} --again"
     try:
-        there = episodes.first_there(file, wanted)
-        rows = sum(1 for _ in episodes.read(file, missing_ok=True))
+        known = list(episodes.read(file, missing_ok=True))
     except DataError as error:
         raise DataError(error.message, hint=way_out) from error
+    there = episodes.leading(known, wanted)
     needed = first + (cfg.games_per_round if learner.step_count % cfg.steps else 0)  # steps of this round are done
     if there < needed:
         raise DataError(
@@ -125,7 +125,7 @@ def _corrected_games(context: StageContext, policy: Policy, number: int) -> tupl
             jsonl.keep_first(file, first)  # drop what a command left when it was killed while writing
             episodes.append(file, played)
             sync_file(file)  # as checkpoints are, which are useless without it
-    elif rows > there and run.leads:  # resumed from an older checkpoint: other weights play from here
+    elif len(known) > there and run.leads:  # resumed from an older checkpoint: other weights play from here
         jsonl.keep_first(file, there)
     processes.wait()
     return list(episodes.read(file))[first : first + cfg.games_per_round], seconds

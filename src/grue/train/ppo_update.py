@@ -16,6 +16,7 @@ from grue.config import Config, PPOConfig
 from grue.errors import TrainingError
 from grue.games import what_checks
 from grue.models.policy_model import Reading
+from grue.names import FREE_TEXT
 from grue.rollout.pack import Batch, Sample, minibatches, samples
 from grue.train.credit import RunningScale, credit, critic_values, in_units, telling_plays, turn_returns
 from grue.train.critic import Critic, fit_each
@@ -128,7 +129,7 @@ class Updater:
         )
         # the KL costs a forward pass; if it is not in the loss it is only monitored, and not for free text, where the
         # reference holds the whole vocabulary for each token: gigabytes, so a minibatch at a time
-        free_text = self.config.policy.kind in ("write", "think")
+        free_text = self.config.policy.kind in FREE_TEXT
         if not free_text and (cfg.kl_coef > 0 or iteration % 5 == 0):
             items = self._with_reference(items, reference)
         read_later = reference if free_text and cfg.kl_coef > 0 else None
