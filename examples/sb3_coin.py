@@ -3,11 +3,11 @@
     pip install -c constraints.txt -e '.[sb3]'
     python examples/sb3_coin.py [STEPS]
 
-Trains on train games and prints the share of dev games won before and after, the actions drawn from the policy. Before
-training the policy is nearly random over the valid actions. With the default of 50,000 steps it printed these lines
-among others:
+Trains on train games and prints the share of plays of dev games won before and after, the actions drawn from the policy.
+Before training the policy is nearly random over the valid actions. With the default of 50,000 steps it printed these
+lines among others:
 
-    before: 37.5% of 200 dev games
+    before: 37.5% of 200 plays of dev games
     after 51200 steps in ...: 81.0%
 """
 
@@ -22,7 +22,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from grue.wrappers import sb3
 
 ENVIRONMENTS = 8
-DEV_GAMES = 200
+PLAYS = 200  # games are drawn with replacement
 
 
 def main(steps: int) -> None:
@@ -38,10 +38,10 @@ def main(steps: int) -> None:
 
     def success() -> float:
         dev.reset(seed=1)  # the same games each time
-        rewards, _ = evaluate_policy(model, dev, DEV_GAMES, deterministic=False, return_episode_rewards=True)
-        return sum(reward > 0.99 for reward in rewards) / DEV_GAMES
+        rewards, _ = evaluate_policy(model, dev, PLAYS, deterministic=False, return_episode_rewards=True)
+        return sum(reward > 0.99 for reward in rewards) / PLAYS
 
-    print(f"before: {success():.1%} of {DEV_GAMES} dev games")
+    print(f"before: {success():.1%} of {PLAYS} plays of dev games")
     start = time.monotonic()
     model.learn(steps)
     print(f"after {model.num_timesteps} steps in {time.monotonic() - start:.0f} s: {success():.1%}")

@@ -295,7 +295,7 @@ def test_without_a_cache_the_model_chooses_as_it_does_with_one() -> None:
     """The baseline's way of choosing, given our transcript in place of its prompt."""
     model, encoder = tiny.policy_model(), tiny.encoder()
     seats = [games.make("toy") for _ in range(4)]
-    episodes = collect(tiny.policy(model), seats, tiny.tasks(4), Decoding(greedy=True), context=640)
+    episodes = collect(tiny.policy(model), seats, tiny.tasks(4), Decoding(greedy=True), seed="0", context=640)
     player, tries = PromptPlayer(model, encoder), TrieCache(encoder.action)
     for episode in episodes:
         for turn in episode.turns[:6]:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -326,6 +327,15 @@ def test_a_game_that_cannot_start_is_an_error(tmp_path: Path) -> None:
     assert failed.returncode == 1, failed.stdout
     assert "/nope/java" in failed.stderr
     assert "Score" not in failed.stdout
+
+
+@pytest.mark.skipif(find_spec("alfworld") is not None, reason="the extra [alfworld] is installed")
+@pytest.mark.parametrize("verb", ["run", "demos"])
+def test_a_run_without_its_engine_is_an_error_and_leaves_no_folder(verb: str, tmp_path: Path) -> None:
+    done = grue(verb, "game.name=alfworld", "--out", str(tmp_path / "run"))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == "error: ALFWorld needs alfworld, which is not installed"
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_game_that_a_person_plays_can_be_recorded(tmp_path: Path) -> None:

@@ -14,12 +14,13 @@ import pytest
 import tiny
 from grue import load_policy, stages
 from grue.config import Config
-from grue.errors import CheckpointError
+from grue.errors import CheckpointError, ConfigError
 from grue.progress import Progress
 from grue.prompts.tokens import Encoder
 from grue.stages.export import export_run
 from grue.stages.trained import load_trained
 from grue.storage import checkpoint
+from grue.storage.run import Run
 
 QUIET = Progress(quiet=True)
 CHANGED = tiny.CHAT.replace("<bos>", "<bos> ")
@@ -80,6 +81,21 @@ def test_another_vocabulary_is_another_form() -> None:
     other.add_tokens(["grue"])
     assert Encoder(known).fingerprint == Encoder(deepcopy(known)).fingerprint
     assert Encoder(known).fingerprint != Encoder(other).fingerprint
+
+
+class _Terse(Encoder):
+    """Prompts without the task."""
+
+    def task(self, goal: str, limit: int) -> tuple[int, ...]:
+        return self._bos
+
+
+def test_prompts_of_an_own_class_are_of_another_form(tmp_path: Path) -> None:
+    """`load_policy` would let a policy play with prompts that it was not trained with."""
+    run = Run(tmp_path / "run", tiny.config(tiny.save(tmp_path / "model")))
+    run.keep_prompt(_Terse(tiny.tokenizer()).fingerprint)
+    with pytest.raises(ConfigError, match="template, vocabulary or settings differ"):
+        run.keep_prompt(Encoder(tiny.tokenizer()).fingerprint)
 
 
 def test_every_checkpoint_holds_the_hash(run: Path) -> None:

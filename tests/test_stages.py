@@ -23,13 +23,13 @@ import decoders
 import tiny
 from grue import errors, stages
 from grue.config import Config, load_config, override, read_config
+from grue.engine.tree import TokenTree
 from grue.errors import CheckpointError, ConfigError, DataError, GameError, GrueError, ModelError, TrainingError
 from grue.evaluate.runs import compare_runs
 from grue.hardware import physical_cores
 from grue.interrupt import Interrupt
 from grue.models.load import load_model
 from grue.parallel import ALONE, Processes
-from grue.policy.tree import TokenTree
 from grue.policy.weigh import CachedText
 from grue.progress import Progress
 from grue.rollout.pack import samples

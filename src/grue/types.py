@@ -75,7 +75,7 @@ class Turn:
     state_position: int = 0  # index in Segment.ids of the last token before the action
     branches: tuple[Branch, ...] = ()
     candidates: tuple[Candidate, ...] = ()  # `score` and `aligned` only
-    whole: bool = False  # a teacher's turn whose logits at branches are log-probabilities over the whole vocabulary
+    over_vocabulary: bool = False  # a teacher's turn: its log-probabilities are over the whole vocabulary
     thought: str = ""  # `think` only: what was written before the action
     thought_ids: int = 0  # ids between the state and the action
     advice: str = ""  # what a watching teacher would have done; "": none was asked, or it had none
@@ -123,3 +123,7 @@ class Episode:
     @property
     def won(self) -> bool:
         return self.outcome is Outcome.WON
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome is Outcome.FAILED

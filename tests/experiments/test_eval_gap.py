@@ -17,6 +17,7 @@ from grue import games
 from grue.algos.advantages import turn_gae
 from grue.cli.main import app
 from grue.config import Config, override, preset_config
+from grue.engine.engine import Engine
 from grue.errors import ConfigError, DataError
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.stats import wilson
@@ -36,7 +37,6 @@ from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.games.toy import ToyGame
 from grue.policy.decision import Decoding
-from grue.policy.engine import Engine
 from grue.progress import Progress
 from grue.rollout.collect import collect
 from grue.stages.session import Session, open_session
@@ -174,7 +174,7 @@ def test_prompts_fit_the_context(kind: str) -> None:
         for style in (Style(), Style(budget=10_000, cut="right")):
             tables: list[tuple[list[int], str]] = []
             episodes = play_prompts(policy, seats, tasks, style, _noting(answer, tables), context=context)
-            assert not any(episode.outcome is Outcome.FAILED for episode in episodes)
+            assert not any(episode.failed for episode in episodes)
             for prompt, text in tables:
                 now = list(policy.encoder.observation(text))
                 assert prompt[: len(first)] == list(first)
@@ -188,7 +188,7 @@ def test_a_prompt_that_cannot_fit_fails_its_game_alone() -> None:
     answer = choosing(policy, Decoding())
     for context in range(60, 200, 4):
         ours = play_prompts(policy, seats, tasks, Style(), answer, context=context)
-        failed = [episode for episode in ours if episode.outcome is Outcome.FAILED]
+        failed = [episode for episode in ours if episode.failed]
         assert all("does not fit" in episode.error for episode in failed)
         if 0 < len(failed) < len(ours):
             return
@@ -336,6 +336,13 @@ def test_a_small_evaluation_has_each_problem_once_before_any_twice() -> None:
     assert few_games(many, 10, resamples=400)["details"]["standard_deviation_points"] == pytest.approx(
         few_games(_copies("a", [1, 0] * 10, 1), 10, resamples=400)["details"]["standard_deviation_points"], abs=1.5
     )
+
+
+def test_draws_of_exactly_ten_points_more_or_less_are_ten_points_off() -> None:
+    """0.6 - 0.7 is a little less than a tenth in floating point."""
+    found = few_games(_cell("a", [1] * 7 + [0] * 3), 5, resamples=4000)["details"]
+    # 5 of 10 games, 7 of which are won: 2, 3, 4 or 5 wins, so every draw is 10 or 30 points off
+    assert found["share_ten_points_off"] == 1.0
 
 
 def test_the_honest_number_is_of_other_problems() -> None:

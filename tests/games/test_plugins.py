@@ -122,7 +122,7 @@ def test_an_exception_in_a_declared_game_fails_the_episode_and_not_the_run(packa
     game = games.make("moody")
     tasks = games.tasks("moody", "", "dev", 30, count=20)
     played = [play(game, task, teacher("gold", game)) for task in tasks]
-    failed = [episode for episode in played if episode.outcome is Outcome.FAILED]
+    failed = [episode for episode in played if episode.failed]
     assert 0 < sum(episode.won for episode in played) == 20 - len(failed) < 20  # wherever the number is 7
     line = 1 + broken[: broken.index("{'7': 1}")].count("\n")
     said = re.compile(rf"the game failed: KeyError: '\d' \(moody_package\.py:{line}\)")
@@ -141,7 +141,7 @@ def test_whatever_a_declared_game_fails_with_fails_the_episode(broken: str, said
     install(packages, name, f"{name} = {name}:Guess")
     game = games.make(name)
     episode = play(game, Task(name, "", "train", 0, 1), teacher("random", game))
-    assert episode.outcome is Outcome.FAILED and said in episode.error
+    assert episode.failed and said in episode.error
 
 
 def test_the_place_of_an_exception_is_in_the_game_and_its_traceback_is_shown_once(
@@ -186,7 +186,7 @@ def test_what_could_not_be_stored_fails_the_episode_and_not_the_run(shown: str, 
     install(packages, name, f"{name} = {name}:Guess")
     game = games.make(name)
     played = [play(game, task, teacher("random", game)) for task in games.tasks(name, "", "dev", 60, count=3)]
-    assert all(episode.outcome is Outcome.FAILED and said in (episode.error or "") for episode in played)
+    assert all(episode.failed and said in (episode.error or "") for episode in played)
     episodes.append(packages / "played.jsonl", played)
     assert [episode.error for episode in episodes.read(packages / "played.jsonl")] == [e.error for e in played]
 

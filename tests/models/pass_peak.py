@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, FalconConfig, Gemma2Config, LlamaConfig, PreTrainedModel
 from vocabulary_peak import peak
 
-from grue.policy.engine import Engine
+from grue.engine.engine import Engine
 
 LAYERS = 2
 GROUPED: dict[str, Any] = {"intermediate_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 4}

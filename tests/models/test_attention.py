@@ -13,11 +13,11 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import tiny
 from decoders import ARCHITECTURES
+from grue.engine.engine import Engine
 from grue.errors import ModelError
 from grue.models import attention as module_of_attention
 from grue.models.attention import _of_rows, attention, own_attention
 from grue.models.causal import CHUNK
-from grue.policy.engine import Engine
 
 
 def grouped(heads: int, key_heads: int) -> nn.Module:

@@ -39,7 +39,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def played(kind: str) -> list[Sample]:
     seats = [games.make("toy") for _ in range(3)]
-    return samples(collect(tiny.player(kind=kind), seats, tiny.tasks(3), Decoding(), context=512))
+    return samples(collect(tiny.player(kind=kind), seats, tiny.tasks(3), Decoding(), seed="0", context=512))
 
 
 def step(name: str, items: list[Sample], *, recompute: bool, compile_layers: bool) -> tuple[float, PolicyModel]:

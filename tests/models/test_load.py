@@ -64,7 +64,7 @@ def played(config: ModelConfig, count: int = 3) -> tuple[PolicyModel, list[Episo
     model = PolicyModel(lm).eval()
     policy = ChoosePolicy(model, Encoder(tokenizer))
     seats = [games.make("toy") for _ in range(2)]
-    return model, collect(policy, seats, tiny.tasks(count), Decoding(), context=config.context)
+    return model, collect(policy, seats, tiny.tasks(count), Decoding(), seed="0", context=config.context)
 
 
 @pytest.mark.parametrize("name", architectures.ALL)

@@ -16,6 +16,7 @@ from vocabulary_peak import VOCABULARY
 import architectures
 import tiny
 from grue.config import Config, load_config, override
+from grue.engine.engine import Engine
 from grue.models.adapter import matrices
 from grue.models.load import default_device, load_base, load_model
 from grue.models.memory import (
@@ -32,7 +33,6 @@ from grue.models.policy_model import PolicyModel
 from grue.models.scores import CHUNK
 from grue.models.skeleton import skeleton
 from grue.parallel import ALONE, Processes
-from grue.policy.engine import Engine
 from grue.rollout.pack import collate, samples
 from pretended_gpu import pretended
 

@@ -42,7 +42,7 @@ def test_a_weight_that_has_changed_is_packed_anew() -> None:
 
     def log_probs(actor: Actor) -> list[float]:
         seats = [tiny.games.make("toy") for _ in range(6)]
-        played = collect(ChoosePolicy(actor.model, tiny.encoder()), seats, tasks, Decoding(), context=512)
+        played = collect(ChoosePolicy(actor.model, tiny.encoder()), seats, tasks, Decoding(), seed="0", context=512)
         return [turn.log_prob for episode in played for turn in episode.turns]
 
     assert any(isinstance(layer, _Packed) for layer in actor.model.modules())

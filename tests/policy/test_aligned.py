@@ -64,7 +64,7 @@ def test_what_was_weighed_when_it_was_played_is_what_is_shown() -> None:
     turn = Turn(Observation("", "", "", ACTIONS, 0.0), ACTIONS[0], 0.0, state_position=len(prefix_of()) - 1)
     every = player.weigh(turn, prefix_of(), 1.0)
     kept = [action for action, _ in every[:2]]
-    candidates = tuple(candidate for action, candidate in player._kept.spoken(ACTIONS) if action in kept)
+    candidates = tuple(candidate for action, candidate in player._kept.shortened(ACTIONS) if action in kept)
     shown = dict(policy(0.9).weigh(replace(turn, candidates=candidates), prefix_of(), 1.0))
     total = every[0][1] + every[1][1]
     assert {action for action, share in shown.items() if share} == {*kept}
@@ -73,7 +73,9 @@ def test_what_was_weighed_when_it_was_played_is_what_is_shown() -> None:
 
 def test_what_ppo_raises_is_the_probability_that_free_writing_is_valid() -> None:
     player = tiny.player(MODEL, kind="aligned", min_p=0.0)
-    episodes = collect(player, [games.make("toy")], tiny.tasks(1, limit=3), Decoding(temperature=8.0), context=512)
+    episodes = collect(
+        player, [games.make("toy")], tiny.tasks(1, limit=3), Decoding(temperature=8.0), seed="0", context=512
+    )
     (episode,), (segment,) = episodes, episodes[0].segments
     nlls = []
     for turn in episode.turns:
@@ -136,7 +138,7 @@ def test_an_action_with_which_another_begins_is_told_apart_by_its_end(end: int) 
     """Otherwise it would be given the probability of the longer one, too."""
     encoder: Any = Letters(end)
     actions = ("go", "go east", "go east again", "go west", "look", "take key")
-    spoken = {action: candidate.ids for action, candidate in _Menus(encoder).spoken(actions)}
+    spoken = {action: candidate.ids for action, candidate in _Menus(encoder).shortened(actions)}
     whole = {action for action, ids in spoken.items() if ids == encoder.action(action)}
     assert whole == {"go", "go east"}
     assert all(spoken[action] == tuple(map(ord, action)) for action in {*actions} - whole)
@@ -147,7 +149,7 @@ def test_what_is_played_is_drawn_from_what_is_weighed(min_p: float) -> None:
     seats = [games.make("toy") for _ in range(8)]
     player = tiny.player(MODEL, kind="aligned", min_p=min_p)
     (task,) = tiny.tasks(1, limit=1)
-    plays = collect(player, seats, [task] * 400, Decoding(temperature=8.0), context=640)
+    plays = collect(player, seats, [task] * 400, Decoding(temperature=8.0), seed="0", context=640)
     first = replace(plays[0].turns[0], candidates=())
     expected = dict(player.weigh(first, plays[0].segments[0].ids, 8.0))
     left = [action for action, probability in expected.items() if probability > 0]

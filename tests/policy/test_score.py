@@ -12,12 +12,12 @@ from transformers import PreTrainedModel
 
 import tiny
 from decoders import ARCHITECTURES
+from grue.engine.engine import Engine
+from grue.engine.tree import candidate_tree, lay_out
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import CHUNK, token_log_probs
 from grue.policy.decision import Decision, Decoding, Query
-from grue.policy.engine import Engine
 from grue.policy.score import ScorePolicy
-from grue.policy.tree import candidate_tree, lay_out
 from grue.policy.weigh import candidate_weights
 from grue.types import Candidate
 

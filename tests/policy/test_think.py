@@ -18,7 +18,7 @@ MODEL = tiny.policy_model()
 def played(**prompt: object) -> list[Episode]:
     seats = [games.make("toy") for _ in range(4)]
     player = tiny.player(MODEL, kind="think", thought_tokens=5, **prompt)
-    return collect(player, seats, tiny.tasks(4), Decoding(), context=1024)
+    return collect(player, seats, tiny.tasks(4), Decoding(), seed="0", context=1024)
 
 
 @pytest.mark.parametrize("template", ["plain", "chat"])

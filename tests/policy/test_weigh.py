@@ -14,10 +14,10 @@ import decoders
 import tiny
 from grue import games
 from grue.algos.losses import branch_log_probs, node_entropies
+from grue.engine.engine import Engine
+from grue.engine.tree import TokenTree
 from grue.models.policy_model import PolicyModel
 from grue.policy.decision import Decoding
-from grue.policy.engine import Engine
-from grue.policy.tree import TokenTree
 from grue.policy.trie import build_trie, path_branches
 from grue.policy.weigh import CachedText, action_probabilities
 from grue.rollout.collect import collect
@@ -73,7 +73,7 @@ def test_probabilities_equal_brute_force_over_whole_actions(model: PolicyModel, 
 def test_a_text_is_read_once_turn_after_turn(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     player = tiny.player(MODEL, kind=kind, **({"min_p": 0.1} if kind == "aligned" else {}))
     games_played = [games.make("toy"), games.make("toy")]
-    one, other = collect(player, games_played, tiny.tasks(2, limit=6), Decoding(), context=320)
+    one, other = collect(player, games_played, tiny.tasks(2, limit=6), Decoding(), seed="0", context=320)
     pairs = [(turn, episode.segments[turn.segment].ids) for episode in (one, other, one) for turn in episode.turns]
     alone = [player.weigh(turn, ids, 1.0) for turn, ids in pairs]
 
@@ -151,7 +151,7 @@ def test_actions_are_drawn_with_the_probabilities_that_are_shown() -> None:
     (task,) = tiny.tasks(1, limit=1)
     player, draws = tiny.policy(MODEL), 600
     seats = [games.make("toy") for _ in range(60)]
-    played = collect(player, seats, [task] * draws, Decoding(), context=320)
+    played = collect(player, seats, [task] * draws, Decoding(), seed="0", context=320)
     shown = player.weigh(played[0].turns[0], played[0].segments[0].ids, 1.0)
     counts = Counter(episode.turns[0].action for episode in played)
     assert set(counts) <= {action for action, _ in shown}

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import decoders
 import tiny
 from grue import games
+from grue.engine.engine import Engine
 from grue.games.guard import as_played
 from grue.models.policy_model import PolicyModel
 from grue.policy import write
 from grue.policy.decision import Decision, Decoding, Query
-from grue.policy.engine import Engine
 from grue.policy.write import WritePolicy, nucleus
 from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
@@ -51,7 +51,9 @@ def test_log_probs_are_those_of_the_renormalised_nucleus_by_brute_force(temperat
     seats = [games.make("toy") for _ in range(3)]
     decoding = Decoding(temperature=temperature, top_p=top_p)
     written = 0
-    for episode in collect(tiny.player(MODEL, **prompt), seats, tiny.tasks(3, limit=3), decoding, context=400):
+    for episode in collect(
+        tiny.player(MODEL, **prompt), seats, tiny.tasks(3, limit=3), decoding, seed="0", context=400
+    ):
         for turn in episode.turns:
             total = 0.0
             for branch in turn.branches:
@@ -92,7 +94,7 @@ def test_every_reply_is_closed_and_none_is_longer_than_it_may_be() -> None:
         player = tiny.player(MODEL, **prompt)
         assert isinstance(player, WritePolicy)
         seats = [games.make("toy") for _ in range(4)]
-        for episode in collect(player, seats, tiny.tasks(4), Decoding(), context=640):
+        for episode in collect(player, seats, tiny.tasks(4), Decoding(), seed="0", context=640):
             (segment,) = episode.segments
             for turn, following in zip(episode.turns, episode.turns[1:], strict=False):
                 shown = player.encoder.observation(following.observation.text)
@@ -114,7 +116,7 @@ def test_a_reply_is_judged_as_the_game_takes_it(monkeypatch: pytest.MonkeyPatch)
             decision.taken = [*encoder.action(action.replace(" ", "  "))]
 
     monkeypatch.setattr(write, "write_lines", wide)
-    (episode,) = collect(player, [games.make("toy")], tiny.tasks(1), Decoding(), context=640)
+    (episode,) = collect(player, [games.make("toy")], tiny.tasks(1), Decoding(), seed="0", context=640)
     assert episode.turns and all(turn.valid and turn.action in turn.observation.actions for turn in episode.turns)
 
 

@@ -153,7 +153,7 @@ def test_a_remembered_demonstration_is_what_the_game_would_have_shown() -> None:
 def test_notes_are_read_once_and_the_transcript_is_appended_to() -> None:
     memory, policy = Memory(_played()), tiny.policy()
     seats = [Remembering(games.make("toy"), memory) for _ in range(3)]
-    episodes = collect(policy, seats, tiny.tasks(5), Decoding(), context=768)
+    episodes = collect(policy, seats, tiny.tasks(5), Decoding(), seed="0", context=768)
     for episode in episodes:
         text = tiny.tokenizer().decode(episode.segments[0].ids)
         assert text.count("Before: ") == 1 and len(episode.segments) == 1

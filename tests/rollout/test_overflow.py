@@ -13,13 +13,13 @@ import torch
 
 import tiny
 from grue import games
+from grue.engine.engine import Engine
+from grue.engine.tree import candidate_tree
 from grue.errors import ModelError
 from grue.models.policy_model import PolicyModel
 from grue.policy.actor import Actor
 from grue.policy.decision import Decoding, Query
-from grue.policy.engine import Engine
 from grue.policy.policy import make_policy
-from grue.policy.tree import candidate_tree
 from grue.policy.weigh import CachedText
 from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
@@ -111,7 +111,7 @@ def test_only_the_game_that_overflows_fails(kind: str) -> None:
     settings = (f"policy.kind={kind}", "policy.thought_tokens=3", "policy.reply_tokens=4")
     token = rare(collected(OVERFLOWS, 8, *settings))
     by_slots = [collected(token, slots, *settings) for slots in (1, 8, 32)]
-    failed = [[episode.outcome is Outcome.FAILED for episode in episodes] for episodes in by_slots]
+    failed = [[episode.failed for episode in episodes] for episodes in by_slots]
     assert failed[0] == failed[1] == failed[2]
     assert 0 < sum(failed[0]) < 32
     for episode, lost in zip(by_slots[1], failed[1], strict=True):
@@ -122,7 +122,7 @@ def test_only_the_game_that_overflows_fails(kind: str) -> None:
 def test_a_value_at_the_limit_that_overflows_is_no_value() -> None:
     token = rare(collected(OVERFLOWS, 8, values_limit=True))
     episodes = collected(token, 8, values_limit=True)
-    assert any(episode.outcome is Outcome.FAILED for episode in episodes)
+    assert any(episode.failed for episode in episodes)
     assert all(math.isfinite(episode.last_value) for episode in episodes)
     seat = Seat(0, games.make("toy"), tiny.policy(), "x", 512, values_limit=True)
     seat.start(tiny.tasks(1)[0], random.Random(0))
@@ -132,8 +132,8 @@ def test_a_value_at_the_limit_that_overflows_is_no_value() -> None:
 def test_training_goes_on_without_the_games_that_overflow() -> None:
     """One turn that was no number used to make every advantage, the critic and the baseline no number."""
     token = rare(collected(OVERFLOWS, 8))
-    episodes = sorted(collected(token, 8), key=lambda one: one.outcome is Outcome.FAILED)[:12]
-    assert 0 < sum(episode.outcome is Outcome.FAILED for episode in episodes) <= 6
+    episodes = sorted(collected(token, 8), key=lambda one: one.failed)[:12]
+    assert 0 < sum(episode.failed for episode in episodes) <= 6
     settings = ("ppo.warmup_iterations=0", "ppo.game_baseline=true", "ppo.value_passes=2", "ppo.entropy_target=0.5")
     config = tiny.config(Path("none"), *settings, "ppo.kl_coef=0", "ppo.target_kl=0", "model.dtype=float16")
     model = overflowing(token)

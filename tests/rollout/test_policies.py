@@ -33,7 +33,7 @@ from grue.train.learner import Learner
 from grue.train.ppo_update import Updater
 from grue.train.reference import Reference
 from grue.train.sft import sft_loss
-from grue.types import Episode, Observation, Outcome, Task
+from grue.types import Episode, Observation, Task
 
 MODEL = tiny.policy_model(spread=0.1)  # far enough from certain that scores of whole actions still differ
 COLUMNS = 640
@@ -75,7 +75,7 @@ def play(
 ) -> list[Episode]:
     decoding = Decoding(greedy, temperature, prompt.get("top_p", 1.0))
     seats = [games.make("toy") for _ in range(slots)]
-    return collect(tiny.player(model, **prompt), seats, tasks, decoding, context=COLUMNS)
+    return collect(tiny.player(model, **prompt), seats, tasks, decoding, seed="0", context=COLUMNS)
 
 
 @torch.no_grad()
@@ -261,8 +261,8 @@ class Mute(ToyGame):
 
 def test_a_writer_plays_games_that_list_no_actions() -> None:
     prompt = PROMPTS["write"]
-    episodes = collect(tiny.player(MODEL, **prompt), [Mute()], tiny.tasks(2), Decoding(), context=COLUMNS)
-    assert all(episode.outcome is not Outcome.FAILED and episode.steps for episode in episodes)
+    episodes = collect(tiny.player(MODEL, **prompt), [Mute()], tiny.tasks(2), Decoding(), seed="0", context=COLUMNS)
+    assert all(not episode.failed and episode.steps for episode in episodes)
     assert all(turn.valid == bool(turn.action) for episode in episodes for turn in episode.turns)
 
 
@@ -309,7 +309,7 @@ def test_a_game_that_a_policy_plays_alone_is_recorded_as_by_collect(prompt: Prom
     game, decoding, inner = games.make("toy"), Decoding(greedy=True), tiny.player(MODEL, **prompt)
     player = PolicyPlayer(inner, name="ppo", context=COLUMNS, limit=tiny.LIMIT, decoding=decoding)
     for task in tiny.tasks(2):
-        (together,) = collect(inner, [game], [task], decoding, player="ppo", context=COLUMNS)
+        (together,) = collect(inner, [game], [task], decoding, seed="0", player="ppo", context=COLUMNS)
         assert (play_alone(game, task, player) == together) is True  # pytest would take minutes to say how they differ
 
 
@@ -347,7 +347,7 @@ def test_a_game_that_fails_to_begin_has_nothing_of_the_one_before() -> None:
 def test_the_report_marks_the_tokens_that_were_decided(kind: str) -> None:
     """Where whole actions are weighed, all tokens of the chosen one."""
     player = tiny.player(kind=kind, min_p=0.0)
-    (episode,) = collect(player, [games.make("toy")], tiny.tasks(1), Decoding(), player=kind)
+    (episode,) = collect(player, [games.make("toy")], tiny.tasks(1), Decoding(), seed="0", player=kind)
     roles = [role for _, role in token_roles(episode, player)]
     decided: set[int] = set()
     for turn in episode.turns:

@@ -161,7 +161,7 @@ def plays_of_two_games() -> list[Episode]:
 
 def test_a_group_is_its_own_baseline() -> None:
     """Less the means of the games, 0.405 and 0.9."""
-    found = against_group(plays_of_two_games(), settings(gamma=0.9))
+    found = against_group(plays_of_two_games(), settings(gamma=0.9), 1.0)
     assert [a.tolist() for a in found] == [
         pytest.approx([0.405] * 3),
         pytest.approx([0, 0]),
@@ -173,15 +173,15 @@ def test_a_group_is_its_own_baseline() -> None:
 def test_games_of_two_kinds_with_one_seed_are_two_games() -> None:
     plays = [episode((reward,), (0.0,), seed=5) for reward in (1.0, 1.0, 0.0, 0.0)]
     plays = [replace(play, task=replace(play.task, game=game)) for play, game in zip(plays, "aabb", strict=True)]
-    assert [a.tolist() for a in against_group(plays, settings())] == [[0.0]] * 4
-    assert telling_plays(plays, settings(plays_per_game=2, plays_kept=1)) == []  # neither tells anything
+    assert [a.tolist() for a in against_group(plays, settings(), 1.0)] == [[0.0]] * 4
+    assert telling_plays(plays, settings(plays_per_game=2, plays_kept=1), 1.0) == []  # neither tells anything
 
 
 @pytest.mark.parametrize("weight", [0.25, 1.0])
 def test_group_and_critic_are_mixed_at_deviation_1(weight: float) -> None:
     plays = plays_of_two_games()
     own = np.concatenate([turn_gae(_rewards(e), _values(e), 0.0, 0.9, 0.8)[0] for e in plays])
-    group = np.concatenate(against_group(plays, settings(gamma=0.9)))
+    group = np.concatenate(against_group(plays, settings(gamma=0.9), 1.0))
     advantages, targets = credit(plays, settings(group_weight=weight, plays_per_game=2), RunningScale())
     expected = (1 - weight) * own / own.std() + weight * group / group.std()
     assert np.concatenate(advantages) == pytest.approx(expected, abs=1e-6)
@@ -211,11 +211,11 @@ def test_the_telling_plays_are_the_best_and_the_worst_of_each_game() -> None:
     """Returns of game 1: 0.5, 0.1, 0.9, 0.5; of game 2: all 0.3, which says nothing."""
     returns = {1: (0.5, 0.1, 0.9, 0.5), 2: (0.3,) * 4}
     plays = [episode((r,), (0.0,), seed=seed) for seed, every in returns.items() for r in every]
-    assert telling_plays(plays, settings(plays_per_game=4, plays_kept=2)) == [1, 2]
-    assert telling_plays(plays, settings(plays_per_game=4, plays_kept=1)) == [2]
-    assert telling_plays(plays, settings(plays_per_game=4, plays_kept=4)) == [0, 1, 2, 3]
-    assert telling_plays(plays, settings()) == list(range(8))
-    assert telling_plays(plays[4:], settings(plays_per_game=4, plays_kept=2)) == []
+    assert telling_plays(plays, settings(plays_per_game=4, plays_kept=2), 1.0) == [1, 2]
+    assert telling_plays(plays, settings(plays_per_game=4, plays_kept=1), 1.0) == [2]
+    assert telling_plays(plays, settings(plays_per_game=4, plays_kept=4), 1.0) == [0, 1, 2, 3]
+    assert telling_plays(plays, settings(), 1.0) == list(range(8))
+    assert telling_plays(plays[4:], settings(plays_per_game=4, plays_kept=2), 1.0) == []
 
 
 def test_rewards_are_divided_by_the_running_deviation_of_returns() -> None:

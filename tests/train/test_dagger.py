@@ -274,8 +274,8 @@ def test_steps_that_float16_leaves_out_spoil_no_mean(tiny_folder: Path, tmp_path
     with open_session(Run(tmp_path / "run", config), config, QUIET) as session:
         session.load("sft")
         learner = Learner.of(session.model, config.model, config.dagger)
-        assert learner.scale is not None
-        learner.scale.scale = 1e38
+        assert learner.loss_scale is not None
+        learner.loss_scale.scale = 1e38
         found = lessons(session, "names", 0.0, "demos")
         progress = {"sums": {}, "env_steps": 0}
         points = SavePoints(1e9, learner.processes, session.interrupt)

@@ -21,12 +21,12 @@ import decoders
 import tiny
 from grue import games, load_policy, process_group, stages
 from grue.config import override
+from grue.engine.engine import Engine
+from grue.engine.tree import TokenTree
 from grue.errors import ConfigError
 from grue.games.play import play
 from grue.interrupt import Interrupted
 from grue.models.load import compute_dtype, load_model
-from grue.policy.engine import Engine
-from grue.policy.tree import TokenTree
 from grue.progress import Progress
 from grue.rollout.pack import samples
 from grue.stages.export import export_run

@@ -242,7 +242,7 @@ def turns(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_the_critic_learns_its_targets() -> None:
     critic = critic_of()
     critic.remember(*turns(900, 1))
-    errors = [critic.fit()["value_loss"] for _ in range(20)]
+    errors = [critic.fit() for _ in range(20)]
     assert errors[-1] < errors[0] / 10
     states, targets = turns(200, 2)
     found = critic.head(states).detach()
@@ -343,7 +343,7 @@ def test_the_loss_of_a_critic_is_the_mean_over_turns_whatever_its_batches() -> N
         critic.remember(*turns(count, count))
     states, targets = (torch.cat(part) for part in zip(*critic.kept, strict=True))
     expected = float(((critic.head(states) - targets) ** 2).mean().detach())
-    assert critic.fit()["value_loss"] == pytest.approx(expected, rel=1e-4)
+    assert critic.fit() == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_learner_has_the_settings_of_its_stage() -> None:

@@ -267,7 +267,7 @@ class Wordy(ToyGame):
 
 def _played(processes: Processes, tasks: list[Task]) -> list[Episode]:
     policy = tiny.policy(tiny.policy_model())
-    return collect(policy, [Wordy(), Wordy()], tasks, Decoding(), context=512, processes=processes)
+    return collect(policy, [Wordy(), Wordy()], tasks, Decoding(), seed="0", context=512, processes=processes)
 
 
 def _process(rank: int, count: int, port: int, results: object) -> None:

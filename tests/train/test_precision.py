@@ -218,7 +218,7 @@ def test_a_step_that_recomputes_moves_as_one_that_keeps(name: str, kind: str, dt
     from grue import games
 
     seats = [games.make("toy") for _ in range(3)]
-    played = samples(collect(tiny.player(kind=kind), seats, tiny.tasks(3), Decoding(), context=512))
+    played = samples(collect(tiny.player(kind=kind), seats, tiny.tasks(3), Decoding(), seed="0", context=512))
     norms = []
     for recompute in (False, True):
         torch.manual_seed(0)
@@ -246,8 +246,8 @@ def test_a_pass_that_overflows_in_float16_leaves_the_critic_whole() -> None:
     config = tiny.config(Path("none"), *settings)
     model = tiny.policy_model()
     learner = learner_of(model, dtype="float16")
-    assert learner.scale is not None
-    learner.scale.scale = 1.0
+    assert learner.loss_scale is not None
+    learner.loss_scale.scale = 1.0
     critic = Critic(model.value_head, 1e-3, 4, 4, "0")
     updater = Updater(config, learner, 0.01, critic)
     plain, calls = model.forward, []

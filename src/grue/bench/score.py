@@ -10,11 +10,11 @@ import torch
 from grue.bench import Say
 from grue.bench.common import alternate, facts, load, result, threads
 from grue.config import Config
+from grue.engine.engine import Engine
 from grue.errors import ConfigError
 from grue.models.policy_model import PolicyModel
 from grue.policy.actor import Actor
 from grue.policy.decision import Decision, Query
-from grue.policy.engine import Engine
 from grue.policy.score import ScorePolicy
 from grue.prompts.tokens import Encoder
 from grue.types import Candidate

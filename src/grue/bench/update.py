@@ -24,7 +24,7 @@ from grue.rollout.pack import Batch, Sample, minibatches, samples
 from grue.train.credit import RunningScale, credit
 from grue.train.learner import Learner
 from grue.train.ppo_update import ppo_loss
-from grue.types import Episode, Outcome
+from grue.types import Episode
 
 SMALL = 1e-3  # of the configured learning rate: the policies hardly change
 ACCUMULATE = 8  # samples per optimiser step of the baseline
@@ -81,7 +81,7 @@ def _play(config: Config, model: PolicyModel, encoder: Encoder, sets: int, games
     with open_games(config, min(games, config.ppo.slots)) as seats:
         for number, tasks in enumerate(task_sets(config, sets, games)):
             played = collect(policy, seats, tasks, Decoding(), seed=f"bench/{number}", context=config.model.context)
-            found.append([episode for episode in played if episode.outcome is not Outcome.FAILED])
+            found.append([episode for episode in played if not episode.failed])
     return found
 
 

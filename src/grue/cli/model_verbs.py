@@ -18,7 +18,7 @@ from grue.names import PolicyName, RunFold, TrainingStage
 from grue.progress import Progress
 
 if TYPE_CHECKING:
-    from grue.policy.endpoint import Endpoint
+    from grue.api.endpoint import Endpoint
 
 
 def evaluate(
@@ -79,7 +79,7 @@ def evaluate(
 
 
 def _endpoint(url: str, model: str | None, prices: str | None, **settings: Any) -> Endpoint:
-    from grue.policy.endpoint import Endpoint
+    from grue.api.endpoint import Endpoint
 
     return Endpoint(
         url=url,

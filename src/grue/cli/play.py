@@ -64,7 +64,7 @@ def play_human(task: Task, config: GameConfig, say: Progress, *, record: Path | 
 
         episodes.append(record, [episode])
         say(f"recorded in {record}")
-    if episode.outcome is Outcome.FAILED:
+    if episode.failed:
         raise GameError(episode.error)
     return {"outcome": str(episode.outcome), "score": episode.score, "steps": episode.steps}
 

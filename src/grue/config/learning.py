@@ -30,8 +30,8 @@ class ImitationConfig(LearningConfig):
     episodes_per_batch: int = Field(
         32,
         ge=1,
-        description="episodes per optimiser step (a few more where they do not divide evenly), or segments where "
-        "policy.history or model.context cuts episodes",
+        description="episodes per optimiser step (a few more where they do not divide evenly, up to twice as many "
+        "where there are few), or segments where policy.history or model.context cuts episodes",
     )
     warmup_steps: int = Field(10, ge=0, description="optimiser steps of linear warm-up, at most half of all steps")
     schedule: Literal["linear", "constant", "cosine", "hold"] = Field(

@@ -21,12 +21,14 @@ def evaluate(
     decoding: Decoding,
     *,
     context: int,
-    player: str = "choose",
+    player: str = "",
     seed: str = "evaluate",
     on_episode: Callable[[Episode], None] | None = None,
     processes: Processes = ALONE,
 ) -> list[Episode]:
     """One episode per task. The draws of sampled decoding depend on `seed` and the task's place in the list.
+
+    `player` is what episodes call the policy, by default its kind.
 
     Of what `load_policy` gives, the policy inside plays, with `decoding`.
     """

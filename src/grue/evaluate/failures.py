@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from grue.progress import Progress
-from grue.types import Episode, Outcome
+from grue.types import Episode
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Failures:
     def add(self, episodes: Iterable[Episode]) -> None:
         for episode in episodes:
             self.games += 1
-            if episode.outcome is Outcome.FAILED:
+            if episode.failed:
                 self.error = self.error if self.failed else episode.error
                 self.failed += 1
 

@@ -70,7 +70,7 @@ def summarise(episodes: Sequence[Episode], *, fold: str, env_steps_trained: int 
     if stray is not None:
         raise DataError(f"a {fold} result holds a game of fold {stray.fold!r} (seed {stray.seed})")
 
-    finished = [episode for episode in episodes if episode.outcome is not Outcome.FAILED]
+    finished = [episode for episode in episodes if not episode.failed]
     outcomes = Counter(str(episode.outcome) for episode in episodes)
     wins = outcomes[Outcome.WON]
     seeds = [episode.task.seed for episode in episodes]
@@ -163,7 +163,7 @@ def by_game(episodes: Iterable[Episode]) -> dict[Task, Played]:
     """The finished games, each with all of its plays."""
     played: dict[Task, Played] = {}
     for episode in episodes:
-        if episode.outcome is not Outcome.FAILED:
+        if not episode.failed:
             if episode.task not in played:
                 played[episode.task] = Played(problem_of(episode))
             played[episode.task].add(episode)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from grue.types import Episode, Outcome, Task
+from grue.types import Episode, Task
 
 BUDGET = 100  # steps
 
@@ -53,7 +53,7 @@ def _add(before: TalesScore, episode: Episode, budget: int) -> TalesScore:
     shown += [episode.score] if episode.turns and episode.final is not None else []
     shown = shown[: budget - before.steps]
     best = max([before.score, *(int(100 * score + 1e-9) / 100 for score in shown)])  # 0.29 is 29 points
-    crashed = episode.outcome is Outcome.FAILED
+    crashed = episode.failed
     return TalesScore(best, before.steps + len(shown), before.attempts + 1, crashed)
 
 

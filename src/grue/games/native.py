@@ -16,6 +16,7 @@ from pathlib import Path
 from grue.errors import ConfigError, needs
 from grue.games.base import Game, fold_range
 from grue.games.faults import Guarded
+from grue.games.known import is_native
 from grue.games.params import Params, canonical
 from grue.hardware import physical_cores
 from grue.names import RUN_FOLDS
@@ -36,6 +37,13 @@ _FEATURES = {
 }
 
 
+def check_engine(game: str) -> None:
+    """ConfigError naming the extra to install if `game` needs one that is missing."""
+    if is_native(game):
+        engine = game.partition(":")[0].partition("-")[0]
+        needs(_MODULES[engine], feature=_FEATURES[engine])
+
+
 def native_seeds(game: str, params: str, fold: str) -> range:
     """The seeds of `fold` for which there is a game. Only ALFWorld's data has fewer games than a fold has seeds.
 
@@ -46,7 +54,7 @@ def native_seeds(game: str, params: str, fold: str) -> range:
         return seeds
     from grue.games.alfworld.data import game_count
 
-    needs("alfworld", feature=_FEATURES["alfworld"])
+    check_engine(game)
     return seeds[: game_count(game, params, fold)]
 
 
@@ -55,7 +63,7 @@ def make_native(game: str, params: Params = "", *, read_timeout_s: float = 20.0)
     spelled = canonical(game, params)
     name, _, path = game.partition(":")
     engine = name.partition("-")[0]
-    needs(_MODULES[engine], feature=_FEATURES[engine])
+    check_engine(game)
     if game == "alfworld":
         native_seeds(game, spelled, "train")
     elif engine == "alfworld":

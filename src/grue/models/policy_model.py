@@ -60,7 +60,7 @@ def vocabulary_logits(head: nn.Module, hidden_NH: torch.Tensor) -> torch.Tensor:
 class Reading(NamedTuple):
     """What one forward pass gives: N branching nodes of at most C children, and T turns."""
 
-    logits_NC: torch.Tensor  # log-probabilities over the whole vocabulary, where `whole` asked for them
+    logits_NC: torch.Tensor  # log-probabilities over the whole vocabulary, if `over_vocabulary` asked for them
     values_T: torch.Tensor
     states_TH: torch.Tensor  # hidden states that the values were read from
 
@@ -131,7 +131,7 @@ class PolicyModel(nn.Module):
         turn_row_T: torch.Tensor,
         turn_position_T: torch.Tensor,
         trees: Trees | None = None,
-        whole: bool = False,
+        over_vocabulary: bool = False,
         sizes: Sequence[int] | None = None,
     ) -> Reading:
         """Logits of the children (-1 pads) of N nodes, and values of T turns, each at its row and position in ids_BL.
@@ -139,7 +139,8 @@ class PolicyModel(nn.Module):
         Right padding needs no attention mask: attention is causal, and padded positions are never read. `sizes` are the
         lengths of the rows: with them, padding is left out where this can be done.
         `trees` says where rows hold the candidates of turns after their text; children_NC then means whole
-        actions, and the logits are their scores. `whole` gives log-probabilities over the whole vocabulary instead.
+        actions, and the logits are their scores. `over_vocabulary` gives log-probabilities over the whole vocabulary
+        instead.
         """
         decoder = self.base_lm().get_decoder()
         if sizes is not None and not self.compiled and takes_rows(decoder, ids_BL):
@@ -150,7 +151,7 @@ class PolicyModel(nn.Module):
         if trees is None:
             hidden_NH = hidden_at(node_row_N, node_position_N)
             logits_NC = self.logits(hidden_NH, children_NC)
-            if whole:
+            if over_vocabulary:
                 logits_NC = logits_NC - log_normalisers(self.vocabulary_logits, hidden_NH)[:, None]
         else:
             hidden_RH = hidden_at(trees.read_row_R, trees.read_column_R)

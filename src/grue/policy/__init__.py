@@ -1,1 +1,1 @@
-"""Policies over a language model: `aligned`, `choose`, `score`, `write`, `think`; one ragged KV cache (`engine`)."""
+"""Policies over a language model: `aligned`, `choose`, `score`, `write`, `think`."""

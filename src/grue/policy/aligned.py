@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from grue.engine.engine import Engine
+from grue.engine.tree import CandidateTree, candidate_tree
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import token_log_probs
 from grue.policy.decision import Decision, Decoding, Lesson, Query, draw, read
-from grue.policy.engine import Engine
-from grue.policy.tree import CandidateTree, candidate_tree
-from grue.policy.trie import Node, TrieCache
+from grue.policy.trie import TrieCache, path_branches
 from grue.policy.weigh import CachedText, candidate_weights
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn
@@ -46,10 +46,10 @@ class _Menus:
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self.spoken = lru_cache(maxsize=2_000)(self._spoken)
+        self.shortened = lru_cache(maxsize=2_000)(self._shortened)
         self.menu = lru_cache(maxsize=2_000)(self._menu)
 
-    def _spoken(self, actions: tuple[str, ...]) -> tuple[tuple[str, Candidate], ...]:
+    def _shortened(self, actions: tuple[str, ...]) -> tuple[tuple[str, Candidate], ...]:
         """The actions with the ids that tell them apart: forced endings are left out."""
         every = [self._encoder.action(action) for action in actions]
         ordered = sorted(every)  # ids with the same beginning become neighbours
@@ -64,7 +64,7 @@ class _Menus:
 
     def _menu(self, actions: tuple[str, ...], firsts: frozenset[int]) -> Menu:
         """The menu of those `actions` that begin with one of `firsts`."""
-        pairs = [(action, candidate) for action, candidate in self.spoken(actions) if candidate.ids[0] in firsts]
+        pairs = [(action, candidate) for action, candidate in self.shortened(actions) if candidate.ids[0] in firsts]
         tree = candidate_tree([candidate for _, candidate in pairs])
         steps = sorted(
             (read + 1, token, number)
@@ -191,9 +191,10 @@ class AlignedPolicy:
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
         """Every token of a teacher's action except a forced ending, after the id at `state_position`."""
-        chosen = dict(self._kept.spoken(actions))[action].ids
-        branches = _branches(self.tries(actions), chosen, state_position)
-        return Lesson(self.encoder.action(action), branches, whole=True)
+        chosen = dict(self._kept.shortened(actions))[action].ids
+        found = path_branches(self.tries(actions), chosen, forced=True)
+        branches = tuple(Branch(state_position + offset, children, pick) for offset, children, pick in found)
+        return Lesson(self.encoder.action(action), branches, over_vocabulary=True)
 
     def weigh(
         self, turn: Turn, ids: Sequence[int], temperature: float, text: CachedText | None = None
@@ -203,7 +204,7 @@ class AlignedPolicy:
         Where the turn says what was weighed when it was played, these are what is left: rounding may decide otherwise.
         """
         actions, prefix = turn.observation.actions or (), ids[: turn.state_position + 1]
-        candidates = [candidate for _, candidate in self._kept.spoken(actions)]
+        candidates = [candidate for _, candidate in self._kept.shortened(actions)]
         text = text or CachedText(self.model)
         scores_K = candidate_weights(self.model, candidates, prefix, text).cpu()
         left = turn.candidates or self._left(candidates, scores_K, prefix, text)
@@ -221,20 +222,3 @@ class AlignedPolicy:
         likely = [(c, score) for c, score in zip(candidates, scores_K.tolist(), strict=True) if c.ids[0] in kept]
         most = max(score for _, score in likely)
         return [candidate for candidate, score in likely if score >= most + self._least]
-
-
-def _nodes(root: Node, ids: Sequence[int]) -> list[Node]:
-    """The nodes at which each of `ids` is chosen."""
-    nodes, node = [], root
-    for token in ids:
-        nodes.append(node)
-        node = node.child(node.tokens.index(token))
-    return nodes
-
-
-def _branches(root: Node, ids: Sequence[int], state_position: int) -> tuple[Branch, ...]:
-    """A branch for each of `ids`, which follow the id at `state_position`, even where the trie does not branch."""
-    return tuple(
-        Branch(state_position + place, node.tokens, node.tokens.index(token))
-        for place, (node, token) in enumerate(zip(_nodes(root, ids), ids, strict=True))
-    )

@@ -7,10 +7,10 @@ from itertools import accumulate
 
 import torch
 
+from grue.engine.engine import Engine
+from grue.engine.tree import state_places
 from grue.models.policy_model import PolicyModel
-from grue.policy.decision import Decision, Decoding, Lesson, Query, draw
-from grue.policy.engine import Engine
-from grue.policy.tree import state_places
+from grue.policy.decision import Decision, Decoding, Lesson, Query, draw, feed
 from grue.policy.trie import TrieCache, joined, path_branches
 from grue.policy.weigh import CachedText, action_probabilities
 from grue.prompts.tokens import Encoder
@@ -21,7 +21,7 @@ class ChoosePolicy:
     """Batched decisions over a PolicyModel used for inference. `encoder` and the tries are shared by all episodes."""
 
     needs_actions = True  # the game must list its valid actions
-    looks_ahead = True  # if the engine does
+    looks_ahead = True  # if the engine does; not where each choice needs a `decide` of its own (experiments)
 
     def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
         self.model, self.encoder = model, encoder
@@ -70,10 +70,7 @@ class ChoosePolicy:
         """Walk each trie down to an action, with one pass for each depth at which they branch."""
         undecided = list(decisions)
         while undecided := [decision for decision in undecided if not decision.follow_forced()]:
-            hidden_BH = engine.feed([d.query.row for d in undecided], [d.unread() for d in undecided])
-            for decision in undecided:
-                decision.fed = len(decision.taken)
-            self.decide(undecided, hidden_BH, decoding)
+            self.decide(undecided, feed(engine, undecided), decoding)
 
     @torch.inference_mode()
     def _decide_ahead(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 
 import torch
 
+from grue.engine.engine import Engine
 from grue.errors import ConfigError, ModelError
 from grue.models.policy_model import PolicyModel
-from grue.policy.engine import Engine
 from grue.policy.trie import Node
-from grue.types import Branch, Candidate
+from grue.types import Branch, Candidate, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Lesson:
     branches: tuple[Branch, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     thought_ids: int = 0
-    whole: bool = False
+    over_vocabulary: bool = False  # as in Turn
 
 
 @dataclass(slots=True)
@@ -107,6 +107,22 @@ class Decision:
 
     def unread(self) -> list[int]:
         return self.taken[self.fed :]
+
+    def recorded_in(self, turn: Turn, segment: int) -> Turn:
+        """`turn` with how its action was decided, in the segment of this number."""
+        return replace(
+            turn,
+            valid=self.valid,
+            log_prob=self.log_prob,
+            entropy=self.entropy,
+            value=self.value,
+            segment=segment,
+            state_position=self.query.offset - 1,
+            branches=tuple(self.branches),
+            candidates=self.candidates,
+            thought=self.thought,
+            thought_ids=self.thought_ids,
+        )
 
     def follow_forced(self) -> bool:
         """Walk down while there is no choice. True when an action has been reached."""
@@ -144,3 +160,11 @@ def read(model: PolicyModel, engine: Engine, queries: Sequence[Query]) -> tuple[
     """Feed what is unread; returns the states (B, hidden) and decisions that have yet to be made."""
     hidden_BH = engine.feed([query.row for query in queries], [query.unread for query in queries])
     return hidden_BH, [Decision(query, value) for query, value in zip(queries, model.values(hidden_BH), strict=True)]
+
+
+def feed(engine: Engine, decisions: Sequence[Decision]) -> torch.Tensor:
+    """Feed what decisions have taken so far; returns the states (B, hidden) in which they go on."""
+    hidden_BH = engine.feed([decision.query.row for decision in decisions], [one.unread() for one in decisions])
+    for decision in decisions:
+        decision.fed = len(decision.taken)
+    return hidden_BH

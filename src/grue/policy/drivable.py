@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
+from grue.engine.engine import Engine
 from grue.errors import ModelError, first_line
 from grue.models.architecture import WAY_OUT
 from grue.models.out_of_memory import is_out_of_memory
 from grue.models.policy_model import PolicyModel
 from grue.models.quantization import is_quantised
-from grue.policy.engine import Engine
 
 PARTS = ((7, 5), (1, 2), (20, 1))  # tokens of texts that are read together, in two parts each
 TOLERANCE = 1e-2  # of the logits' length

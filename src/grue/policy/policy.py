@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from grue.engine.engine import Engine
 from grue.models.policy_model import PolicyModel
 from grue.policy.aligned import AlignedPolicy
 from grue.policy.choose import ChoosePolicy
 from grue.policy.decision import Decision, Decoding, Lesson, Query
-from grue.policy.engine import Engine
 from grue.policy.score import ScorePolicy
 from grue.policy.think import ThinkPolicy
 from grue.policy.weigh import CachedText

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import torch
 
+from grue.engine.engine import Engine
+from grue.engine.tree import candidate_tree, flat_paths, state_places
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import candidate_scores
 from grue.policy.decision import Decision, Decoding, Lesson, Query, draw
-from grue.policy.engine import Engine
-from grue.policy.tree import candidate_tree, flat_paths, state_places
 from grue.policy.weigh import CachedText, candidate_weights
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from grue.engine.engine import Engine
 from grue.models.policy_model import PolicyModel
 from grue.policy.choose import ChoosePolicy
 from grue.policy.decision import Decision, Decoding, Lesson, Query, read
-from grue.policy.engine import Engine
 from grue.policy.weigh import CachedText
 from grue.policy.write import write_lines
 from grue.prompts.tokens import Encoder

@@ -17,8 +17,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from grue.engine.tree import TokenTree
 from grue.errors import ModelError
-from grue.policy.tree import TokenTree
 
 Path = tuple[tuple[int, ...], str]  # ids of an action, the action
 LOOK = 32  # tokens of a trie that are read ahead; what lies beyond takes another pass
@@ -171,12 +171,15 @@ class _Known:
         return choices(self.root, LOOK)
 
 
-def path_branches(root: Node, ids: Sequence[int]) -> list[tuple[int, tuple[int, ...], int]]:
-    """(offset, children, chosen) of each branching node on the path `ids`; offset: ids fed before the decision."""
+def path_branches(root: Node, ids: Sequence[int], *, forced: bool = False) -> list[tuple[int, tuple[int, ...], int]]:
+    """(offset, children, chosen) of each branching node on the path `ids`; offset: ids fed before the decision.
+
+    With `forced` also of nodes where there is no choice.
+    """
     node, branches = root, []
     for offset, token in enumerate(ids):
         index = node.tokens.index(token)
-        if len(node.tokens) > 1:
+        if forced or len(node.tokens) > 1:
             branches.append((offset, node.tokens, index))
         node = node.child(index)
     return branches

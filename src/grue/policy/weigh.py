@@ -7,11 +7,11 @@ from functools import cached_property
 
 import torch
 
+from grue.engine.engine import Engine
+from grue.engine.tree import TokenTree, candidate_tree, flat_paths
 from grue.models.architecture import is_recurrent
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import candidate_scores
-from grue.policy.engine import Engine
-from grue.policy.tree import TokenTree, candidate_tree, flat_paths
 from grue.policy.trie import Node, choices
 from grue.types import Candidate
 
@@ -22,12 +22,11 @@ class CachedText:
     """A text that grows from turn to turn: what was read of it before is not read again."""
 
     def __init__(self, model: PolicyModel) -> None:
-        self._lm, self._ids = model.base_lm(), list[int]()
+        self._model, self._ids = model, list[int]()
 
     @cached_property
     def _engine(self) -> Engine:
-        known = getattr(self._lm.config.get_text_config(), "max_position_embeddings", None)
-        return Engine(self._lm, 1, known or UNBOUNDED)
+        return Engine(self._model.base_lm(), 1, self._model.positions or UNBOUNDED)
 
     def read(self, prefix: Sequence[int], tree: TokenTree) -> torch.Tensor:
         """States (1 + n, H): of the last id of `prefix`, then of the n tokens of `tree` after it."""

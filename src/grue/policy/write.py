@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import torch
 
+from grue.engine.engine import Engine
 from grue.games.guard import as_played
 from grue.models.policy_model import PolicyModel
-from grue.policy.decision import Decision, Decoding, Lesson, Query, draw, read
-from grue.policy.engine import Engine
+from grue.policy.decision import Decision, Decoding, Lesson, Query, draw, feed, read
 from grue.policy.weigh import CachedText, candidate_weights
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn
@@ -41,7 +41,7 @@ class WritePolicy:
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
         """Every token of a teacher's action, chosen from the whole vocabulary."""
         ids = self.encoder.action(action)
-        return Lesson(ids, whole_branches(self.model, ids, state_position))
+        return Lesson(ids, vocabulary_branches(self.model, ids, state_position))
 
     def weigh(
         self, turn: Turn, ids: Sequence[int], temperature: float, text: CachedText | None = None
@@ -63,7 +63,7 @@ class WritePolicy:
         return sorted(found.items(), key=lambda pair: -pair[1])
 
 
-def whole_branches(model: PolicyModel, ids: Sequence[int], state_position: int) -> tuple[Branch, ...]:
+def vocabulary_branches(model: PolicyModel, ids: Sequence[int], state_position: int) -> tuple[Branch, ...]:
     """A branch over the whole vocabulary for each of `ids`, which follow the id at `state_position`."""
     everything = range(model.vocabulary)
     return tuple(Branch(state_position + place, everything, token) for place, token in enumerate(ids))
@@ -85,9 +85,7 @@ def write_lines(
         writing = [decision for decision in writing if not encoder.ends(decision.taken[-1])]
         if not writing or count == most:
             return
-        hidden_BH = engine.feed([d.query.row for d in writing], [d.unread() for d in writing])
-        for decision in writing:
-            decision.fed = len(decision.taken)
+        hidden_BH = feed(engine, writing)
 
 
 @torch.inference_mode()

@@ -94,6 +94,8 @@ class Encoder:
             form.append([self._text.spaced, spaces])
         if self._lead:
             form.append(self._lead)
+        if type(self) is not Encoder:  # a user's own class makes other prompts
+            form.append(f"{type(self).__module__}.{type(self).__qualname__}")
         sample = [self._text.opening(COMMON), self._text.following(COMMON), self._newline, self._close, self._reopen]
         sample += [part for joint in joints for part in (joint.ids, joint.then(COMMON))]
         strange = [self._text.opening(STRANGE), self._text.following(STRANGE)]

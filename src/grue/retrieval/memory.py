@@ -42,7 +42,7 @@ def note_of(episode: Episode, most: int = 20) -> Note | None:
     actions left, and for one that crashed, whose end means nothing.
     """
     listed = [turn for turn in episode.turns if turn.valid][: max(0, most)]
-    if not listed or episode.outcome is Outcome.FAILED:
+    if not listed or episode.failed:
         return None
     actions = ", ".join(turn.action + (" +" if turn.reward > 0 else "") for turn in listed)
     ended = {Outcome.WON: "won", Outcome.LOST: "lost"}.get(episode.outcome, "out of time")

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from grue.engine.engine import Engine
 from grue.errors import ConfigError, ModelError
 from grue.games import Game, begin_reset
 from grue.games.teachers import Adviser, teacher
 from grue.parallel import ALONE, Processes
 from grue.policy.decision import Decoding
-from grue.policy.engine import Engine
 from grue.policy.policy import Policy
 from grue.rollout.seat import Seat
 from grue.types import Episode, Task
@@ -24,9 +24,9 @@ def collect(
     tasks: Sequence[Task],
     decoding: Decoding,
     *,
-    seed: str = "0",
+    seed: str,
     context: int = 1024,
-    player: str = "choose",
+    player: str = "",
     on_episode: Callable[[Episode], None] | None = None,
     processes: Processes = ALONE,
     adviser: str = "",
@@ -34,8 +34,9 @@ def collect(
 ) -> list[Episode]:
     """One episode for each task, in the order of the tasks; as many at once as there are `games`.
 
-    `seed` and a task's place in the list fix every draw of its episode, whatever else is played. A game that crashes,
-    or that the policy cannot read, gives an episode with Outcome.FAILED; ModelError if none could even be begun (with
+    `seed` and a task's place in the list fix every draw of its episode, whatever else is played, so each iteration of a
+    training needs a seed of its own. Episodes call the policy `player`, by default its kind. A game that crashes, or
+    that the policy cannot read, gives an episode with Outcome.FAILED; ModelError if none could even be begun (with
     several processes SharedError), since then the settings are wrong. A history longer than `context` tokens starts a
     new segment.
     With several `processes` each of them plays a part, and all of them get all episodes. The teacher called `adviser`
@@ -50,7 +51,7 @@ def collect(
 
     def seat(row: int, game: Game) -> Seat:
         asked = Adviser(teacher(adviser, game)) if adviser else None
-        return Seat(row, game, policy, player, context, asked, values_limit)
+        return Seat(row, game, policy, player or policy.encoder.prompt.kind, context, asked, values_limit)
 
     def play(part: Sequence[Task], places: Sequence[int]) -> list[Episode]:
         seats = [seat(row, game) for row, game in enumerate(games[: len(part)])]

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from grue.engine.tree import candidate_tree, lay_out
 from grue.errors import DataError
 from grue.models.policy_model import WHOLE
 from grue.models.scores import Trees
 from grue.policy.decision import Lesson
 from grue.policy.policy import Policy
-from grue.policy.tree import candidate_tree, lay_out
 from grue.prompts.history import History
-from grue.types import Episode, Observation, Outcome, Turn
+from grue.types import Episode, Observation, Turn
 
 _NO_TEXT = Observation("", "", "", None, 0.0)
 
@@ -67,7 +67,7 @@ class Batch:
     returns_T: torch.Tensor
     reference_NC: torch.Tensor | None = None  # log-probabilities of the reference policy, -inf pads
     trees: Trees | None = None
-    whole: bool = False  # logits are log-probabilities over the whole vocabulary
+    over_vocabulary: bool = False  # logits are log-probabilities over the whole vocabulary
     counts: bool = True  # False: read only to keep in step with other processes, with a loss of 0
 
     def to(self, device: torch.device | str) -> Batch:
@@ -87,7 +87,7 @@ class Batch:
             self.turn_row_T,
             self.turn_position_T,
             self.trees,
-            self.whole,
+            self.over_vocabulary,
             self.sizes,
         )
 
@@ -107,7 +107,7 @@ def samples(
     _check_parallel(episodes, returns, "returns")
     packed = []
     for number, episode in enumerate(episodes):
-        if episode.outcome is Outcome.FAILED:
+        if episode.failed:
             continue
         if episode.turns and not episode.segments:
             raise DataError(
@@ -180,7 +180,7 @@ def tokenise(episode: Episode, policy: Policy, context: int | None = None, *, ad
                 state_position=state,
                 branches=lesson.branches,
                 candidates=lesson.candidates,
-                whole=lesson.whole,
+                over_vocabulary=lesson.over_vocabulary,
                 thought_ids=lesson.thought_ids,
             )
         )
@@ -272,7 +272,7 @@ def collate(items: Sequence[Sample]) -> Batch:
         returns_T=torch.tensor([r for item in items for r in item.returns]),
         reference_NC=_reference(items, children),
         trees=trees,
-        whole=any(turn.whole for turn in turns),
+        over_vocabulary=any(turn.over_vocabulary for turn in turns),
     )
 
 

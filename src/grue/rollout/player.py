@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
+from grue.engine.engine import Engine
 from grue.errors import ModelError
 from grue.policy.decision import Decision, Decoding, Query, not_finite
-from grue.policy.engine import Engine
 from grue.policy.policy import Policy
 from grue.prompts.history import History
 from grue.types import Observation, Segment, Task, Turn
@@ -91,19 +90,7 @@ class PolicyPlayer:
         if decision is None or history is None or self._told or decision.action != turn.action:
             return None
         self._told = True
-        return replace(
-            turn,
-            valid=decision.valid,
-            log_prob=decision.log_prob,
-            entropy=decision.entropy,
-            value=decision.value,
-            segment=history.segment,
-            state_position=decision.query.offset - 1,
-            branches=tuple(decision.branches),
-            candidates=decision.candidates,
-            thought=decision.thought,
-            thought_ids=decision.thought_ids,
-        )
+        return decision.recorded_in(turn, history.segment)
 
     def segments(self) -> tuple[Segment, ...]:
         """What has been read and written since the game began."""

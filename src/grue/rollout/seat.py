@@ -100,24 +100,8 @@ class Seat:
             return self._end(Outcome.FAILED, f"{error.message} (the teacher: {asked})" if asked else error.message)
         if not decision.is_finite:  # a single NaN in training would spoil the critic and the advantages of all games
             return self.give_up(not_finite())
-        self.turns.append(
-            Turn(
-                observation=before,
-                action=decision.action,
-                reward=reward,
-                valid=decision.valid,
-                log_prob=decision.log_prob,
-                entropy=decision.entropy,
-                value=decision.value,
-                segment=history.segment,
-                state_position=len(history.ids) - 1,
-                branches=tuple(decision.branches),
-                candidates=decision.candidates,
-                thought=decision.thought,
-                thought_ids=decision.thought_ids,
-                advice=self.advice,
-            )
-        )
+        turn = Turn(before, decision.action, reward, advice=self.advice)
+        self.turns.append(decision.recorded_in(turn, history.segment))
         history.act(decision.taken, decision.fed)
         if self.adviser is not None:
             self.adviser.saw(decision.action)

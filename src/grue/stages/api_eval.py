@@ -11,13 +11,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from grue.api.client import COUNTS, TOKENS, ChatClient
+from grue.api.endpoint import Endpoint
 from grue.config import Config
 from grue.errors import ConfigError
 from grue.evaluate.failures import failures_of
 from grue.evaluate.summary import summarise, with_problems
 from grue.launch import launched
-from grue.policy.chat_client import COUNTS, TOKENS, ChatClient
-from grue.policy.endpoint import Endpoint
 from grue.progress import Progress
 from grue.report import html
 from grue.stages.announce import tell_adopted

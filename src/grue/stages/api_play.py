@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
+from grue.api.client import ChatClient, RefusedError
+from grue.api.player import ApiPlayer
 from grue.errors import GameError, GrueError
 from grue.games import Game
 from grue.games.play import Recorder
 from grue.interrupt import Interrupt
-from grue.policy.api import ApiPlayer
-from grue.policy.chat_client import ChatClient, RefusedError
 from grue.types import Episode, Outcome, Task
 
 

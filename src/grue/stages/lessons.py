@@ -11,7 +11,6 @@ from grue.prompts.tokens import Encoder
 from grue.rollout.pack import Sample, samples, tokenise
 from grue.stages.session import Session
 from grue.storage import episodes
-from grue.types import Outcome
 
 
 def check_demonstrations(session: Session) -> None:
@@ -47,7 +46,7 @@ def lessons(session: Session, names: str, rename: float, *kinds: str, corrected:
     played = (renamed_episode(episode, rng) if rng.random() < rename else episode for episode in read)
     packed = []
     for episode in played:
-        if episode.outcome is Outcome.FAILED:  # it may have failed because it is one of those
+        if episode.failed:  # it may have failed because it is one of those
             continue
         if session.config.policy.kind == "write":
             longest = max([longest, *(_line(session.encoder, turn.action) for turn in episode.turns)])

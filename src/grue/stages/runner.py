@@ -9,6 +9,7 @@ from typing import Any
 
 from grue.config import Config
 from grue.errors import ConfigError
+from grue.games.native import check_engine
 from grue.launch import this_command
 from grue.models.out_of_memory import explained_memory
 from grue.models.skeleton import check_model
@@ -50,8 +51,10 @@ def run_all(config: Config, out: Path | str, *, say: Progress, again: bool = Fal
         for stage in TRAINING:
             if again or not is_done(out, stage):  # what has been trained stays as it is
                 check_games(stage, config, say)
-        if not is_plain(config) and not (out / "stages.json").exists():
-            check_model(config.model, config.policy)
+        if not (out / "stages.json").exists():  # no folder is left behind, nor a plan shown, for what cannot begin
+            check_engine(config.game.name)
+            if not is_plain(config):
+                check_model(config.model, config.policy)
     run = open_run(out, config, "demos" if again else "", processes)
     wanted = [name for name in STAGES if name != "dagger" or config.dagger.rounds]
     missing = [name for name in wanted if not run.is_done(name)]
@@ -93,6 +96,8 @@ def run_stage(name: StageName, config: Config, out: Path, *, say: Progress, agai
     processes = join()
     with processes.together():
         check_trackers(config)
+        if not (out / "stages.json").exists():
+            check_engine(config.game.name)
         if name in TRAINING:
             check_learning(config, processes)
             check_games(name, config, say)

@@ -179,7 +179,7 @@ class Session:
 
     def tell_skipped(self, learner: Learner) -> None:
         """Warn if many steps of a training in float16 were skipped: it has learnt from so much less."""
-        skipped, steps = 0 if learner.scale is None else learner.scale.skipped, learner.step_count
+        skipped, steps = 0 if learner.loss_scale is None else learner.loss_scale.skipped, learner.step_count
         if skipped > MOST_SKIPPED * steps:
             self.say.warn(
                 f"{skipped} of {steps} optimiser steps overflowed in float16 and were skipped: use "

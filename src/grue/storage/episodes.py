@@ -1,7 +1,8 @@
 """Episodes as JSON lines: `to_dict` and `from_dict` are inverse, `append` and `read` use them on files.
 
-The format is compact. An episode's goal is stored once; default values are left out; a branch is
-[position, chosen, [children]], with the size of the vocabulary in place of children if all of it could be chosen.
+But for `Observation.to_go`, which is not kept. The format is compact. An episode's goal is stored once; default values
+are left out; a branch is [position, chosen, [children]], with the size of the vocabulary in place of children if all of
+it could be chosen.
 """
 
 from __future__ import annotations

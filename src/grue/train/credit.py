@@ -78,7 +78,7 @@ def critic_values(episodes: Sequence[Episode]) -> list[Array]:
     return [np.array([turn.value for turn in episode.turns], dtype=np.float64) for episode in episodes]
 
 
-def against_group(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 1.0) -> list[Array]:
+def against_group(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float) -> list[Array]:
     """Discounted return of a play less the mean over the plays of the same game, the same for every turn."""
     returns = [discounted_return(episode, cfg, divisor) for episode in episodes]
     means = {task: float(np.mean([returns[i] for i in plays])) for task, plays in _plays_by_game(episodes).items()}
@@ -87,7 +87,7 @@ def against_group(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 
     ]
 
 
-def telling_plays(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 1.0) -> list[int]:
+def telling_plays(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float) -> list[int]:
     """Indices of the plays to learn from: all, or of each game the `plays_kept` with the most extreme returns.
 
     Play is cheaper than learning, and plays near the mean of their game hardly move the policy: keeping the best and
@@ -123,7 +123,7 @@ def turn_rewards(episode: Episode, cfg: PPOConfig) -> Array:
     return rewards_T
 
 
-def turn_returns(episode: Episode, cfg: PPOConfig, divisor: float = 1.0) -> Array:
+def turn_returns(episode: Episode, cfg: PPOConfig, divisor: float) -> Array:
     """Discounted returns of the undivided rewards, from each turn on.
 
     A game that was only cut off continues with `Episode.last_value`, which is in units of `divisor`.
@@ -131,7 +131,7 @@ def turn_returns(episode: Episode, cfg: PPOConfig, divisor: float = 1.0) -> Arra
     return discounted_returns(turn_rewards(episode, cfg), cfg.gamma, episode.last_value * divisor)
 
 
-def discounted_return(episode: Episode, cfg: PPOConfig, divisor: float = 1.0) -> float:
+def discounted_return(episode: Episode, cfg: PPOConfig, divisor: float) -> float:
     """`turn_returns` from the first turn on; 0 for an episode without turns."""
     return float(turn_returns(episode, cfg, divisor)[0]) if episode.turns else 0.0
 

@@ -51,12 +51,12 @@ class Critic:
             scale = 1 if states_unit is None else states_unit
             self.kept = deque(((states * scale, targets * unit) for states, targets in self.kept), maxlen=self.memory)
 
-    def fit(self) -> dict[str, float]:
-        """`passes` passes of AdamW over what is kept; returns the last pass's mean squared error."""
+    def fit(self) -> float:
+        """`passes` passes of AdamW over what is kept; returns the last pass's mean squared error. NaN: nothing is."""
         states_TH = torch.cat([states for states, _ in self.kept])
         targets_T = torch.cat([targets for _, targets in self.kept])
         if not len(targets_T):  # every pass so far has overflowed
-            return {"value_loss": math.nan}
+            return math.nan
         # a generator of its own, seeded by the number of fits, makes a resumed run draw the same batches
         shuffle = torch.Generator().manual_seed(hash_seed(f"{self.seed}/critic/{self.fits}"))
         self.fits += 1
@@ -70,7 +70,7 @@ class Critic:
                 self.optimizer.step()
                 error += loss.item() * len(part)
         self.optimizer.zero_grad(set_to_none=True)
-        return {"value_loss": error / len(targets_T)}
+        return error / len(targets_T)
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """(tensors, JSON) for a checkpoint; the head itself is stored with the model."""
@@ -115,8 +115,8 @@ def fit_each(critics: Sequence[Critic], processes: Processes) -> list[float]:
     critics where processors round differently.
     """
     if processes.count == 1:
-        return [critic.fit()["value_loss"] for critic in critics]
+        return [critic.fit() for critic in critics]
     found = processes.all_of(critics, lambda part, _: [(one.fit(), one.learnt(), one.fits) for one in part])
     for critic, (_, learnt, fits) in zip(critics, found, strict=True):
         critic.take_over(learnt, fits)
-    return [metrics["value_loss"] for metrics, _, _ in found]
+    return [error for error, _, _ in found]

@@ -34,7 +34,7 @@ from grue.train.save_points import SavePoints
 from grue.train.schedule import learning_rate_factor
 from grue.train.selection import Selection
 from grue.train.sft import TRIM_EVERY, imitation_step, smoothing_of
-from grue.types import Episode, Outcome, Task
+from grue.types import Episode, Task
 
 
 class Lessons(NamedTuple):
@@ -110,7 +110,7 @@ def _corrected_games(context: StageContext, policy: Policy, number: int) -> tupl
         processes.wait()  # no process writes before all have read
         played = collect(
             policy,
-            context.games[: cfg.slots],
+            context.games,
             rounds[number],
             Decoding(top_p=config.policy.top_p),
             seed=f"{config.seed}/dagger/{number}/play",
@@ -139,7 +139,7 @@ def _tasks(context: StageContext, number: int) -> list[Task]:
 
 def _corrections(played: Sequence[Episode], config: Config) -> dict[str, float]:
     """Share of turns at which the teacher knew what to do, and share of those where it would have acted differently."""
-    turns = [turn for e in played if e.outcome is not Outcome.FAILED for turn in e.turns]
+    turns = [turn for e in played if not e.failed for turn in e.turns]
     advised = [turn for turn in turns if turn.advice]
     if not advised:
         again = "run the same command again, or grue dagger RUN --again with another dagger.teacher"

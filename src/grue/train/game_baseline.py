@@ -73,10 +73,10 @@ class GameBaseline:
         """Values of each episode's turns."""
         return [self.head(self._features(episode)).double().numpy() for episode in episodes]
 
-    def learn(self, episodes: Sequence[Episode], targets: Sequence[Array]) -> dict[str, float]:
-        """`remember` and fit."""
+    def learn(self, episodes: Sequence[Episode], targets: Sequence[Array]) -> float:
+        """`remember` and fit; returns the loss."""
         self.remember(episodes, targets)
-        return {"baseline_loss": self.critic.fit()["value_loss"]}
+        return self.critic.fit()
 
     def remember(
         self, episodes: Sequence[Episode], targets: Sequence[Array], divisor: float = 1.0, unit: float = 1.0

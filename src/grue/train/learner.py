@@ -1,4 +1,4 @@
-"""One optimiser step, shared by all training stages: micro-batches, precision, clipping, schedule."""
+"""One optimiser step, shared by all training stages: micro-batches, precision, clipping."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Learner:
     ) -> None:
         self.device = next(model.parameters()).device
         self.products = compute_dtype(dtype, self.device.type)
-        self.scale = LossScale() if self.products is torch.float16 else None
+        self.loss_scale = LossScale() if self.products is torch.float16 else None
         self.policy_model = model
         self.max_grad_norm, self.micro_tokens = max_grad_norm, micro_tokens
         self.attention, self.recompute, self.processes = attention, recompute, processes
@@ -90,6 +90,11 @@ class Learner:
         }
         return cls(model, **asked | changes)
 
+    @property
+    def _reading_tokens(self) -> int:
+        """Tokens of a forward pass that keeps no activations for a backward one."""
+        return 2 * self.micro_tokens
+
     @peers_explained()
     def step(self, items: Sequence[Sample], loss_of: LossFunction, rate: float) -> dict[str, float]:
         """One optimiser step on `items` at `rate` times the peak learning rates; returns summed metrics.
@@ -109,7 +114,7 @@ class Learner:
             for group, counts in [*((group, True) for group in mine), *((group, False) for group in idle)]:
                 loss, metrics = self._loss(group, loss_of, counts=counts)
                 _add(sums, metrics)
-                (loss if self.scale is None else loss * self.scale.scale).backward()
+                (loss if self.loss_scale is None else loss * self.loss_scale.scale).backward()
         totals = _numbers(sums)
         loss_here = totals.get("loss", 0.0)  # a process may have had nothing to read
         problem = self.processes.first("" if math.isfinite(loss_here) else f"the loss is {loss_here}")
@@ -117,12 +122,12 @@ class Learner:
         if not problem and not math.isfinite(norm):
             problem = f"the gradient's norm is {norm}"
         totals = {**self.processes.total(totals), "grad_norm": norm}
-        if self.scale is not None:
-            totals |= {"loss_scale": self.scale.scale, "skipped": float(bool(problem))}
+        if self.loss_scale is not None:
+            totals |= {"loss_scale": self.loss_scale.scale, "skipped": float(bool(problem))}
         if not problem:
             self._apply(rate)
-        elif self.scale is not None:
-            self.scale.skip(problem, self.step_count)
+        elif self.loss_scale is not None:
+            self.loss_scale.skip(problem, self.step_count)
         else:
             raise TrainingError(
                 f"{problem} at optimiser step {self.step_count}",
@@ -184,8 +189,8 @@ class Learner:
                 "the loss reaches no weight that learns here",
                 hint="a loss of values needs a value_learning_rate above 0; the language model learns from logits",
             )
-        if self.scale is not None:
-            self.scale.unscale(self._learned)
+        if self.loss_scale is not None:
+            self.loss_scale.unscale(self._learned)
         if self.sharded:
             return clip_gradients(self._learned, self.max_grad_norm)
         return float(torch.nn.utils.clip_grad_norm_(self._learned, self.max_grad_norm))
@@ -194,8 +199,8 @@ class Learner:
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = parameters["peak"] * rate
         self.optimizer.step()
-        if self.scale is not None:
-            self.scale.accept()
+        if self.loss_scale is not None:
+            self.loss_scale.accept()
 
     @peers_explained()
     @torch.no_grad()
@@ -203,7 +208,7 @@ class Learner:
         """The metrics that `step` would give, without a step: `grad_norm` is 0, and nothing is said of float16."""
         self.policy_model.eval()
         sums: dict[str, torch.Tensor] = {}
-        mine, idle, _ = self._groups(items, 2 * self.micro_tokens)
+        mine, idle, _ = self._groups(items, self._reading_tokens)
         for group in mine:
             _add(sums, self._loss(group, loss_of)[1])
         for group in idle:
@@ -221,7 +226,7 @@ class Learner:
         """
         reader = model if model is not None else self.policy_model
         reader.eval()
-        mine, idle, groups = self._groups(items, 2 * self.micro_tokens)
+        mine, idle, groups = self._groups(items, self._reading_tokens)
         read: list[list[torch.Tensor]] = []
         for group in (*mine, *idle):
             batch = collate(group).to(self.device)
@@ -245,7 +250,7 @@ class Learner:
         rows = self.processes.gather_tensors(read)
         if self.processes.count == 1:
             return rows
-        *_, groups = self._groups(items, self.micro_tokens if learnt else 2 * self.micro_tokens)
+        *_, groups = self._groups(items, self.micro_tokens if learnt else self._reading_tokens)
         found: dict[int, tuple[torch.Tensor, ...]] = {}
         for group, row in zip(groups, rows, strict=True):
             counts = [len(item.turns) for item in group]
@@ -262,8 +267,8 @@ class Learner:
         state: dict[str, Any] = {"step_count": self.step_count}
         if numbers:
             state["optimizer"] = numbers
-        if self.scale is not None:
-            state["loss_scale"] = self.scale.state()
+        if self.loss_scale is not None:
+            state["loss_scale"] = self.loss_scale.state()
         keep = self.processes.leads or not self.sharded
         weights = gathered(learned(self.policy_model), keep=keep)
         return {"model": weights, "optimizer": gathered(moments, keep=keep)}, state
@@ -280,8 +285,8 @@ class Learner:
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         page_moments(self.optimizer)
         self.step_count = int(state["step_count"])
-        if self.scale is not None and "loss_scale" in state:
-            self.scale.load_state(state["loss_scale"])
+        if self.loss_scale is not None and "loss_scale" in state:
+            self.loss_scale.load_state(state["loss_scale"])
 
 
 def _pair(found: Any) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:

@@ -21,7 +21,7 @@ from grue.types import Episode, Outcome, Task
 
 def play_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str, float]:
     """What the play of one round looked like. Failed games are counted, and left out of the means."""
-    kept = [e for e in episodes if e.outcome is not Outcome.FAILED]
+    kept = [e for e in episodes if not e.failed]
     steps = sum(e.steps for e in episodes)
     return {
         "success": mean([e.won for e in kept]),

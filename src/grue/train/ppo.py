@@ -42,7 +42,7 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
     """
     run, config, learner, say = context.run, context.config, context.learner, context.say
     cfg, processes = config.ppo, context.processes
-    train_tasks, games = context.train_tasks, context.games[: config.ppo.slots]
+    train_tasks, games = context.train_tasks, context.games
     reference = Reference(learner.policy_model)
     updater = _updater(config, learner, demo_steps or {})
     selection = Selection(context, "ppo", rows="dev", unit="iteration")

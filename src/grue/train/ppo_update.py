@@ -24,7 +24,7 @@ from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
 from grue.train.measures import play_metrics
 from grue.train.reference import Reference
-from grue.types import Episode, Outcome
+from grue.types import Episode
 
 LEAST_ENTROPY_COEF, MOST_ENTROPY_COEF = 1e-4, 0.1  # where `ppo.entropy_target` steers
 
@@ -155,7 +155,7 @@ class Updater:
         coef = self.entropy_coef  # of this iteration
         if policy:
             self._steer_entropy(mean["entropy"])
-        updates = len(rows) if policy or self.critic is None else 0
+        updates = len(rows) if self._takes_steps(policy) else 0
         return {
             **mean,
             "updates": updates,
@@ -165,9 +165,13 @@ class Updater:
             "kl_old": kl_old,
         }
 
+    def _takes_steps(self, policy: bool) -> bool:
+        """Does the language model learn, given whether the policy does? A critic fitted apart learns without it."""
+        return policy or self.critic is None
+
     def _usable(self, episodes: Sequence[Episode], iteration: int) -> list[Episode]:
         """The episodes that did not fail."""
-        usable = [e for e in episodes if e.outcome is not Outcome.FAILED]
+        usable = [e for e in episodes if not e.failed]
         if len(usable) < len(episodes) / 2:
             raise TrainingError(
                 f"{len(episodes) - len(usable)} of {len(episodes)} games failed in iteration {iteration}: "
@@ -225,7 +229,7 @@ class Updater:
         seen: list[tuple[torch.Tensor, torch.Tensor]] = []
         turns, kl_old, stopped = 0, 0.0, False
         # a critic fitted apart needs what one pass reads; unless the policy learns, another pass would read the same
-        for epoch in range(cfg.epochs if policy or self.critic is None else 1):
+        for epoch in range(cfg.epochs if self._takes_steps(policy) else 1):
             for part in minibatches(items, cfg.minibatches, rng):
                 turns += sum(len(item.turns) for item in part)
                 if stopped:  # what is left of the first pass is read for the critic's sake only
@@ -255,8 +259,7 @@ class Updater:
                 here.append((reading.states_TH.detach(), batch.returns_T))
             return ppo_loss(reading, batch, cfg, turns, coef, policy=policy)
 
-        # a critic fitted apart has nothing to learn here while the policy does not learn
-        learns = policy or self.critic is None
+        learns = self._takes_steps(policy)
         if policy:
             # AdamW does not know yet how large gradients are: at full rate its first steps would be as large as can be
             self.policy_steps += 1
@@ -266,7 +269,7 @@ class Updater:
         if seen is not None and self.critic is not None:
             # in an order that does not depend on the processes: the critic draws its minibatches by place
             for states_TH, targets_T in self.learner.turns_in_order(items, here, learnt=learns):
-                if self.learner.scale is not None:  # drop what overflowed in float16: its step was skipped
+                if self.learner.loss_scale is not None:  # drop what overflowed in float16: its step was skipped
                     whole_T = states_TH.isfinite().all(-1)
                     states_TH, targets_T = states_TH[whole_T], targets_T[whole_T]
                 seen.append((states_TH, targets_T))
@@ -294,7 +297,7 @@ def explained_variance(
     left out.
     """
     found = critic_values(episodes) if values is None else values
-    kept = [(e, v) for e, v in zip(episodes, found, strict=True) if e.turns and e.outcome is not Outcome.FAILED]
+    kept = [(e, v) for e, v in zip(episodes, found, strict=True) if e.turns and not e.failed]
     if not kept:
         return float("nan")
     returns = np.concatenate([turn_returns(e, cfg, divisor) for e, _ in kept]) / divisor
@@ -306,8 +309,7 @@ def rollout_metrics(
     episodes: Sequence[Episode], seconds: float, cfg: PPOConfig, divisor: float = 1.0
 ) -> dict[str, float]:
     """What one iteration's play looked like, and how well the critic predicted it."""
-    kept = [e for e in episodes if e.outcome is not Outcome.FAILED]
     return {
         **play_metrics(episodes, seconds),
-        "explained_variance": explained_variance(kept, cfg, divisor=divisor),
+        "explained_variance": explained_variance(episodes, cfg, divisor=divisor),
     }

@@ -30,7 +30,7 @@ def sft_loss(
     reading: Reading, batch: Batch, cfg: ImitationConfig, *, nodes: int
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """A micro-batch's share of the mean loss over the `nodes` branching nodes of the whole batch."""
-    log_probs_NC = reading.logits_NC if batch.whole else branch_log_probs(reading.logits_NC, 1.0)
+    log_probs_NC = reading.logits_NC if batch.over_vocabulary else branch_log_probs(reading.logits_NC, 1.0)
     loss = smoothed_nll(log_probs_NC, batch.chosen_N, cfg.smoothing).sum() / nodes
     with torch.no_grad():
         right = (log_probs_NC.argmax(-1) == batch.chosen_N).float().sum() / nodes

@@ -36,7 +36,7 @@ from grue.train.reference import Reference
 from grue.train.schedule import learning_rate_factor, policy_rate_factor
 from grue.train.seeds import hash_seed
 from grue.train.sft import sft_loss
-from grue.types import Episode, Outcome, Task
+from grue.types import Episode, Task
 
 if TYPE_CHECKING:
     from grue.rollout.pack import Sample
@@ -140,7 +140,7 @@ class PPOArm:
         context = self.session.config.model.context
         decoding = Decoding(temperature=cfg.temperature)
         played = collect(policy, seats, tasks, decoding, seed=f"{name}/play", context=context)
-        return [episode for episode in played if episode.outcome is not Outcome.FAILED]
+        return [episode for episode in played if not episode.failed]
 
     def _update(
         self,
@@ -178,7 +178,6 @@ class PPOArm:
                 rising = min(1.0, (learner.step_count + 1) / max(1, cfg.rate_warmup))  # as in Updater
                 rows.append(learner.step(part, share, rate * rising))
         critic.remember(torch.cat(states), torch.cat(returns))
-        fitted = critic.fit()
         return {
             "success": float(np.mean([episode.won for episode in episodes])),
             "entropy": float(np.mean([row["entropy"] for row in rows])),
@@ -187,7 +186,7 @@ class PPOArm:
             ],  # mean |log ratio| before the first step: 0 except for dropout and rounding
             "first_clipped": rows[0]["clip_fraction"],
             "kl_old": rows[-1]["kl_old"],
-            "value_loss": fitted["value_loss"],
+            "value_loss": critic.fit(),
         }
 
 

@@ -55,7 +55,7 @@ class Cell:
 
 def from_episodes(name: str, episodes: Sequence[Episode], **extra: Any) -> Cell:
     """The cell of played games. DataError if all of them failed."""
-    kept = [episode for episode in episodes if episode.outcome is not Outcome.FAILED]
+    kept = [episode for episode in episodes if not episode.failed]
     if not kept:
         first = episodes[0]
         raise DataError(f"all {len(episodes)} games of {name} failed: {first.error}", hint=what_checks(first.task.game))

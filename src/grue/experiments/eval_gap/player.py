@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from grue.engine.engine import Engine
 from grue.errors import GameError
 from grue.experiments.eval_gap.prompts import Style, prompt_ids
 from grue.games import Game
 from grue.games.play import Recorder
 from grue.policy.decision import Decoding, Query
-from grue.policy.engine import Engine
 from grue.policy.policy import Policy
 from grue.types import Episode, Outcome, Task
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from unicodedata import normalize
 from urllib.parse import SplitResult, urlsplit
 
+from grue.api.connection import LOCAL, proxy_of
 from grue.errors import ConfigError
-from grue.policy.connection import LOCAL, proxy_of
 
 _QUERY = re.compile(r"(api-version=[A-Za-z0-9._-]+)?")  # what Azure asks for; keys have many names
 

@@ -14,13 +14,13 @@ from transformers import PreTrainedModel
 
 import tape
 from decoders import gemma3, llama
-from grue.policy import cache as cache_module
-from grue.policy import engine as engine_module
-from grue.policy import recorded as recorded_module
-from grue.policy.engine import Engine
-from grue.policy.passes import ON_GPU, round_up
-from grue.policy.recorded import WORTH, Capture, PassRecorder
-from grue.policy.tree import TokenTree
+from grue.engine import cache as cache_module
+from grue.engine import cuda_graphs as cuda_graphs_module
+from grue.engine import engine as engine_module
+from grue.engine.cuda_graphs import WORTH, Capture, PassRecorder
+from grue.engine.engine import Engine
+from grue.engine.passes import ON_GPU, round_up
+from grue.engine.tree import TokenTree
 
 TREE = TokenTree((1, 2, 3), (-1, 0, -1), (0, 1, 0))
 NOTHING = TokenTree((), (), ())
@@ -63,7 +63,7 @@ def test_what_is_read_again_is_read_by_a_graph(
     make: Callable[[], PreTrainedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the tokens, the rows, their histories and trees; beside other passes, and for few rows as for all."""
-    monkeypatch.setattr(recorded_module, "WORTH", 2)
+    monkeypatch.setattr(cuda_graphs_module, "WORTH", 2)
     engine, recorder, plain = engines(make(), 8, 250)
     rng = torch.Generator().manual_seed(0)
 
@@ -92,7 +92,7 @@ def test_what_is_written_is_captured_at_once_and_other_passes_when_they_have_com
 
 
 def test_large_passes_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded_module, "MOST_TOKENS", 2)
+    monkeypatch.setattr(cuda_graphs_module, "MOST_TOKENS", 2)
     engine, recorder, plain = engines(llama(), 3, 90)
     for token in range(3):
         assert same(engine, plain, [0, 1, 2], [[token]] * 3) and recorder.replays == 0
@@ -148,7 +148,7 @@ def test_what_cannot_be_captured_is_read_as_ever() -> None:
 
 
 def test_the_graphs_that_were_used_least_recently_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded_module, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(cuda_graphs_module, "MOST_BYTES", 20_000)
     engine, recorder, plain = engines(llama(), 32, 90)
     most = 0
     for token in range(4):

@@ -28,11 +28,11 @@ import pytest
 import chat_server
 import tiny
 from grue import games
+from grue.api.client import ApiError, ChatClient
+from grue.api.endpoint import Endpoint
+from grue.api.player import ApiPlayer, parse_reply
 from grue.errors import ConfigError
 from grue.games.play import play
-from grue.policy.api import ApiPlayer, parse_reply
-from grue.policy.chat_client import ApiError, ChatClient
-from grue.policy.endpoint import Endpoint
 from grue.stages.api_play import play_all
 from grue.types import Episode, Outcome
 
@@ -632,7 +632,7 @@ def test_who_is_told_to_stop_makes_no_other_attempt(serve: Start) -> None:
 
 def test_who_is_told_to_stop_does_not_wait_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """A port whose queue is full, as one behind a firewall that drops what comes."""
-    monkeypatch.setattr("grue.policy.chat_client.CONNECT_S", 1.0)
+    monkeypatch.setattr("grue.api.client.CONNECT_S", 1.0)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ThreadPoolExecutor(1) as pool:
         port = full.getsockname()[1]
         queued = [socket.socket() for _ in range(4)]
@@ -658,7 +658,7 @@ def test_where_an_endpoint_sends_its_callers_is_said(serve: Start) -> None:
 
 
 def test_an_answer_that_is_too_long_is_said(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grue.policy.chat_client.MAX_REPLY_BYTES", 2000)
+    monkeypatch.setattr("grue.api.client.MAX_REPLY_BYTES", 2000)
     url, _ = serve("look", [" " * 3000] * 2)
     with pytest.raises(ApiError, match="an answer of more than 2,000 bytes"):
         client(url, retries=1).reply(ASK)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from grue.api.client import ChatClient, spoken
 from grue.games.guard import MAX_ACTION
-from grue.policy.chat_client import ChatClient, spoken
 from grue.types import Observation, Task
 
 _MARKS_BEFORE = re.compile(r"^(?:[`*\"'>•\s-]|\d+[.)]\s|action:)+", re.IGNORECASE)

@@ -17,6 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from grue.engine.cache import CachePlan, RaggedLayer, StateLayer, ragged_cache
+from grue.engine.cuda_graphs import PassRecorder, cuda_graphs
+from grue.engine.passes import ON_CPU, ON_GPU, Grouping, Pass, from_last, plan_pass, stretches
+from grue.engine.recurrence import Recurrence
+from grue.engine.tree import Piece, TokenTree, pieces
 from grue.errors import ModelError
 from grue.models.architecture import (
     PASS_TOKENS,
@@ -30,11 +35,6 @@ from grue.models.architecture import (
     takes_places,
 )
 from grue.models.attention import Group, own_attention, packed_attention, takes_own_attention
-from grue.policy.cache import CachePlan, RaggedLayer, StateLayer, ragged_cache
-from grue.policy.passes import ON_CPU, ON_GPU, Grouping, Pass, from_last, plan_pass, stretches
-from grue.policy.recorded import PassRecorder, cuda_graphs
-from grue.policy.recurrence import Recurrence
-from grue.policy.tree import Piece, TokenTree, pieces
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -100,10 +100,7 @@ class Engine:
         self._check_fits(max(lengths))
         if self._stepwise:
             return self._feed_stepwise(rows, ids)
-        return self._feed(rows, ids)
-
-    def _feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
-        return self._appended(rows, ids, None)
+        return self._appended(rows, ids)
 
     def _feed_stepwise(self, rows: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
         """The same for states that advance one token at a time; the beginning of a text is read at once."""
@@ -111,7 +108,7 @@ class Engine:
         left = dict(zip(rows, ids, strict=True))
         while left:
             parts = {row: new[:1] if self.lengths[row] else new for row, new in left.items()}
-            last |= zip(parts, self._feed(list(parts), list(parts.values())), strict=True)
+            last |= zip(parts, self._appended(list(parts), list(parts.values())), strict=True)
             left = {row: new[len(parts[row]) :] for row, new in left.items() if len(new) > len(parts[row])}
         return torch.stack([last[row] for row in rows])
 
@@ -133,9 +130,9 @@ class Engine:
         return self._look_in_pieces(rows, ids, cut)
 
     def _appended(
-        self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree] | None
+        self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree] | None = None
     ) -> torch.Tensor:
-        """Read and keep the ids, and read the trees after them. None: no trees."""
+        """Read and keep the ids, and read the trees after them, if there are any."""
         hidden_NH = self._read(rows, ids, trees)
         for row, new in zip(rows, ids, strict=True):
             self.lengths[row] += len(new)
@@ -195,11 +192,11 @@ class Engine:
         self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree] | None
     ) -> torch.Tensor:
         """The states of all tokens of a pass."""
-        whole = self._planned(rows, ids, trees)
-        hidden_NH = self._passed(whole)
+        planned = self._planned(rows, ids, trees)
+        hidden_NH = self._passed(planned)
         if self.dtype is torch.float16:
             spoilt_N = ~hidden_NH.isfinite().all(-1)
-            self._spoilt.update(whole.rows_N[: whole.count][spoilt_N].tolist())
+            self._spoilt.update(planned.rows_N[: planned.count][spoilt_N].tolist())
         return hidden_NH
 
     def _clear(self, row: int) -> None:
@@ -209,16 +206,16 @@ class Engine:
                 layer.clear(row)
         self._spoilt.discard(row)
 
-    def _passed(self, whole: Pass) -> torch.Tensor:
+    def _passed(self, planned: Pass) -> torch.Tensor:
         """The states (N, hidden) of a planned pass."""
         if self._packs:
-            return self._packed(whole) if self.recorder is None else self._recorded(self.recorder, whole)
+            return self._packed(planned) if self.recorder is None else self._replayed(self.recorder, planned)
         hidden_NH: torch.Tensor | None = None
-        for group in whole.groups:
+        for group in planned.groups:
             real_R = group.real_R.to(self.device)
-            states_RH = self._padded(whole, group, real_R)
+            states_RH = self._padded(planned, group, real_R)
             if hidden_NH is None:
-                hidden_NH = states_RH.new_empty(len(whole.ids_N), states_RH.shape[1])
+                hidden_NH = states_RH.new_empty(len(planned.ids_N), states_RH.shape[1])
             hidden_NH[group.tokens_Bn.flatten()[real_R]] = states_RH
         assert hidden_NH is not None
         return hidden_NH
@@ -229,36 +226,36 @@ class Engine:
             sizes = [len(new) + (0 if trees is None else len(trees[i].tokens)) for i, new in enumerate(ids)]
             autocast = torch.is_autocast_enabled(self.device.type)  # graphs would keep its copies of weights
             grouping = replace(grouping, coarse=not autocast and self.recorder.takes(sizes))
-        whole = plan_pass(rows, ids, before, trees, self._window, self.dtype, self.device, grouping)
-        self._plan.reach = max(group.length for group in whole.groups)
-        return whole
+        planned = plan_pass(rows, ids, before, trees, self._window, self.dtype, self.device, grouping)
+        self._plan.reach = max(group.length for group in planned.groups)
+        return planned
 
-    def _recorded(self, recorder: PassRecorder, whole: Pass) -> torch.Tensor:
+    def _replayed(self, recorder: PassRecorder, planned: Pass) -> torch.Tensor:
         ragged = (layer for layer in self._cache.layers if isinstance(layer, RaggedLayer))
         made = [layer.keys.shape[2] for layer in ragged if layer.keys is not None]
         if self._plan.reach > min(made, default=0):  # the cache will move
             recorder.clear()
-        elif whole.coarse:
-            return recorder(whole, self._packed)[: whole.count]
-        return self._packed(whole)[: whole.count]
+        elif planned.coarse:
+            return recorder(planned, self._packed)[: planned.count]
+        return self._packed(planned)[: planned.count]
 
-    def _packed(self, whole: Pass) -> torch.Tensor:
+    def _packed(self, planned: Pass) -> torch.Tensor:
         """All tokens as one text (1, N)."""
         plan = self._plan
         plan.rows = plan.real = None
-        plan.write_rows, plan.write_columns = whole.rows_N, whole.columns_N
-        plan.length = max(group.length for group in whole.groups)
-        with packed_attention(self.decoder, whole.groups, whole.order_N) as mask:
-            return self._forward(whole.ids_N[None], whole.places_N[None], mask)[0]
+        plan.write_rows, plan.write_columns = planned.rows_N, planned.columns_N
+        plan.length = max(group.length for group in planned.groups)
+        with packed_attention(self.decoder, planned.groups, planned.order_N) as mask:
+            return self._forward(planned.ids_N[None], planned.places_N[None], mask)[0]
 
-    def _padded(self, whole: Pass, group: Group, real_R: torch.Tensor) -> torch.Tensor:
+    def _padded(self, planned: Pass, group: Group, real_R: torch.Tensor) -> torch.Tensor:
         """The states (R, hidden) of a group's tokens, its rows as a batch."""
         assert group.rows_B is not None
         plan, real_N = self._plan, group.tokens_Bn.flatten()[real_R]
         plan.rows, plan.real = group.rows_B, real_R
-        plan.write_rows, plan.write_columns = whole.rows_N[real_N], whole.columns_N[real_N]
+        plan.write_rows, plan.write_columns = planned.rows_N[real_N], planned.columns_N[real_N]
         plan.length = group.length
-        ids_Bn, places_Bn = whole.ids_N[group.tokens_Bn], whole.places_N[group.tokens_Bn]
+        ids_Bn, places_Bn = planned.ids_N[group.tokens_Bn], planned.places_N[group.tokens_Bn]
         real_Bn = self._real(group, real_R)
         plan.sizes = None if real_Bn is None else real_Bn.sum(1)
         for layer in self._states:

@@ -31,15 +31,15 @@ from decoders import (
     t5,
     zamba2,
 )
+from grue.engine import engine as engine_module
+from grue.engine.engine import Engine
+from grue.engine.passes import ON_GPU, Pass, plan_pass
+from grue.engine.tree import TokenTree, candidate_tree, pieces
 from grue.errors import ConfigError, ModelError
 from grue.models import attention
 from grue.models.architecture import is_recurrent
 from grue.models.policy_model import PolicyModel
-from grue.policy import engine as engine_module
 from grue.policy.drivable import check_drivable
-from grue.policy.engine import Engine
-from grue.policy.passes import ON_GPU, Pass, plan_pass
-from grue.policy.tree import TokenTree, candidate_tree, pieces
 from grue.types import Candidate
 
 COLUMNS = 96
@@ -383,7 +383,7 @@ def test_a_model_that_sees_what_is_to_come_is_found_out_by_trying(monkeypatch: p
     torch.manual_seed(0)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    monkeypatch.setattr("grue.policy.engine.check_architecture", lambda model: None)
+    monkeypatch.setattr("grue.engine.engine.check_architecture", lambda model: None)
     with pytest.raises(ModelError, match="bert gives other logits when a text is read in parts"):
         check_drivable(PolicyModel(model))
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from grue.api.connection import connect, proxy_of
+from grue.api.endpoint import Endpoint
 from grue.errors import GrueError
-from grue.policy.connection import connect, proxy_of
-from grue.policy.endpoint import Endpoint
 from grue.storage import jsonl
 
 _log = logging.getLogger(__name__)

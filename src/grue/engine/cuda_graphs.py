@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import nn
 
-from grue.policy.passes import SHORT, Pass
+from grue.engine.passes import SHORT, Pass
 
 MOST_TOKENS = 2_048  # of a pass: with more, a GPU computes for longer than Python takes to start it
 WORTH = 6  # times that a pass must occur before it is captured, which takes longer than starting it
@@ -63,14 +63,14 @@ class PassRecorder:
         """Might a pass with these numbers of new tokens be captured? When games begin, hardly two passes are alike."""
         return not self._failed and max(sizes) <= SHORT and sum(sizes) <= MOST_TOKENS
 
-    def __call__(self, whole: Pass, read: Read) -> torch.Tensor:
+    def __call__(self, planned: Pass, read: Read) -> torch.Tensor:
         """What `read` would return, hidden states (N, hidden); valid until the next pass."""
-        key = (self._setting(), *(tensor.shape for tensor in whole.tensors()))
-        if key not in self._graphs and not (self._is_worth(key, whole) and self._make(key, whole, read)):
-            return read(whole)
+        key = (self._setting(), *(tensor.shape for tensor in planned.tensors()))
+        if key not in self._graphs and not (self._is_worth(key, planned) and self._make(key, planned, read)):
+            return read(planned)
         self._graphs.move_to_end(key)
         graph = self._graphs[key]
-        for mine, new in zip(graph.given, whole.tensors(), strict=True):
+        for mine, new in zip(graph.given, planned.tensors(), strict=True):
             mine.copy_(new)
         graph.replay()
         self.replays += 1
@@ -82,19 +82,19 @@ class PassRecorder:
         beside = None if adapter is None else (adapter.disable_adapters, adapter.merged, tuple(adapter.active_adapters))
         return tuple(weight.data_ptr() for weight in self._weights), self._decoder.training, beside
 
-    def _is_worth(self, key: Hashable, whole: Pass) -> bool:
+    def _is_worth(self, key: Hashable, planned: Pass) -> bool:
         """Will it repeat? A pass with a single token in each row will: something is being written."""
         self._met[key] += 1
-        single = all(group.tokens_Bn.shape[1] == 1 for group in whole.groups)
+        single = all(group.tokens_Bn.shape[1] == 1 for group in planned.groups)
         return not self._failed and (single or self._met[key] >= WORTH)
 
-    def _make(self, key: Hashable, whole: Pass, read: Read) -> bool:
+    def _make(self, key: Hashable, planned: Pass, read: Read) -> bool:
         try:
-            replay, hidden_NH = self._capture(lambda: read(whole))
+            replay, hidden_NH = self._capture(lambda: read(planned))
         except RuntimeError:  # whatever it was: if it matters, running the pass itself will raise it
             self._failed = True
             return False
-        self._graphs[key] = _Graph(whole.tensors(), replay, hidden_NH)
+        self._graphs[key] = _Graph(planned.tensors(), replay, hidden_NH)
         while len(self._graphs) > 1 and sum(graph.bytes for graph in self._graphs.values()) > MOST_BYTES:
             del self._met[self._graphs.popitem(last=False)[0]]
         return True

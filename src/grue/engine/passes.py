@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from grue.engine.tree import TokenTree
 from grue.models.architecture import Window, layer_masks
 from grue.models.attention import Group
-from grue.policy.tree import TokenTree
 
 Tokens = NDArray[np.int64]
 
