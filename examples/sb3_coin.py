@@ -3,8 +3,8 @@
     pip install -c constraints.txt -e '.[sb3]'
     python examples/sb3_coin.py [STEPS]
 
-Trains on train games and prints the share of plays of dev games won before and after, the actions drawn from the policy.
-Before training the policy is nearly random over the valid actions. With the default of 50,000 steps it printed these
+Trains on train games and prints the share of plays of dev games won before and after, the actions drawn from the
+policy. Before training it is nearly random over the valid actions. With the default of 50,000 steps it printed these
 lines among others:
 
     before: 37.5% of 200 plays of dev games
