@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grue.algos.advantages import discounted_returns, normalise, turn_gae
 from grue.config import PPOConfig
+from grue.rollout.pack import Sample, samples
 from grue.types import Episode, Outcome, Task
 
 Array = NDArray[np.float64]
@@ -36,6 +38,46 @@ class RunningScale:
         return found if found > 1e-6 else 1.0  # returns that are equal but for rounding say nothing about their scale
 
 
+class Credited(NamedTuple):
+    """One iteration's games as samples, and what critic and baseline learn of them.
+
+    `normalise_rewards` measures values in other units after each iteration: samples and targets are in the new ones.
+    """
+
+    episodes: Sequence[Episode]
+    items: Sequence[Sample]  # to learn from
+    left_out: Sequence[Sample]  # by `ppo.plays_kept`: only the critic learns from them
+    tells: bool  # has any turn an advantage?
+    targets: Sequence[Array]  # of values, per turn of each episode
+    values: Sequence[Array] | None  # what the baseline said, per turn of each episode; None: there is none
+    divisor: float  # the units in which critic and baseline have spoken
+    unit: float  # what a number in those units is multiplied by
+
+
+def divisor(scale: RunningScale, cfg: PPOConfig) -> float:
+    """What rewards are divided by before the critic learns them: the units of values."""
+    return scale.deviation if cfg.normalise_rewards else 1.0
+
+
+def credited(
+    episodes: Sequence[Episode], cfg: PPOConfig, scale: RunningScale, values: Sequence[Array] | None
+) -> Credited:
+    """`credit`, and the samples to learn from, of episodes none of which failed. `values` as there."""
+    before = divisor(scale, cfg)
+    advantages, targets = credit(episodes, cfg, scale, values)
+    unit = before / divisor(scale, cfg)
+    telling = telling_plays(episodes, cfg, before)
+    kept = telling or list(range(len(episodes)))  # the critic learns all the same
+    # the clipped value loss compares the values at play with targets in the new units
+    read = episodes if unit == 1 else [in_units(episode, unit) for episode in episodes]
+    items, left_out = (
+        samples([read[i] for i in part], [advantages[i] for i in part], [targets[i] for i in part])
+        for part in (kept, sorted({*range(len(episodes))} - {*kept}))
+    )
+    tells = any(advantages[i].any() for i in telling)
+    return Credited(episodes, items, left_out, tells, targets, values, before, unit)
+
+
 def credit(
     episodes: Sequence[Episode], cfg: PPOConfig, scale: RunningScale, values: Sequence[Array] | None = None
 ) -> tuple[list[Array], list[Array]]:
@@ -49,14 +91,14 @@ def credit(
     game's recipe and layout explain most of the spread of returns. The second counts turn t with gamma^t, since its
     return is from the first turn on. But for that, for scale and for GAE's bias, they estimate the same gradient.
     """
-    before = scale.deviation if cfg.normalise_rewards else 1.0
+    before = divisor(scale, cfg)
     if cfg.normalise_rewards:
         scale.add(np.array([discounted_return(episode, cfg, before) for episode in episodes if episode.turns]))
-    divisor = scale.deviation if cfg.normalise_rewards else 1.0
-    unit = before / divisor
+    now = divisor(scale, cfg)
+    unit = before / now
     advantages, targets = [], []
     for episode, values_T in zip(episodes, values or critic_values(episodes), strict=True):
-        rewards_T = turn_rewards(episode, cfg) / divisor
+        rewards_T = turn_rewards(episode, cfg) / now
         advantage, target = turn_gae(rewards_T, values_T * unit, episode.last_value * unit, cfg.gamma, cfg.lam)
         advantages.append(advantage)
         targets.append(target)

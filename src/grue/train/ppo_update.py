@@ -17,8 +17,8 @@ from grue.errors import TrainingError
 from grue.games import what_checks
 from grue.models.policy_model import Reading
 from grue.names import FREE_TEXT
-from grue.rollout.pack import Batch, Sample, minibatches, samples
-from grue.train.credit import RunningScale, credit, critic_values, in_units, telling_plays, turn_returns
+from grue.rollout.pack import Batch, Sample, minibatches
+from grue.train.credit import RunningScale, credited, critic_values, divisor, turn_returns
 from grue.train.critic import Critic, fit_each
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
@@ -105,7 +105,7 @@ class Updater:
     @property
     def divisor(self) -> float:
         """What rewards are divided by before the critic learns them."""
-        return self.scale.deviation if self.config.ppo.normalise_rewards else 1.0
+        return divisor(self.scale, self.config.ppo)
 
     def update(
         self, episodes: Sequence[Episode], iteration: int, rate: float, reference: Reference
@@ -115,26 +115,15 @@ class Updater:
         TrainingError when more than half of the games failed.
         """
         cfg, usable = self.config.ppo, self._usable(episodes, iteration)
-        values = None if self.baseline is None else self.baseline.values(usable)
-        before = self.divisor  # the units of what the critic and the baseline said of these episodes
-        advantages, returns = credit(usable, cfg, self.scale, values)
-        unit = before / self.divisor
-        telling = telling_plays(usable, cfg, before)
-        kept = telling or list(range(len(usable)))  # the critic learns all the same
-        # the clipped value loss compares the values at play with targets in the new units
-        read = usable if unit == 1 else [in_units(episode, unit) for episode in usable]
-        items, left_out = (
-            samples([read[i] for i in part], [advantages[i] for i in part], [returns[i] for i in part])
-            for part in (kept, sorted({*range(len(usable))} - {*kept}))
-        )
+        games = credited(usable, cfg, self.scale, None if self.baseline is None else self.baseline.values(usable))
         # the KL costs a forward pass; if it is not in the loss it is only monitored, and not for free text, where the
         # reference holds the whole vocabulary for each token: gigabytes, so a minibatch at a time
-        free_text = self.config.policy.kind in FREE_TEXT
+        items, free_text = games.items, self.config.policy.kind in FREE_TEXT
         if not free_text and (cfg.kl_coef > 0 or iteration % 5 == 0):
             items = self._with_reference(items, reference)
         read_later = reference if free_text and cfg.kl_coef > 0 else None
         # without any advantage there is nothing to learn; AdamW would take full-size steps on the entropy bonus alone
-        policy = iteration >= cfg.warmup and any(advantages[i].any() for i in telling)
+        policy = iteration >= cfg.warmup and games.tells
         # no clipped policy loss would hold the trunk back while the critic warms up
         self.learner.policy_model.value_shares_trunk = policy and cfg.value_shares_trunk
         rng = random.Random(f"{self.config.seed}/ppo/{iteration}/order")
@@ -143,14 +132,14 @@ class Updater:
         # before the first step of an iteration the trained weights are those that played: what differs is rounding
         mean["engine_gap"], mean["first_clipped"] = rows[0]["engine_gap"], rows[0]["clip_fraction"]
         if self.critic is not None:
-            if left_out:  # it must value every play, and the best and worst alone would bias it
-                self._step(left_out, rate, False, seen)
-                turns += sum(len(item.turns) for item in left_out)
-            self.critic.rescale(unit)
+            if games.left_out:  # it must value every play, and the best and worst alone would bias it
+                self._step(games.left_out, rate, False, seen)
+                turns += sum(len(item.turns) for item in games.left_out)
+            self.critic.rescale(games.unit)
             self.critic.remember(torch.cat([states for states, _ in seen]), torch.cat([targets for _, targets in seen]))
         if self.baseline is not None:
-            mean["baseline_explained_variance"] = explained_variance(usable, cfg, values, before)
-            self.baseline.remember(usable, returns, before, unit)
+            mean["baseline_explained_variance"] = explained_variance(games.episodes, cfg, games.values, games.divisor)
+            self.baseline.remember(games.episodes, games.targets, games.divisor, games.unit)
         mean |= self._fit()
         coef = self.entropy_coef  # of this iteration
         if policy:
@@ -247,7 +236,7 @@ class Updater:
         return Passes(rows, epoch + 1, turns, kl_old, seen)
 
     def _step(
-        self, items: list[Sample], rate: float, policy: bool, seen: list[tuple[torch.Tensor, torch.Tensor]] | None
+        self, items: Sequence[Sample], rate: float, policy: bool, seen: list[tuple[torch.Tensor, torch.Tensor]] | None
     ) -> dict[str, float]:
         """One optimiser step; `seen` collects the features and targets of the turns for the critic."""
         turns = sum(len(item.turns) for item in items)
