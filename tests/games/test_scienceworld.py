@@ -68,6 +68,30 @@ def test_a_seed_is_the_same_game_however_often_it_is_played() -> None:
     assert seen[:2] == seen[2:]
 
 
+def test_a_game_is_the_same_beside_another_in_the_same_java() -> None:
+    """The engine has one source of random numbers, one counter of objects and one list of simplifications for all."""
+    mine, other = "task=3,easy=1,validActions=1", "task=7,easy=1,validActions=1"
+    game, neighbour = opened(mine), opened(other)
+
+    def played(beside: bool) -> list[object]:
+        seen: list[object] = [game.reset(first(mine))]
+        if beside:
+            neighbour.reset(first(other))
+        for move in ("look around", "open door to hallway"):
+            if beside:
+                neighbour.step("look around")
+            seen.append(game.step(move)[0])
+        return seen
+
+    alone = played(beside=False)
+    assert neighbour.pid is None or neighbour.pid == game.pid
+    assert played(beside=True) == alone
+    assert neighbour.pid == game.pid
+    game.restore(game.save())  # a replay that shows something else is refused
+    game.close()
+    neighbour.close()
+
+
 def test_focusing_on_the_wrong_thing_loses_everything() -> None:
     params = "task=11,easy=1,validActions=1"  # find-living-thing
     game = opened(params)

@@ -1,13 +1,17 @@
 """ScienceWorld (Wang et al. 2022): thirty tasks of school science, with its own splits.
 
 Hosted by a worker process (`native.make_native`). The seats of a process share one Java process, whose heap is capped:
-uncapped it grows to gigabytes. A game is won at a score of 100 only; the engine's "completed" also means lost.
+uncapped it grows to gigabytes. The engine has one source of random numbers, one counter of objects and one list of
+simplifications for all games in it, so every call gets those of its game (`_alone`). A game is won at a score of 100
+only; the engine's "completed" also means lost.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import zip_longest
 from typing import Any
@@ -24,6 +28,9 @@ HEAP = "1g"
 # The engine iterates over sets in the order of hashes that Java draws anew each time. With one hash for all objects a
 # game prints the same texts whenever, and wherever, it is played
 SAME_ORDER = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
+# Scala objects, of which a Java process has one each
+RANDOM, COUNTER = "scala.util.Random$", "util.UniqueIdentifier$"
+SIMPLIFIER = "main.scala.scienceworld.runtime.SimplifierProcessor$"
 _SYNONYMS = {"examine": "look at", "drop": "put down"}  # of verbs in solutions -> as they are listed
 _LISTS = {
     "train": "getVariationsTrain",
@@ -40,6 +47,9 @@ class ScienceWorldGame(EngineGame):
         super().__init__(game, params)
         self._values = values(self.game, self.params)
         self._server: Any = None
+        self._variant = ("", 0)  # the engine's task, its variation
+        self._moves = self._objects = 0  # made, and numbered by the engine, in this episode
+        self._simplified: Any = None  # the engine's simplifications in this episode
 
     def gold(self) -> list[str]:
         """The engine's solution from the start of the task. The live game is not touched."""
@@ -66,9 +76,11 @@ class ScienceWorldGame(EngineGame):
         names = {int(number): [name.lower() for name in each["referents"]] for number, each in known.items()}
         templates = orjson.loads(str(server.getPossibleActionsWithIDs()))
         read = [(each["template_id"], named) for each in templates if (named := _named(action, each["action_example"]))]
+        with self._alone("actions"):
+            every = orjson.loads(str(server.getValidActionObjectCombinationsJSON()))["validActions"]
         same = {
             listed["action"]
-            for listed in orjson.loads(str(server.getValidActionObjectCombinationsJSON()))["validActions"]
+            for listed in every
             for template, named in read
             if template == listed["template_id"] and _fit(named, [names.get(i, []) for i in listed["obj_ids"]])
         }
@@ -76,15 +88,34 @@ class ScienceWorldGame(EngineGame):
 
     def _begin(self, task: Task) -> State:
         self._values = values(task.game, task.params)
-        name, variation = self._variation(task)
+        self._variant, self._moves, self._objects, self._simplified = self._variation(task), 0, 0, None
         self._server = self._server or _new_server()
-        self._server.load(name, variation, self._easy(), False)
-        self._server.reset()
-        # The official environment begins with this move too. The engine counts the first points only after one.
-        return self._shown(str(self._server.step("look around")))
+        with self._alone("begin"):
+            self._server.load(*self._variant, self._easy(), False)
+            self._server.reset()
+            self._simplified = _shared(SIMPLIFIER).simplifications().clone()
+            # The official environment begins with this move too. The engine counts the first points only after one.
+            text = str(self._server.step("look around"))
+        return self._shown(text)
 
     def _act(self, action: str) -> State:
-        return self._shown(str(self._server.step(action)))
+        self._moves += 1
+        with self._alone("act"):
+            text = str(self._server.step(action))
+        return self._shown(text)
+
+    @contextmanager
+    def _alone(self, what: str) -> Iterator[None]:
+        """Let the engine do something as if no other game were in its Java, and as it does it in every replay."""
+        key = f"{self._variant}/{self._moves}/{what}"
+        _shared(RANDOM).setSeed(int.from_bytes(hashlib.blake2b(key.encode(), digest_size=6).digest()))
+        getattr(_shared(COUNTER), "count_$eq")(self._objects)
+        simplifications = _shared(SIMPLIFIER).simplifications()
+        simplifications.clear()
+        if self._simplified is not None:
+            getattr(simplifications, "$plus$plus$eq")(self._simplified)
+        yield
+        self._objects = int(_shared(COUNTER).count())
 
     def _end(self) -> None:
         self._server = None
@@ -103,7 +134,8 @@ class ScienceWorldGame(EngineGame):
         won = points >= 100
         actions: tuple[str, ...] | None = None
         if self._values["validActions"]:
-            actions = tuple(str(action) for action in server.getValidActionObjectCombinations())
+            with self._alone("actions"):
+                actions = tuple(str(action) for action in server.getValidActionObjectCombinations())
         return State(
             text=text.strip() or "Nothing happens.",
             goal=str(server.freeActionTaskDesc()).strip(),
@@ -149,6 +181,15 @@ def _gateway() -> Any:
 
 def _new_server() -> Any:
     return _gateway().jvm.scienceworld.runtime.pythonapi.PythonInterface()
+
+
+@cache
+def _shared(name: str) -> Any:
+    """A Scala object by its class."""
+    found = _gateway().jvm
+    for part in name.split("."):
+        found = getattr(found, part)
+    return getattr(found, "MODULE$")
 
 
 @cache
