@@ -3,7 +3,7 @@
 One buffer per layer holds keys and values for all slots. A forward pass takes some rows with the new ids of each; keys
 are written at each row's own length, and the mask lets a token see the tokens of its own row up to itself. All new
 tokens are concatenated as if they were one text, so that weights multiply no padding; only attention takes them row by
-row; on a GPU small passes are recorded (`recorded.py`). An architecture whose attention cannot be replaced is fed
+row; on a GPU small passes are recorded (`cuda_graphs.py`). An architecture whose attention cannot be replaced is fed
 padded rows, one group after another. So is one with recurrent layers, whose states must not advance on padding
 (`recurrence.py`); where that cannot be prevented, rows with equally many new tokens are read at a time.
 """

@@ -30,7 +30,7 @@ class Grouping:
     With `slots`, a group with at least half that many rows takes in the other rows of the cache as padding, so that
     keys and values are read in place. Padding is expensive beyond the last of `widths`: there a group must be full.
     With `ahead`, possible choices are read along with the state, not in passes of their own.
-    With `coarse`, all sizes of a pass are rounded up to a few values, so that its shapes repeat (`recorded.py`); the
+    With `coarse`, all sizes of a pass are rounded up to a few values, so that its shapes repeat (`cuda_graphs.py`); the
     number of keys to no more than `columns`, unless more are needed.
     Of a tree at most `tree` tokens are read in a pass: attention among them takes time and memory with their square.
     """

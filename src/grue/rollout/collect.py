@@ -35,10 +35,10 @@ def collect(
     """One episode for each task, in the order of the tasks; as many at once as there are `games`.
 
     `seed` and a task's place in the list fix every draw of its episode, whatever else is played, so each iteration of a
-    training needs a seed of its own. Episodes call the policy `player`, by default its kind. A game that crashes, or
-    that the policy cannot read, gives an episode with Outcome.FAILED; ModelError if none could even be begun (with
-    several processes SharedError), since then the settings are wrong. A history longer than `context` tokens starts a
-    new segment.
+    training needs a seed of its own. Episodes call the policy `player`, by default its encoder's kind. A game that
+    crashes, or that the policy cannot read, gives an episode with Outcome.FAILED; ModelError if none could even be
+    begun (with several processes SharedError), since then the settings are wrong. A history longer than `context`
+    tokens starts a new segment.
     With several `processes` each of them plays a part, and all of them get all episodes. The teacher called `adviser`
     is asked at each turn what it would do (`Turn.advice`). With `values_limit` the critic also reads what a game at
     its limit showed last (`Episode.last_value`).
