@@ -93,6 +93,24 @@ def test_a_game_is_the_same_beside_another_in_the_same_java(other: str) -> None:
     neighbour.close()
 
 
+def test_objects_made_during_a_game_are_numbered_as_if_it_were_alone() -> None:
+    """A neighbour's reset sets the engine's counter back; two objects of one number are then taken for each other."""
+    params, other = "task=24,easy=1,validActions=1", "task=12,easy=1"
+    game, neighbour = ScienceWorldGame("scienceworld", params), ScienceWorldGame("scienceworld", other)
+    game.reset(first(params))
+    solution = game.gold()
+
+    def played(beside: bool) -> list[object]:
+        seen: list[object] = [game.reset(first(params))]
+        for action in solution[:8]:
+            if beside:
+                neighbour.reset(first(other))
+            seen.append(game.step(game.equivalent(action)))
+        return seen
+
+    assert played(beside=True) == played(beside=False)
+
+
 def test_solutions_and_their_listed_words_do_not_depend_on_what_else_was_played() -> None:
     params, other = "task=9,easy=1,validActions=1", "task=3,easy=1,validActions=1"  # only the first knows electricity
     game, neighbour = ScienceWorldGame("scienceworld", params), ScienceWorldGame("scienceworld", other)

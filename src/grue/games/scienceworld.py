@@ -54,20 +54,20 @@ class ScienceWorldGame(EngineGame):
 
     def gold(self) -> list[str]:
         """The engine's solution from the start of the task. The live game is not touched."""
-        task, _ = self._running(over=True)
-        name, variation = self._variation(task)
+        self._running(over=True)
         known = _shared(PATHS).precomputedExhaustivePaths()
         before = known.size()
-        path = self._solution(name, variation)
+        path = self._solution()
         if known.size() > before:  # paths that are not looked up but found draw random numbers: it would not come again
-            path = self._solution(name, variation)
+            path = self._solution()
         if not path or path[0].startswith("ERROR"):
+            name, variation = self._variant
             raise GameError(f"ScienceWorld has no solution for {name} {variation}: {path[:1]}")
         return path
 
-    def _solution(self, name: str, variation: int) -> list[str]:
+    def _solution(self) -> list[str]:
         server = _new_server()
-        server.load(name, variation, self._easy(), True)
+        server.load(*self._variant, self._easy(), True)
         return [str(action) for action in server.getGoldActionSequence()]
 
     def equivalent(self, action: str, then: Sequence[str] = ()) -> str:

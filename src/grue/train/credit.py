@@ -37,6 +37,10 @@ class RunningScale:
         found = float(np.sqrt(self.m2 / self.count)) if self.count > 1 else 0.0
         return found if found > 1e-6 else 1.0  # returns that are equal but for rounding say nothing about their scale
 
+    def divisor(self, cfg: PPOConfig) -> float:
+        """What rewards are divided by before the critic learns them: the units of values."""
+        return self.deviation if cfg.normalise_rewards else 1.0
+
 
 class Credited(NamedTuple):
     """One iteration's games as samples, and what critic and baseline learn of them.
@@ -54,18 +58,13 @@ class Credited(NamedTuple):
     unit: float  # what a number in those units is multiplied by
 
 
-def divisor(scale: RunningScale, cfg: PPOConfig) -> float:
-    """What rewards are divided by before the critic learns them: the units of values."""
-    return scale.deviation if cfg.normalise_rewards else 1.0
-
-
 def credited(
     episodes: Sequence[Episode], cfg: PPOConfig, scale: RunningScale, values: Sequence[Array] | None
 ) -> Credited:
     """`credit`, and the samples to learn from, of episodes none of which failed. `values` as there."""
-    before = divisor(scale, cfg)
+    before = scale.divisor(cfg)
     advantages, targets = credit(episodes, cfg, scale, values)
-    unit = before / divisor(scale, cfg)
+    unit = before / scale.divisor(cfg)
     telling = telling_plays(episodes, cfg, before)
     kept = telling or list(range(len(episodes)))  # the critic learns all the same
     # the clipped value loss compares the values at play with targets in the new units
@@ -91,10 +90,10 @@ def credit(
     game's recipe and layout explain most of the spread of returns. The second counts turn t with gamma^t, since its
     return is from the first turn on. But for that, for scale and for GAE's bias, they estimate the same gradient.
     """
-    before = divisor(scale, cfg)
+    before = scale.divisor(cfg)
     if cfg.normalise_rewards:
         scale.add(np.array([discounted_return(episode, cfg, before) for episode in episodes if episode.turns]))
-    now = divisor(scale, cfg)
+    now = scale.divisor(cfg)
     unit = before / now
     advantages, targets = [], []
     for episode, values_T in zip(episodes, values or critic_values(episodes), strict=True):

@@ -18,7 +18,7 @@ from grue.games import what_checks
 from grue.models.policy_model import Reading
 from grue.names import FREE_TEXT
 from grue.rollout.pack import Batch, Sample, minibatches
-from grue.train.credit import RunningScale, credited, critic_values, divisor, turn_returns
+from grue.train.credit import RunningScale, credited, critic_values, turn_returns
 from grue.train.critic import Critic, fit_each
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
@@ -105,7 +105,7 @@ class Updater:
     @property
     def divisor(self) -> float:
         """What rewards are divided by before the critic learns them."""
-        return divisor(self.scale, self.config.ppo)
+        return self.scale.divisor(self.config.ppo)
 
     def update(
         self, episodes: Sequence[Episode], iteration: int, rate: float, reference: Reference
