@@ -16,7 +16,7 @@ from grue.games.training import training_games
 from grue.games.twx.food_names import game_foods
 from grue.games.twx.game import TwxGame
 from grue.games.twx.recipes import Preparation, held_out, is_held_out, recipe_in
-from grue.games.twx.renamed import Renamed, renamed_episode
+from grue.games.twx.renamed import RenamedTwx, renamed_episode
 from grue.games.twx.told import Told
 from grue.types import Outcome, Task
 
@@ -34,7 +34,7 @@ def test_renamed_game_is_won_by_the_renamed_gold_path(game: TwxGame) -> None:
     for task in tasks("cookingworld", KITCHEN, "train", 50, 5):
         game.reset(task, gold=True)
         gold = game.gold()
-        renamed = Renamed(game, "salt", share=1.0)
+        renamed = RenamedTwx(game, "salt", share=1.0)
         observation = renamed.reset(task)
         outcome = None
         for action in gold:
@@ -49,7 +49,7 @@ def test_renaming_is_the_same_for_the_same_salt_and_differs_for_another(game: Tw
     (task,) = tasks("cookingworld", KITCHEN, "train", 16, 1)
     texts = []
     for salt in ("a", "a", "b"):
-        renamed = Renamed(game, salt, share=1.0)
+        renamed = RenamedTwx(game, salt, share=1.0)
         renamed.reset(task)
         texts.append(renamed.step("read cookbook")[0].text)
     assert texts[0] == texts[1] != texts[2]
@@ -61,7 +61,7 @@ def test_no_recipe_of_dev_or_test_comes_from_renaming(game: TwxGame) -> None:
     assert all(is_held_out(recipe) for recipe in known)
     lines = set()
     for task in tasks("cookingworld", KITCHEN, "train", 16, 60):
-        recipe = recipe_of(Renamed(game, "x", share=1.0), task)
+        recipe = recipe_of(RenamedTwx(game, "x", share=1.0), task)
         assert {food for food, _, _ in recipe} <= set(game_foods())
         assert recipe not in known
         assert not is_held_out(recipe)
@@ -70,7 +70,7 @@ def test_no_recipe_of_dev_or_test_comes_from_renaming(game: TwxGame) -> None:
     assert lines & held_out()
 
 
-def recipe_of(game: Renamed | TwxGame, task: Task) -> frozenset[Preparation]:
+def recipe_of(game: RenamedTwx | TwxGame, task: Task) -> frozenset[Preparation]:
     observation = game.reset(task)
     assert "read cookbook" in (observation.actions or ())
     return recipe_in(game.step("read cookbook")[0].text)
@@ -79,7 +79,7 @@ def recipe_of(game: Renamed | TwxGame, task: Task) -> frozenset[Preparation]:
 def test_share_zero_leaves_every_name_alone(game: TwxGame) -> None:
     (task,) = tasks("cookingworld", KITCHEN, "train", 16, 1)
     plain = game.reset(task).text
-    assert Renamed(game, "x", share=0.0).reset(task).text == plain
+    assert RenamedTwx(game, "x", share=0.0).reset(task).text == plain
 
 
 def test_replay_without_omissions_is_the_demonstration_less_its_invalid_steps(game: TwxGame) -> None:
@@ -102,7 +102,7 @@ def test_replays_leave_steps_out_and_are_not_selected_by_success(game: TwxGame) 
     assert outcomes.count(Outcome.WON) < 10
 
 
-def _back(renamed: Renamed, action: str) -> str:
+def _back(renamed: RenamedTwx, action: str) -> str:
     from grue.games.twx.food_names import rename
 
     return rename(action, renamed._back)
@@ -129,4 +129,4 @@ def test_training_games_are_renamed_and_tell_the_baseline_as_asked(game: TwxGame
         for share, starts in ((0.0, None), (0.5, None), (0.0, {}), (0.5, {}))
     )
     assert plain is game
-    assert isinstance(renamed, Renamed) and isinstance(told, Told) and isinstance(both, Renamed)
+    assert isinstance(renamed, RenamedTwx) and isinstance(told, Told) and isinstance(both, RenamedTwx)

@@ -548,11 +548,12 @@ def test_the_game_in_the_documents_is_the_one_in_the_examples() -> None:
     assert f"```toml\n{package}```" in shown
 
 
-def test_the_package_of_the_examples_declares_its_game(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_package_of_the_examples_declares_its_games(monkeypatch: pytest.MonkeyPatch) -> None:
     package = tomllib.loads((EXAMPLES / "pyproject.toml").read_text(encoding="utf-8"))
-    assert package["tool"]["setuptools"]["py-modules"] == ["guess"]
+    assert package["tool"]["setuptools"]["py-modules"] == ["guess", "market"]
     monkeypatch.syspath_prepend(EXAMPLES)
-    assert load_class(package["project"]["entry-points"]["grue.games"]["guess"]).__name__ == "Guess"
+    declared = package["project"]["entry-points"]["grue.games"]
+    assert [load_class(declared[name]).__name__ for name in ("guess", "market")] == ["Guess", "Market"]
 
 
 def test_a_configuration_cannot_name_a_class() -> None:

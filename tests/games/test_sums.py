@@ -12,7 +12,7 @@ from grue.games import tasks
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.games.twx.game import TwxGame
-from grue.games.twx.renamed import Renamed, renamed_episode
+from grue.games.twx.renamed import RenamedTwx, renamed_episode
 from grue.games.twx.sums import Problem, answer, draw_numbers, is_held_out, read_problem
 from grue.types import Episode, Outcome
 
@@ -65,7 +65,7 @@ def test_a_demonstration_with_other_numbers_solves_another_problem(game: TwxGame
 
 def test_a_game_with_other_numbers_is_won_by_their_answer(game: TwxGame) -> None:
     for task in tasks("arithmetic", {}, "train", 8, 10):
-        renamed = Renamed(game, "salt", share=1.0)
+        renamed = RenamedTwx(game, "salt", share=1.0)
         renamed.reset(task)
         renamed.step("take math problem")
         observation, _, _ = renamed.step("read math problem")

@@ -17,7 +17,7 @@ from grue.games.teachers.atlas import Atlas
 from grue.games.teachers.kitchen import capacity, read_inventory
 from grue.games.teachers.scripted import prune
 from grue.games.twx.game import TwxGame
-from grue.games.twx.renamed import Renamed
+from grue.games.twx.renamed import RenamedTwx
 from grue.types import Episode, Observation, Outcome, Task
 
 CW16 = "numLocations=3,numIngredients=2,numDistractorItems=2,includeDoors=1"
@@ -276,7 +276,7 @@ def test_teacher_names_are_checked() -> None:
         teacher("optimum", toy)
     # a game seen through a wrapper shows no more than the contract asks for
     with pytest.raises(GameError, match=r"'optimal' needs a game with a method plan\(\)"):
-        teacher("optimal", Renamed(TwxGame("coin"), "salt"))
+        teacher("optimal", RenamedTwx(TwxGame("coin"), "salt"))
     assert [teacher(name, games.make("cookingworld")).name for name in TEACHERS] == list(TEACHERS)
 
 

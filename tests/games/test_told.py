@@ -11,7 +11,7 @@ import pytest
 from grue.games import tasks
 from grue.games.teachers.plan import plan, read
 from grue.games.twx.game import TwxGame
-from grue.games.twx.renamed import Renamed
+from grue.games.twx.renamed import RenamedTwx
 from grue.games.twx.told import Starts, Told, followed
 
 KITCHEN = {"numLocations": 3, "includeDoors": 1, "numDistractorItems": 2, "numIngredients": 2}
@@ -84,10 +84,10 @@ def test_what_is_known_of_a_task_serves_its_next_play_under_other_names(game: Tw
     (task,) = tasks("cookingworld", KITCHEN, "train", 40, 1)
     first = Told(game, starts).reset(task)
     known = starts[task]
-    again = Renamed(Told(game, starts), "salt", share=1.0)
+    again = RenamedTwx(Told(game, starts), "salt", share=1.0)
     assert again.reset(task).to_go == first.to_go
     assert starts[task] is known
-    assert Renamed(game, "salt", share=1.0).reset(task).to_go is None
+    assert RenamedTwx(game, "salt", share=1.0).reset(task).to_go is None
 
 
 def test_an_action_that_the_game_does_not_list_moves_no_win(game: TwxGame) -> None:

@@ -13,7 +13,7 @@ from grue.games import tasks
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.games.twx.game import TwxGame
-from grue.games.twx.renamed import Renamed, renamed_episode
+from grue.games.twx.renamed import RenamedTwx, renamed_episode
 from grue.games.twx.words import FAMILIES, draw_words, reword, things
 from grue.types import Observation, Outcome
 
@@ -27,7 +27,7 @@ def test_a_renamed_game_is_won_by_the_renamed_gold_path(family: str) -> None:
         for task in tasks(family, PARAMS.get(family, {}), "train", 50, 4):
             plain = game.reset(task, gold=True)
             gold = game.gold()
-            renamed = Renamed(game, "salt", share=1.0)
+            renamed = RenamedTwx(game, "salt", share=1.0)
             observation, outcome = renamed.reset(task), None
             names = draw_words(family, plain, _after_the_share(f"salt/{task.seed}"))
             changed += observation.text != plain.text
@@ -48,7 +48,7 @@ def test_a_renamed_game_does_not_know_its_old_names() -> None:
     try:
         for task in tasks("simonsays", {}, "train", 50, 3):
             game.reset(task, gold=True)
-            gold, renamed = game.gold(), Renamed(game, "salt", share=1.0)
+            gold, renamed = game.gold(), RenamedTwx(game, "salt", share=1.0)
             observation, outcome = renamed.reset(task), None
             for action in gold:
                 unlisted += action not in (observation.actions or ())

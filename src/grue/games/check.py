@@ -12,7 +12,8 @@ from numbers import Real
 
 from grue.errors import GameError, GrueError
 from grue.games.base import FOLDS, Game
-from grue.games.faults import cause_of, kind_of, named, place_of
+from grue.games.faults import Guarded, cause_of, kind_of, named, place_of
+from grue.games.renaming import RenamedOwn, own_names, static_renaming
 from grue.games.teachers.scripted import CanRehearse, HasGold
 from grue.types import Observation, Outcome, Task
 
@@ -32,6 +33,8 @@ def check_game(factory: Callable[[], Game], task: Task, *, steps: int = 8) -> No
             _check_limit(first, replace(task, limit=steps), trail)
             _check_seeds(first, task, trail)
             _check_gold(first, task, trail)
+        with _doing("renaming things in it", trail):
+            _check_renaming(first, second, replace(task, limit=steps), trail)
         with _doing("closing it, twice,"):
             first.close()
             first.close()
@@ -168,6 +171,38 @@ def _check_gold(game: Game, task: Task, trail: _Trail) -> None:
     if isinstance(game, CanRehearse):
         trail.reset(game, replace(task, limit=1000))
         _require(any(won for _, won in game.rehearse(path)), "rehearse(gold()) wins: it gives (listed, won) for each")
+
+
+def _check_renaming(plain: Game, other: Game, task: Task, trail: _Trail) -> None:
+    """A game that can rename things draws the same names again, and is played the same way with them."""
+    if not isinstance(plain, Guarded):
+        static_renaming(type(plain), task.game)  # refuses one that needs an instance
+    renaming = getattr(plain, "renaming", None)
+    if renaming is None:
+        return
+    first, salt = trail.reset(plain, task), "check"
+    drawn = [own_names(renaming, first, random.Random(salt)).there for _ in range(2)]
+    _require(drawn[0] == drawn[1], "renaming draws equal names from equal generators")
+    renamed = RenamedOwn(other, renaming, salt, share=1.0)
+    here, there = first, renamed.reset(task)
+    draw = random.Random(f"check/{task.seed}")
+    while True:
+        listed, shown = here.actions, there.actions
+        if listed is None or shown is None:
+            break
+        meant = sorted(map(renamed.meant, shown))
+        _require(
+            meant == list(listed),
+            "renamed actions mean those that the game lists",
+            f"{set(meant) ^ set(listed)} differ: are names drawn for things that this game shows later?",
+        )
+        action = draw.choice(shown)
+        here, reward, outcome = trail.step(plain, renamed.meant(action))
+        there, renamed_reward, renamed_outcome = renamed.step(action)
+        same = (reward, outcome) == (renamed_reward, renamed_outcome)
+        _require(same, "renaming changes nothing but names", f"{action!r} earns {renamed_reward:g} and not {reward:g}")
+        if outcome is not None:
+            break
 
 
 class _BrokenError(Exception):

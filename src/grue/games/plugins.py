@@ -4,7 +4,8 @@
     guess = "my_package.games:Guess"
 
 The value is a class that keeps the contract of `base.Game` and is called with the parameters of a task. If it has a
-static method `check_params(params) -> str`, that returns their canonical spelling and refuses wrong ones.
+static method `check_params(params) -> str`, that returns their canonical spelling and refuses wrong ones. Another one,
+`renaming`, gives things other names in training (`games.renaming`).
 
 Only what is installed counts: a configuration or run directory names games, never classes.
 """

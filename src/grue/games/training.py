@@ -1,26 +1,38 @@
-"""The games that PPO trains on: with things renamed, and with what only a critic may know."""
+"""The games that are trained on: with things renamed, and with what only a critic may know."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from grue.errors import ConfigError
 from grue.games.base import Game
+from grue.games.plugins import is_plugin, plugin_class
+from grue.games.renaming import RenamedOwn, renamed_own, static_renaming
 from grue.games.twx.game import TwxGame
 from grue.games.twx.renamed import GAMES as RENAMED
-from grue.games.twx.renamed import Renamed
+from grue.games.twx.renamed import RenamedTwx, renamed_episode
 from grue.games.twx.told import Starts, Told
+from grue.types import Episode
+
+Renamer = Callable[[Episode, random.Random], Episode]
+
+
+def renamer(game: str) -> Renamer | None:
+    """What renames things in recorded episodes of `game`; None for a game whose things cannot be renamed."""
+    if game in RENAMED:
+        return renamed_episode
+    renaming = static_renaming(plugin_class(game), game) if is_plugin(game) else None
+    return None if renaming is None else partial(renamed_own, renaming=renaming)
 
 
 def check_training(name: str, rename: float, hidden_state: bool = False, *, stage: str = "ppo") -> None:
     """ConfigError where the settings of a stage require something that a game cannot do."""
-    if rename and name not in RENAMED:
-        raise ConfigError(f"{stage}.rename is for {', '.join(RENAMED)}; this is {name}", hint=f"set {stage}.rename=0")
+    if rename and renamer(name) is None:
+        raise _cannot_rename(name, stage)
     if hidden_state and name != "cookingworld":
-        raise ConfigError(
-            f"ppo.hidden_state is for cookingworld; this is {name}",
-            hint="set ppo.hidden_state=false, or start from a preset for this game",
-        )
+        raise _cannot_tell(name)
 
 
 def training_games(games: Sequence[Game], rename: float, salt: str, starts: Starts | None = None) -> Sequence[Game]:
@@ -28,10 +40,31 @@ def training_games(games: Sequence[Game], rename: float, salt: str, starts: Star
 
     With `starts`, what is known of earlier games, they also tell how many steps a win still takes.
     """
-    if rename == 0 and starts is None:
-        return games
-    for game in games:
-        check_training(game.game if isinstance(game, TwxGame) else "another game", rename, starts is not None)
-    express = [game for game in games if isinstance(game, TwxGame)]
-    telling: Sequence[TwxGame | Told] = express if starts is None else [Told(game, starts) for game in express]
-    return [Renamed(game, salt, rename) for game in telling] if rename else telling
+    return [_training_game(game, rename, salt, starts) for game in games] if rename or starts is not None else games
+
+
+def _training_game(game: Game, rename: float, salt: str, starts: Starts | None) -> Game:
+    if isinstance(game, TwxGame):
+        check_training(game.game, rename, starts is not None)
+        telling = game if starts is None else Told(game, starts)
+        return RenamedTwx(telling, salt, rename) if rename else telling
+    if starts is not None:
+        raise _cannot_tell("another game")
+    renaming = getattr(game, "renaming", None)
+    if renaming is None:
+        raise _cannot_rename("another game", "ppo")
+    return RenamedOwn(game, renaming, salt, rename)
+
+
+def _cannot_rename(name: str, stage: str) -> ConfigError:
+    return ConfigError(
+        f"{stage}.rename is for {', '.join(RENAMED)} and games of your own that have a method renaming; this is {name}",
+        hint=f"set {stage}.rename=0",
+    )
+
+
+def _cannot_tell(name: str) -> ConfigError:
+    return ConfigError(
+        f"ppo.hidden_state is for cookingworld; this is {name}",
+        hint="set ppo.hidden_state=false, or start from a preset for this game",
+    )

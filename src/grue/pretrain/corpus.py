@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from grue.errors import DataError
+from grue.games.renaming import Rename
 from grue.games.twx import words
-from grue.games.twx.food_names import Rename, draw_renaming, rename
+from grue.games.twx.food_names import draw_renaming, rename
 from grue.games.twx.game import TwxGame
 from grue.games.twx.recipes import recipe_in
 from grue.interrupt import Interrupt

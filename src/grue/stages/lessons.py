@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from grue.errors import DataError, ModelError
-from grue.games.twx.renamed import renamed_episode
+from grue.games.training import renamer
 from grue.policy.policy import make_policy
 from grue.prompts.tokens import Encoder
 from grue.rollout.pack import Sample, samples, tokenise
@@ -43,7 +43,8 @@ def lessons(session: Session, names: str, rename: float, *kinds: str, corrected:
     policy, context = make_policy(session.model, session.encoder), session.config.model.context
     longest, unreadable, first = 0, 0, None
     read = (episode for kind in kinds for episode in episodes.read(session.run.episodes(kind), missing_ok=True))
-    played = (renamed_episode(episode, rng) if rng.random() < rename else episode for episode in read)
+    other_names = renamer(session.config.game.name)
+    played = (other_names(episode, rng) if other_names and rng.random() < rename else episode for episode in read)
     packed = []
     for episode in played:
         if episode.failed:  # it may have failed because it is one of those

@@ -16,8 +16,7 @@ from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import with_problems
 from grue.experiments.eval_gap.defects import Arm, advantages_with, top_k_policy
 from grue.experiments.eval_gap.settings import Settings
-from grue.games.training import training_games
-from grue.games.twx.renamed import renamed_episode
+from grue.games.training import renamer, training_games
 from grue.models.adapter import with_adapter
 from grue.models.learned import load_weights
 from grue.models.load import load_model
@@ -53,7 +52,8 @@ def train_sft_arm(
     cfg = session.config.sft
     model = fresh_model(session, base, seed)
     policy, rng = make_policy(model, session.encoder), random.Random(f"{seed}/sft/names")
-    renamed = (renamed_episode(e, rng) if rng.random() < cfg.rename else e for e in demonstrations)
+    other_names = renamer(session.config.game.name)
+    renamed = (other_names(e, rng) if other_names and rng.random() < cfg.rename else e for e in demonstrations)
     items = samples([tokenise(episode, policy, session.config.model.context) for episode in renamed])
     learner = Learner.of(model, session.config.model, cfg, dropout=True)
     steps = max(1, len(items) // size.sft_batch)

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from itertools import product
 
+from grue.games.renaming import Rename
 from grue.games.twx.recipes import Preparation, held_out, is_held_out, kitchen_lists
 
-Rename = Callable[[str, dict[str, str]], str]
 INVENTED = tuple(
     f"{colour} {thing}"
     for colour, thing in product(

@@ -15,6 +15,7 @@ import re
 from collections.abc import Sequence
 from string import ascii_lowercase, digits
 
+from grue.games.made_up import made_up_word
 from grue.games.twx.food_names import replacing
 from grue.types import Observation
 
@@ -41,23 +42,6 @@ LARGEST = 50  # the game's own quantities go up to this
 _KEPT = frozenset(("math", "problem", "instructions", "book", "box", "take", "of", "in", "on", "a", "an", "the"))
 
 
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip("-") for part in text.split())
-
-
-# The building blocks of English words, since a model copies only what resembles what it has seen copied. Common ones,
-# single letters and nothing at all (-), are listed more than once.
-_ONSETS = _parts("""
-    - - - b c d f g h j k l m n p q r s t v w x y z b c d f g h k l m n p r s t v w
-    bl br ch cl cr dr fl fr gl gr kn ph pl pr qu sc sh sl sm sn sp squ st str sw th thr tr tw wh wr
-""")
-_VOWELS = _parts("a e i o u a e i o u y ai au ea ee ei ie io oa oi oo ou ow ui")
-_CODAS = _parts("""
-    - - - - b c d g k l m n p r s t t x y z
-    ce ch ck ff ge ke le ll mp nd ne ng nt rd re rt se sh ss st te tch th ve
-""")
-
-
 def things(game: str, actions: Sequence[str]) -> list[str]:
     """The words of `actions` that may be renamed, sorted: what can be taken; in simonsays all."""
     named = actions if game == "simonsays" else [action for action in actions if action.startswith("take ")]
@@ -74,7 +58,7 @@ def draw_words(game: str, first: Observation, rng: random.Random) -> dict[str, s
     names: dict[str, str] = {}
     for word in things(game, first.actions or ()):
         if rng.random() < share:
-            while (new := _invented(rng)) in known:
+            while (new := made_up_word(rng)) in known:
                 pass
             names[word] = new
             known.add(new)
@@ -100,8 +84,3 @@ def _draw_quantities(actions: Sequence[str], rng: random.Random) -> dict[str, st
         number, unit = rng.randint(1, LARGEST), rng.choice(list(scale))
         new[number * scale[unit]] = f"{number}{unit}"
     return dict(zip(old, (new[size] for size in sorted(new)), strict=True))
-
-
-def _invented(rng: random.Random) -> str:
-    syllables = rng.choice((1, 1, 2, 2, 2, 3, 3, 4))
-    return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
