@@ -16,6 +16,7 @@ from grue.cli import several
 from grue.errors import ConfigError
 from grue.launch import STARTED_HERE
 from grue.storage import episodes
+from grue.storage.contents import is_done
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 
@@ -47,6 +48,20 @@ def test_two_processes_record_what_one_records(tmp_path: Path) -> None:
         assert ended.returncode == 0, ended.stderr
     one, two = (list(episodes.read(tmp_path / str(count) / "episodes" / "demos.jsonl")) for count in (1, 2))
     assert one == two != []
+
+
+def test_two_processes_start_a_stage_over(tmp_path: Path) -> None:
+    """All of them must know that it does: they load and compare what they are about to delete."""
+    run, small = str(tmp_path / "run"), ("demos.games=4", "demos.replays=0", "sft.epochs=1")
+    for command in (
+        ("demos", run, "--preset", "toy", *small),
+        ("sft", run),
+        ("sft", run, "--again", "--processes", "2"),
+    ):
+        ended = grue(*command)
+        assert ended.returncode == 0, ended.stderr
+    assert "what sft left in" in ended.stdout
+    assert is_done(tmp_path / "run", "sft")
 
 
 def test_a_mistake_is_said_once(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from children import End, _work, start, wait
 import architectures
 import tiny
 from grue.config import Config, flat, load_config
-from grue.errors import ConfigError, GrueError, TrainingError
+from grue.errors import ConfigError, GrueError, ModelError, TrainingError
 from grue.storage.contents import read_metrics
 
 if TYPE_CHECKING:
@@ -318,6 +318,20 @@ def test_what_shards_cannot_be_combined_with_is_said(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             load_config("toy", ["model.sharding=fsdp", *settings])
+
+
+def test_layers_within_layers_cannot_be_spread() -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from grue.models.policy_model import PolicyModel
+    from grue.models.sharding import shard
+    from grue.parallel import Processes
+
+    model = PolicyModel(AutoModelForCausalLM.from_config(architectures.zamba2()))
+    with pytest.raises(ModelError, match="zamba2 has no layers that could be spread over processes") as caught:
+        shard(model, Processes(), torch.float32)
+    assert caught.value.hint == "set model.sharding=none"
 
 
 def test_a_run_may_go_on_with_shards_or_without() -> None:

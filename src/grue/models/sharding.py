@@ -49,7 +49,9 @@ def shard(model: PolicyModel, processes: Processes, dtype: torch.dtype) -> None:
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
     layers = decoder_layers(model)
-    if not layers:
+    # a layer within a layer, as in Zamba 2, would be spread when its outer one has been
+    nested = any(inner in layers for layer in layers for inner in layer.modules() if inner is not layer)
+    if nested or not layers:
         raise ModelError(
             f"{model.lm.config.model_type} has no layers that could be spread over processes",
             hint="set model.sharding=none",

@@ -79,7 +79,7 @@ class Run:
         nowhere = "" if self.resumed else "choose a place that can be written to, with --out"
         with explained(f"open the run directory {out}", ConfigError, missing=nowhere):
             if not leads:
-                self._stages = self._kept(self._with_unfinished(read_stages(out)))
+                self._read_stages()
                 return
             if not self.resumed and out.is_dir() and any(not _of_ours(path) for path in out.iterdir()):
                 raise ConfigError(
@@ -88,10 +88,7 @@ class Run:
             lock_folder(out)
             for folder in (out, out / "episodes"):
                 remove_leftovers(folder)
-        stored = self._with_unfinished(read_stages(out))
-        self._stages = self._kept(stored)
-        self.lost = tuple(name for name in self._over if name in stored)
-        if self.resumed and not stored and any((out / "checkpoints").glob("*/*")):
+        if not self._read_stages() and self.resumed and any((out / "checkpoints").glob("*/*")):
             raise DataError(
                 f"{self._stages_file} is missing, which says how far the run has come",
                 hint="restore it, or start over in another folder with --out",
@@ -103,6 +100,13 @@ class Run:
             self.adopted = adopted(self._before, config)
         if not self._over:
             self._write_config(self.config)
+
+    def _read_stages(self) -> bool:
+        """Read how far the run has come, and what of it starts over. False if nothing has begun."""
+        stored = self._with_unfinished(read_stages(self.out))
+        self._stages = self._kept(stored)
+        self.lost = tuple(name for name in self._over if name in stored)
+        return bool(stored)
 
     @contextmanager
     def changed_unless_refused(self) -> Iterator[None]:

@@ -37,7 +37,8 @@ class Selection:
         stored = None if path is None else run.load(path)
         best = None if place is None else run.load(place)
         # no process writes before all have read
-        self.context.processes.check_read(str(folder), stored.tensors["model"].values() if stored else ())
+        read = [tensor for found in (stored, best) if found is not None for tensor in found.tensors["model"].values()]
+        self.context.processes.check_read(str(folder), read)
         if stored is None:
             run.rewind(self.stage, 0)
             run.rewind(self.rows, -1)  # the first measurement is number 0
