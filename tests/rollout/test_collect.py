@@ -494,7 +494,7 @@ class _Alike(ToyGame):
         return replace(observation, actions=tuple(sorted({*(observation.actions or ()), *more})))
 
 
-@pytest.mark.parametrize("kind", ["choose", "aligned", "think"])
+@pytest.mark.parametrize("kind", ["choose", "aligned", "score", "think"])
 @pytest.mark.parametrize("since", [0, 1])
 def test_a_game_whose_actions_cannot_be_told_apart_fails_alone(kind: str, since: int) -> None:
     policy = tiny.player(MODEL, kind=kind, thought_tokens=2)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 import random
+from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import tiny
-from grue import load_policy
-from grue.errors import CheckpointError, ConfigError, TrainingError
+from grue import games, load_policy
+from grue.config import SFTConfig
+from grue.errors import CheckpointError, ConfigError, DataError, TrainingError
 from grue.models.learned import load_weights
 from grue.models.load import load_model
 from grue.models.policy_model import PolicyModel, Reading
 from grue.models.value import ValueHead
+from grue.policy.decision import Decoding
 from grue.prompts.tokens import Encoder
-from grue.rollout.pack import Batch, Sample, samples
+from grue.rollout.collect import collect
+from grue.rollout.pack import Batch, Sample, collate, samples, tokenise
 from grue.storage import checkpoint
 from grue.storage.run import Run
 from grue.train.critic import Critic
@@ -26,6 +32,7 @@ from grue.train.learner import Learner
 from grue.train.reference import Reference
 from grue.train.schedule import learning_rate_factor, policy_rate_factor
 from grue.train.seeds import hash_seed
+from grue.train.sft import sft_loss
 
 
 def learner_of(model: PolicyModel, **changes: float) -> Learner:
@@ -414,6 +421,65 @@ def test_a_loss_that_reaches_nothing_that_learns_is_an_error() -> None:
     assert learner_of(model, value_learning_rate=1e-3).step(played, value_loss, 1.0)["grad_norm"] > 0
     forced = [replace(item, turns=tuple(replace(turn, branches=()) for turn in item.turns)) for item in played]
     assert learner_of(model).step(forced, tiny.nll, 1.0)["grad_norm"] == 0  # there was no choice to learn from
+
+
+def shown_and_played(kind: str, count: int = 3) -> tuple[PolicyModel, list[Sample], list[Sample]]:
+    """(model, a teacher's games as the policy would have read them, games that the policy played)"""
+    model = tiny.policy_model()
+    policy = tiny.player(model, kind=kind)
+    shown = [tokenise(episode, policy) for episode in tiny.scripted("gold", count)]
+    seats = [games.make("toy") for _ in range(count)]
+    played = collect(policy, seats, tiny.tasks(count), Decoding(), seed="0", context=640)
+    return model, samples(shown), samples(played, [np.ones(episode.steps) for episode in played])
+
+
+@pytest.mark.parametrize("kind", ["choose", "aligned", "score", "write"])
+@pytest.mark.parametrize("micro_tokens", [64, 100_000])
+def test_one_step_learns_from_games_that_were_played_and_shown(kind: str, micro_tokens: int) -> None:
+    """In `aligned` they are read in different forms, which one micro-batch cannot have."""
+    model, shown, played = shown_and_played(kind)
+    learner = learner_of(model, micro_tokens=micro_tokens)
+    together = learner.measure([*played, *shown], tiny.nll)["loss"]
+    apart = learner.measure(played, tiny.nll)["loss"] + learner.measure(shown, tiny.nll)["loss"]
+    assert together == pytest.approx(apart, rel=1e-4)
+    assert math.isfinite(learner.step([*played, *shown], tiny.nll, 1.0)["grad_norm"])
+
+
+@pytest.mark.parametrize("kind", ["choose", "aligned"])
+def test_what_is_read_of_a_teachers_turns_is_what_sft_makes_likely(kind: str) -> None:
+    model, shown, played = shown_and_played(kind)
+    learner = learner_of(model)
+    found, alone = learner.read([*shown, *played], 1.0), learner.read(shown, 1.0)
+    assert all(torch.equal(one, other) for one, other in zip(found[: len(shown)], alone, strict=True))
+    chosen = [branch.chosen for item in shown for turn in item.turns for branch in turn.branches]
+    log_probs = [row for piece in found[: len(shown)] for row in piece]
+    wanted = -sum(float(row[place]) for row, place in zip(log_probs, chosen, strict=True))
+    cfg = SFTConfig(smoothing=0.0)
+    loss = learner.measure(shown, partial(sft_loss, cfg=cfg, nodes=1))["nll"]
+    assert wanted == pytest.approx(loss, rel=1e-4)
+    if kind == "aligned":
+        assert max(float(row.exp().sum()) for row in log_probs) < 0.999  # of a vocabulary the children are a part
+        with pytest.raises(TrainingError, match="their log-probabilities are over the whole vocabulary"):
+            learner.read(shown, 0.5)
+
+
+def test_a_copy_is_read_in_the_number_format_of_the_model_that_learns() -> None:
+    model, _, played = shown_and_played("choose")
+    learner = Learner(
+        model, learning_rate=1e-2, weight_decay=0.0, max_grad_norm=1.0, micro_tokens=2048, dtype="bfloat16"
+    )
+    copied = learner.read(played, 1.0, model=deepcopy(model))
+    assert all(torch.equal(one, other) for one, other in zip(learner.read(played, 1.0), copied, strict=True))
+    learner.products = torch.float32
+    exact = learner.read(played, 1.0)
+    assert not all(torch.equal(one, other) for one, other in zip(exact, copied, strict=True))
+
+
+def test_a_reference_for_some_samples_only_is_refused() -> None:
+    model, _, played = shown_and_played("choose")
+    some = [replace(played[0], reference=learner_of(model).read(played[:1], 1.0)[0]), *played[1:]]
+    with pytest.raises(DataError, match=f"1 of {len(played)} samples have log-probabilities of the reference"):
+        collate(some)
 
 
 def test_an_algorithm_of_ones_own_is_kept_in_a_run(tmp_path: Path) -> None:

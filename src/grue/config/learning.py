@@ -156,8 +156,8 @@ class PPOConfig(LearningConfig):
     plays_kept: int = Field(
         0,
         ge=0,
-        description="how many plays of each game, the best and worst, the policy learns from, none if all returned the "
-        "same; 0 = all. With value_passes=0 the critic sees no others either",
+        description="how many plays of each game, the best and worst (1: the best alone), the policy learns from, none "
+        "if all returned the same; 0 = all. With value_passes=0 the critic sees no others either",
     )
     rename: float = Field(0.0, ge=0, le=1, description="share of training games with things renamed")
     win_bonus: float = Field(0.0, ge=0, description="added to the reward of the turn that wins a game")

@@ -16,6 +16,7 @@ from grue.engine.tree import candidate_tree, flat_paths, state_places
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import candidate_scores
 from grue.policy.decision import Decision, Decoding, Lesson, Query, draw
+from grue.policy.trie import build_trie
 from grue.policy.weigh import CachedText, candidate_weights
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn
@@ -32,8 +33,11 @@ class ScorePolicy:
         self.model, self.encoder = model, encoder
 
     def room(self, actions: Sequence[str]) -> int:
-        """Tokens of the longest valid action; the trees themselves are not part of the sequence."""
-        return max((len(ids) for _, ids in self._encoded(actions)), default=0)
+        """Tokens of the longest valid action; the trees are not part of the sequence. AlikeError if two are equal."""
+        encoded = [ids for _, ids in self._encoded(actions)]
+        if len(set(encoded)) < len(encoded):
+            build_trie(actions, self.encoder.action)  # says which
+        return max(map(len, encoded), default=0)
 
     def candidates(self, actions: Sequence[str]) -> tuple[Candidate, ...]:
         """The actions with what their scores are divided by."""

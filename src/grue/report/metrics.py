@@ -92,7 +92,8 @@ _ALL = (
     Metric("learning_rate", "Learning rate", "Step size of the optimiser.", "optimiser", kind="setting"),
     # health
     Metric("engine_gap", "Engine gap", "Mean absolute difference of log-probs between the engine that played and the "
-           "pass that trained, over all turns; it should stay near 0.", "health", "nats"),
+           "pass that trained, over the turns of an iteration's first minibatch; it should stay near 0.",
+           "health", "nats"),
     Metric("env_steps_per_s", "Steps per second", "Environment steps per second while games are collected.",
            "health"),
     Metric("turns_per_s", "Turns per second", "Turns trained on per second of updating.", "health"),

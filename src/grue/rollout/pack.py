@@ -44,6 +44,11 @@ class Sample:
             len(candidate_tree(turn.candidates).tokens) for turn in self.turns if turn.candidates
         )
 
+    @property
+    def form(self) -> tuple[bool, bool] | None:
+        """What is read at its nodes: (whole actions, log-probabilities over the vocabulary). None without any node."""
+        return next(((bool(t.candidates), t.over_vocabulary) for t in self.turns if t.branches), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -224,7 +229,11 @@ def piles(items: Sequence[Sample], count: int) -> list[list[Sample]]:
 
 
 def micro_batches(items: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
-    """Groups of similar length whose padded size is at most `max_tokens` (one long sample may exceed it)."""
+    """Groups of similar length and one form whose padded size is at most `max_tokens` (a long sample may exceed it)."""
+    forms = sorted({item.form for item in items if item.form is not None})
+    if len(forms) > 1:  # what was played and what a teacher did, for example
+        of_form = {form: [item for item in items if (item.form or forms[0]) == form] for form in forms}
+        return [group for form in forms for group in micro_batches(of_form[form], max_tokens)]
     groups: list[list[Sample]] = []
     for item in sorted(items, key=lambda s: s.size, reverse=True):
         if groups and (len(groups[-1]) + 1) * groups[-1][0].size <= max_tokens:
@@ -281,6 +290,10 @@ def _reference(items: Sequence[Sample], children: Sequence[Sequence[int]]) -> to
     rows = [item.reference for item in items if item.reference is not None]
     if not rows:
         return None
+    if len(rows) < len(items):
+        raise DataError(
+            f"{len(rows)} of {len(items)} samples have log-probabilities of the reference", hint="all of them, or none"
+        )
     reference_NC = torch.full((len(children), max(map(len, children), default=1)), float("-inf"))
     first = 0
     for found in rows:

@@ -222,17 +222,28 @@ class Learner:
     ) -> list[torch.Tensor]:
         """Log-probabilities (nodes, children) of each sample in order, under `model` (default: the trained one).
 
+        Those of turns `over_vocabulary` are over the whole vocabulary, of which the children are a part; at a
+        temperature other than 1 they raise TrainingError. A float32 `model` is read in the learner's number format.
+
         On the CPU: in free text each node has the whole vocabulary, which is gigabytes for an iteration.
         """
         reader = model if model is not None else self.policy_model
         reader.eval()
+        alike = model is None or all(parameter.dtype is torch.float32 for parameter in model.lm.parameters())
         mine, idle, groups = self._groups(items, self._reading_tokens)
         read: list[list[torch.Tensor]] = []
         for group in (*mine, *idle):
             batch = collate(group).to(self.device)
-            with self._autocast() if model is None else nullcontext():
+            if batch.over_vocabulary and temperature != 1:
+                raise TrainingError(
+                    f"a teacher's turns cannot be read at temperature {temperature:g}: their log-probabilities "
+                    "are over the whole vocabulary",
+                    hint="read them apart, at temperature 1",
+                )
+            with self._autocast() if alike else nullcontext():
                 logits_NC = reader(*batch.inputs).logits_NC.float()
-            log_probs_NC = branch_log_probs(logits_NC, temperature).cpu()
+            log_probs_NC = logits_NC if batch.over_vocabulary else branch_log_probs(logits_NC, temperature)
+            log_probs_NC = log_probs_NC.cpu()
             read.append(list(log_probs_NC.split([sum(len(turn.branches) for turn in item.turns) for item in group])))
         found: dict[int, torch.Tensor] = {}
         for group, pieces in zip(groups, self.processes.gather(read[: len(mine)]), strict=True):
