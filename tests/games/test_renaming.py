@@ -155,8 +155,9 @@ def test_a_renaming_that_needs_an_instance_is_refused(market: Path) -> None:
         ({"lamp": ""}, "renaming gave ''"),
         ({"lamp": " wib"}, "renaming gave ' wib'"),
         ({"lamp": "wib", "key": "wib"}, "gave the name 'wib' to two things"),
-        ({"lamp": "wait"}, "gave the name 'wait' to 'lamp', but the game shows a 'wait' already"),
+        ({"lamp": "wait"}, "gave the name 'wait' to 'lamp', but the game shows 'wait' already"),
         ({"lamp": "key", "key": "Take"}, "gave the name 'Take' to 'key'"),
+        ({"lamp": "a"}, "gave the name 'A' to 'Lamp', but the game shows 'A' already"),
     ],
 )
 def test_names_with_which_a_game_cannot_be_played_are_refused(drawn: object, message: str) -> None:

@@ -151,14 +151,15 @@ def own_names(renaming: Renaming, first: Observation, rng: random.Random) -> Nam
     if taken is not None:
         raise GameError(f"renaming gave the name {taken!r} to two things", hint="no two things share a name")
     texts = (first.text, first.goal, first.inventory, *(first.actions or ()))
-    new_words = {new: "" for new in there.values() if new not in there}
-    taken = next((word for text in texts for word in _found(text, new_words)), None)
+    names = _with_capitals(there)
+    thing = {new: old for old, new in names.items() if new not in names}
+    taken = next((word for text in texts for word in _found(text, tuple(thing))), None)
     if taken is not None:
         raise GameError(
-            f"renaming gave the name {taken!r} to {_inverse(there)[taken]!r}, but the game shows a {taken!r} already",
+            f"renaming gave the name {taken!r} to {thing[taken]!r}, but the game shows {taken!r} already",
             hint="names must be new, or be exchanged with that of the other thing",
         )
-    return Names(_with_capitals(there), reworded)
+    return Names(names, reworded)
 
 
 def reworded(text: str, names: dict[str, str]) -> str:
@@ -166,18 +167,14 @@ def reworded(text: str, names: dict[str, str]) -> str:
     return _pattern(tuple(names)).sub(lambda found: names[found[0]], text) if names else text
 
 
-def _found(text: str, names: dict[str, str]) -> list[str]:
-    return _pattern(tuple(names)).findall(text) if names else []
+def _found(text: str, words: tuple[str, ...]) -> list[str]:
+    return _pattern(words).findall(text) if words else []
 
 
 @lru_cache(maxsize=1_000)  # two for each game that is being played
 def _pattern(words: tuple[str, ...]) -> re.Pattern[str]:
     longest_first = sorted(words, key=len, reverse=True)
     return re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-])")
-
-
-def _inverse(names: Mapping[str, str]) -> dict[str, str]:
-    return {new: old for old, new in names.items()}
 
 
 def _with_capitals(names: dict[str, str]) -> dict[str, str]:
