@@ -42,6 +42,11 @@ class Observation:
     score: float  # normalised: 1.0 is a win
     to_go: int | None = None  # steps that a win still takes, for critics only; None: unknown, or not asked for
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All that can be read in it."""
+        return (self.text, self.goal, self.inventory, *(self.actions or ()))
+
 
 @dataclass(frozen=True, slots=True)
 class Branch:

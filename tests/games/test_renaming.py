@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -21,7 +23,7 @@ from grue.games.renaming import NO_SUCH_THING, Names, RenamedOwn, own_names, rew
 from grue.games.teachers import teacher
 from grue.games.training import check_training, renamer, training_games
 from grue.progress import Progress
-from grue.stages import run_all
+from grue.stages import run_all, run_stage
 from grue.storage.contents import read_metrics
 from grue.types import Observation, Outcome, Task
 
@@ -121,6 +123,21 @@ def test_a_run_learns_from_renamed_games(tmp_path: Path) -> None:
     assert plain and len(plain) == len(renamed) and plain != renamed
 
 
+def test_a_recorded_game_whose_names_cannot_be_drawn_keeps_them(
+    market: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = market.read_text(encoding="utf-8")
+    text = text.replace("        sold =", "        assert rng.random() < 0.5\n        sold =")
+    market.write_text(text, encoding="utf-8")
+    small = ("game.limit=6", "demos.games=8", "demos.replays=0", "sft.epochs=1")
+    config = load_config("toy", ["game.name=market", "sft.rename=1", *small])
+    for stage in ("demos", "sft"):
+        run_stage(stage, config, tmp_path / "run", say=Progress(quiet=True))
+    said = "".join(capsys.readouterr())
+    found = re.search(r"(\d) games to learn from keep their names, the first because the game failed: A", said)
+    assert found and 1 <= int(found[1]) <= 7
+
+
 @pytest.mark.usefixtures("market")
 def test_a_game_that_cannot_rename_things_is_refused() -> None:
     check_training("market", 0.5)
@@ -154,6 +171,9 @@ def test_a_renaming_that_needs_an_instance_is_refused(market: Path) -> None:
         ({"lamp": 3}, "renaming gave 3"),
         ({"lamp": ""}, "renaming gave ''"),
         ({"lamp": " wib"}, "renaming gave ' wib'"),
+        ({"lamp": "wib\nsnoop"}, "renaming gave 'wib.*snoop'"),
+        ({"lamp": "\ud800"}, "renaming gave "),
+        ({"lamp": "wib", "key": "Wib"}, "gave the name 'Wib' to two things"),
         ({"lamp": "wib", "key": "wib"}, "gave the name 'wib' to two things"),
         ({"lamp": "wait"}, "gave the name 'wait' to 'lamp', but the game shows 'wait' already"),
         ({"lamp": "key", "key": "Take"}, "gave the name 'Take' to 'key'"),
@@ -187,11 +207,19 @@ def test_names_may_be_exchanged_and_begin_sentences() -> None:
     assert own_names(lambda *_: {}, SHOWN, random.Random(0)) == Names({}, reworded)
 
 
+def _with(state: Any) -> random.Random:
+    rng = random.Random()
+    rng.setstate(state)
+    return rng
+
+
 def test_made_up_names_are_new_and_no_two_are_equal() -> None:
     rng = random.Random(0)
     for _ in range(50):
         things = [f"thing {number}" for number in range(40)]
         names = made_up_names(things, SHOWN, rng)
+        state = rng.getstate()
+        assert made_up_names({*things}, SHOWN, rng) == made_up_names(sorted(things), SHOWN, _with(state))
         assert list(names) == things and len({*names.values()}) == 40
         assert not {*names.values()} & {"a", "lamp", "take", "it", "wait"}
 
@@ -232,6 +260,30 @@ def test_check_game_finds_names_that_differ_from_draw_to_draw(monkeypatch: pytes
         check_game(_Later, Task("later", "", "train", 3, 8))
     monkeypatch.setattr(_Later, "renaming", staticmethod(lambda first, rng: {"lamp": "wib"}))
     check_game(_Later, Task("later", "", "train", 3, 8))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"chest": "wib", "rope": "snoop"}, r"a thing that is renamed is shown, but neither 'rope' nor another is"),
+        ({"lamp": "wib", "Key": "snoop"}, "renaming leaves no old name in what is shown, but 'key' is"),
+    ],
+)
+def test_check_game_finds_old_names_that_stay(
+    names: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Later, "renaming", staticmethod(lambda first, rng: names))
+    with pytest.raises(GameError, match=message):
+        check_game(_Later, Task("later", "", "train", 3, 8))
+
+
+def test_check_game_draws_often_and_says_where_a_draw_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sometimes(first: Observation, rng: random.Random) -> dict[str, str]:
+        return {"lamp": "wib", "key": "snoop" if rng.random() > 0.2 else "wib"}
+
+    monkeypatch.setattr(_Later, "renaming", staticmethod(sometimes))
+    with pytest.raises(GameError, match=r"gave the name 'wib' to two things \(train seed 3, limit 8, reset\)"):
+        check_game(_Later, Task("later", "", "train", 3, 8))
 
 
 def test_the_engine_is_told_of_no_such_thing_for_an_old_name() -> None:

@@ -475,6 +475,16 @@ def test_a_copy_is_read_in_the_number_format_of_the_model_that_learns() -> None:
     assert not all(torch.equal(one, other) for one, other in zip(exact, copied, strict=True))
 
 
+def test_a_copy_with_an_adapter_is_read_as_the_model_that_learns(tmp_path: Path) -> None:
+    """The weights below an adapter are stored in 16 bits, and their products are of 16 bits in both."""
+    config = tiny.config(tiny.save(tmp_path / "model"), "model.adapter=lora", "model.dtype=bfloat16")
+    model = PolicyModel(load_model(config.model)[0])
+    learner = Learner.of(model, config.model, config.ppo)
+    played = items(model)
+    copied = learner.read(played, 1.0, model=deepcopy(model))
+    assert all(torch.equal(one, other) for one, other in zip(learner.read(played, 1.0), copied, strict=True))
+
+
 def test_a_reference_for_some_samples_only_is_refused() -> None:
     model, _, played = shown_and_played("choose")
     some = [replace(played[0], reference=learner_of(model).read(played[:1], 1.0)[0]), *played[1:]]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -18,6 +19,7 @@ from grue.games.teachers.scripted import CanRehearse, HasGold
 from grue.types import Observation, Outcome, Task
 
 NONSENSE = "frobnicate the grue"  # an action that no game knows
+DRAWS = 20  # of names for each game: what goes wrong by chance may need many
 
 
 def check_game(factory: Callable[[], Game], task: Task, *, steps: int = 8) -> None:
@@ -117,10 +119,9 @@ def _check_observation(observation: Observation) -> None:
         "valid actions are a tuple, or None",
         f"they are {kind_of(actions)}",
     )
-    texts = (observation.text, observation.goal, observation.inventory, *(observation.actions or ()))
-    stray = next((text for text in texts if not isinstance(text, str)), "")
+    stray = next((text for text in observation.texts if not isinstance(text, str)), "")
     _require(isinstance(stray, str), "text, goal, inventory and actions are str", f"one is {stray!r:.60}")
-    _require(all(map(_is_text, texts)), "texts are Unicode, without half characters (lone surrogates)")
+    _require(all(map(_is_text, observation.texts)), "texts are Unicode, without half characters (lone surrogates)")
     _require(bool(observation.goal), "an observation has a goal")
     score = observation.score
     _require(isinstance(score, Real) and -1.0 <= score <= 1.0, "a score is between -1 and 1", f"it is {score!r:.60}")
@@ -180,13 +181,21 @@ def _check_renaming(plain: Game, other: Game, task: Task, trail: _Trail) -> None
     renaming = getattr(plain, "renaming", None)
     if renaming is None:
         return
-    first, salt = trail.reset(plain, task), "check"
-    drawn = [own_names(renaming, first, random.Random(salt)).there for _ in range(2)]
-    _require(drawn[0] == drawn[1], "renaming draws equal names from equal generators")
-    renamed = RenamedOwn(other, renaming, salt, share=1.0)
+    first = trail.reset(plain, task)
+    try:
+        drawn = [own_names(renaming, first, random.Random(f"names/{draw // 2}")).there for draw in range(2 * DRAWS)]
+    except GameError as error:
+        raise _BrokenError(error.message) from error
+    _require(drawn[::2] == drawn[1::2], "renaming draws equal names from equal generators")
+    renamed = RenamedOwn(other, renaming, "check", share=1.0)
     here, there = first, renamed.reset(task)
+    names, changed = renamed.names.there, False
     draw = random.Random(f"check/{task.seed}")
-    while True:
+    outcome: Outcome | None = None
+    while outcome is None:
+        changed |= here != there
+        left = _names_left(there, names)
+        _require(not left, "renaming leaves no old name in what is shown", f"{left!r} is (names are whole words)")
         listed, shown = here.actions, there.actions
         if listed is None or shown is None:
             break
@@ -201,8 +210,17 @@ def _check_renaming(plain: Game, other: Game, task: Task, trail: _Trail) -> None
         there, renamed_reward, renamed_outcome = renamed.step(action)
         same = (reward, outcome) == (renamed_reward, renamed_outcome)
         _require(same, "renaming changes nothing but names", f"{action!r} earns {renamed_reward:g} and not {reward:g}")
-        if outcome is not None:
-            break
+    _require(changed or not names, "a thing that is renamed is shown", f"neither {[*names][-1]!r} nor another is")
+
+
+def _names_left(shown: Observation, names: Mapping[str, str]) -> str:
+    """An old name, in any case and beside any sign, in what should have new ones; "" if there is none."""
+    new = {name.lower() for name in names.values()}
+    old = [re.escape(name) for name in names if name.lower() not in new]
+    if not old:
+        return ""
+    pattern = re.compile(rf"(?<![^\W_])(?:{'|'.join(old)})(?![^\W_])", re.IGNORECASE)
+    return next((found[0] for text in shown.texts if (found := pattern.search(text))), "")
 
 
 class _BrokenError(Exception):

@@ -129,7 +129,7 @@ def _sound(observation: Observation) -> Observation:
     actions = observation.actions
     if not (actions is None or (isinstance(actions, Collection) and not isinstance(actions, str | Mapping))):
         raise GameError(f"the game listed its actions as {kind_of(actions)}", hint='a tuple of str: ("look",), or None')
-    for text in (observation.text, observation.goal, observation.inventory, *(actions or ())):
+    for text in observation.texts:
         if not isinstance(text, str):
             raise GameError(
                 f"the game gave {kind_of(text)} for a text: {text!r:.60}", hint="see grue.types.Observation"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from grue.types import Observation
 
@@ -34,11 +34,13 @@ def made_up_word(rng: random.Random) -> str:
 
 
 def made_up_names(things: Iterable[str], first: Observation, rng: random.Random) -> dict[str, str]:
-    """For each of `things` another made-up word, none of which occurs in the observation."""
-    texts = (first.text, first.goal, first.inventory, *(first.actions or ()))
-    known = {word.lower() for text in texts for word in _WORD.findall(text)}
+    """For each of `things` another made-up word in small letters, none of which occurs in the observation.
+
+    A set is sorted first: its order is not the same in another process.
+    """
+    known = {word.lower() for text in first.texts for word in _WORD.findall(text)}
     names: dict[str, str] = {}
-    for thing in things:
+    for thing in sorted(things) if isinstance(things, Set) else things:
         while (new := made_up_word(rng)) in known:
             pass
         names[thing] = new

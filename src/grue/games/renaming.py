@@ -42,7 +42,7 @@ class Renamed:
 
     def __init__(self, game: Game, salt: str, share: float = 0.5) -> None:
         self._game, self._salt, self._share = game, salt, share
-        self._names = Names({}, reworded)
+        self.names = Names({}, reworded)
         self._back: dict[str, str] = {}
 
     def _namer(self, task: Task, rng: random.Random) -> Callable[[Observation], Names]:
@@ -56,8 +56,8 @@ class Renamed:
         rng = random.Random(f"{self._salt}/{task.seed}")
         namer = self._namer(task, rng) if rng.random() < self._share else None
         observation = self._game.reset(task)
-        self._names = Names({}, reworded) if namer is None else namer(observation)
-        there = self._names.there
+        self.names = Names({}, reworded) if namer is None else namer(observation)
+        there = self.names.there
         self._back = {new: old for old, new in there.items()}
         # the game itself still knows the old names, which a player may remember and must not get anywhere with
         self._back |= dict.fromkeys(there.keys() - self._back.keys(), NO_SUCH_THING)
@@ -75,10 +75,10 @@ class Renamed:
 
     def meant(self, action: str) -> str:
         """What the game itself is told when the player does `action`."""
-        return self._names.change(action, self._back)
+        return self.names.change(action, self._back)
 
     def _shown(self, observation: Observation) -> Observation:
-        return renamed_observation(observation, self._names) if self._names.there else observation
+        return renamed_observation(observation, self.names) if self.names.there else observation
 
 
 class RenamedOwn(Renamed):
@@ -143,17 +143,19 @@ def own_names(renaming: Renaming, first: Observation, rng: random.Random) -> Nam
     with engine_errors():
         drawn = renaming(first, rng)
     words = [*drawn, *drawn.values()] if isinstance(drawn, Mapping) else [drawn]
-    stray = next((word for word in words if not (isinstance(word, str) and word.strip() == word != "")), None)
+    stray = next((word for word in words if not _is_name(word)), None)
     if stray is not None:
-        raise GameError(f"renaming gave {stray!r:.60}", hint="it gives a dict of str to str: {'apple': 'wib'}")
+        raise GameError(
+            f"renaming gave {stray!r:.60}", hint="it gives a dict of names, one line each: {'apple': 'wib'}"
+        )
     there = {old: new for old, new in drawn.items() if new != old}
-    taken = next((new for new in there.values() if list(there.values()).count(new) > 1), None)
-    if taken is not None:
-        raise GameError(f"renaming gave the name {taken!r} to two things", hint="no two things share a name")
-    texts = (first.text, first.goal, first.inventory, *(first.actions or ()))
-    names = _with_capitals(there)
+    known: dict[str, str] = {}
+    for old, new in there.items():
+        if known.setdefault(_capital(new), _capital(old)) != _capital(old):
+            raise GameError(f"renaming gave the name {new!r} to two things", hint="no two things share a name")
+    names = {_capital(old): _capital(new) for old, new in there.items()} | there  # at the beginning of a sentence too
     thing = {new: old for old, new in names.items() if new not in names}
-    taken = next((word for text in texts for word in _found(text, tuple(thing))), None)
+    taken = next((word for text in first.texts for word in _found(text, tuple(thing))), None)
     if taken is not None:
         raise GameError(
             f"renaming gave the name {taken!r} to {thing[taken]!r}, but the game shows {taken!r} already",
@@ -171,15 +173,14 @@ def _found(text: str, words: tuple[str, ...]) -> list[str]:
     return _pattern(words).findall(text) if words else []
 
 
-@lru_cache(maxsize=1_000)  # two for each game that is being played
+@lru_cache(maxsize=1_000)  # three for each game that is being played
 def _pattern(words: tuple[str, ...]) -> re.Pattern[str]:
     longest_first = sorted(words, key=len, reverse=True)
     return re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-])")
 
 
-def _with_capitals(names: dict[str, str]) -> dict[str, str]:
-    """`names`, and the same with capital first letters, as at the beginning of a sentence."""
-    return {_capital(old): _capital(new) for old, new in names.items()} | names
+def _is_name(word: object) -> bool:
+    return isinstance(word, str) and word.isprintable() and word.strip() == word != ""
 
 
 def _capital(word: str) -> str:

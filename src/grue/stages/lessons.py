@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from grue.errors import DataError, ModelError
+from grue.errors import DataError, GameError, ModelError
 from grue.games.training import renamer
 from grue.policy.policy import make_policy
 from grue.prompts.tokens import Encoder
@@ -44,9 +44,14 @@ def lessons(session: Session, names: str, rename: float, *kinds: str, corrected:
     longest, unreadable, first = 0, 0, None
     read = (episode for kind in kinds for episode in episodes.read(session.run.episodes(kind), missing_ok=True))
     other_names = renamer(session.config.game.name)
-    played = (other_names(episode, rng) if other_names and rng.random() < rename else episode for episode in read)
+    unnamed, no_name = 0, None
     packed = []
-    for episode in played:
+    for episode in read:
+        if other_names is not None and rng.random() < rename:
+            try:
+                episode = other_names(episode, rng)
+            except GameError as error:  # a game of another package may fail at any draw
+                unnamed, no_name = unnamed + 1, no_name or error
         if episode.failed:  # it may have failed because it is one of those
             continue
         if session.config.policy.kind == "write":
@@ -61,6 +66,8 @@ def lessons(session: Session, names: str, rename: float, *kinds: str, corrected:
         if not packed:
             raise first
         session.say.warn(f"{unreadable} games to learn from are left out, the first because {first.message}")
+    if no_name is not None:
+        session.say.warn(f"{unnamed} games to learn from keep their names, the first because {no_name.message}")
     if longest > session.config.policy.reply_tokens:
         session.say.warn(
             f"an action of the teacher has {longest} tokens, but the policy may write only "

@@ -223,13 +223,14 @@ class Learner:
         """Log-probabilities (nodes, children) of each sample in order, under `model` (default: the trained one).
 
         Those of turns `over_vocabulary` are over the whole vocabulary, of which the children are a part; at a
-        temperature other than 1 they raise TrainingError. A float32 `model` is read in the learner's number format.
+        temperature other than 1 they raise TrainingError. A `model` whose weights have the same formats as those of the
+        trained one is read as that one is.
 
         On the CPU: in free text each node has the whole vocabulary, which is gigabytes for an iteration.
         """
         reader = model if model is not None else self.policy_model
         reader.eval()
-        alike = model is None or all(parameter.dtype is torch.float32 for parameter in model.lm.parameters())
+        alike = model is None or _formats(model.lm) == _formats(self.policy_model.lm)
         mine, idle, groups = self._groups(items, self._reading_tokens)
         read: list[list[torch.Tensor]] = []
         for group in (*mine, *idle):
@@ -298,6 +299,11 @@ class Learner:
         self.step_count = int(state["step_count"])
         if self.loss_scale is not None and "loss_scale" in state:
             self.loss_scale.load_state(state["loss_scale"])
+
+
+def _formats(model: torch.nn.Module) -> set[torch.dtype]:
+    """In which number formats a model's weights are stored."""
+    return {parameter.dtype for parameter in model.parameters()}
 
 
 def _pair(found: Any) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
