@@ -188,3 +188,11 @@ def edit_config(run: Path, *settings: str) -> Config:
     file = run / "config.yaml"
     file.write_text(dump_config(override(read_config(file), settings)), encoding="utf-8")
     return read_config(file)
+
+
+def install(folder: Path, package: str, declarations: str) -> None:
+    """What pip leaves of a package that declares games."""
+    metadata = folder / f"{package}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n", encoding="utf-8")
+    (metadata / "entry_points.txt").write_text(f"[grue.games]\n{declarations}\n", encoding="utf-8")

@@ -45,19 +45,11 @@ from grue.types import Observation, Outcome, Task
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def install(folder: Path, package: str, declarations: str) -> None:
-    """What pip leaves of a package that declares games."""
-    metadata = folder / f"{package}-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n", encoding="utf-8")
-    (metadata / "entry_points.txt").write_text(f"[grue.games]\n{declarations}\n", encoding="utf-8")
-
-
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of installed packages; one of them declares the game of the examples."""
     (tmp_path / "guess_package.py").write_text((EXAMPLES / "guess.py").read_text(encoding="utf-8"), encoding="utf-8")
-    install(tmp_path, "guess_package", "guess = guess_package:Guess\nbroken = guess_package:Nothing")
+    tiny.install(tmp_path, "guess_package", "guess = guess_package:Guess\nbroken = guess_package:Nothing")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "guess_package", raising=False)
     return tmp_path
@@ -66,7 +58,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_game_without_a_list_of_actions_is_refused_to_who_chooses_among_them(packages: Path, tmp_path: Path) -> None:
     text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
     (packages / "mute_package.py").write_text(text.replace('tuple("0123456789")', "None"), encoding="utf-8")
-    install(packages, "mute_package", "mute = mute_package:Guess")
+    tiny.install(packages, "mute_package", "mute = mute_package:Guess")
     config = load_config(None, ["game.name=mute", "demos.games=2", "demos.teacher=random", "policy.kind=choose"])
     for run in (run_all, partial(run_stage, "demos")):
         with pytest.raises((ConfigError, ModelError), match="lists no valid actions") as caught:
@@ -80,7 +72,7 @@ def test_a_game_whose_first_text_is_too_long_is_refused_before_its_demonstration
 ) -> None:
     text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
     (packages / "long_package.py").write_text(text.replace('of a number."', 'of a number. " * 999'), encoding="utf-8")
-    install(packages, "long_package", "long = long_package:Guess")
+    tiny.install(packages, "long_package", "long = long_package:Guess")
     config = load_config(None, ["game.name=long", "demos.games=2", "demos.teacher=random"])
     with pytest.raises(ModelError, match="more than the context of 1024"):
         run_stage("demos", config, tmp_path / "run", say=Progress(quiet=True))
@@ -92,7 +84,7 @@ def test_a_game_without_a_list_of_actions_is_measured_without_random_play(packag
     mute = text.replace('tuple("0123456789")', "None")
     mute += "\n    def gold(self):\n        return [str(self.number)]\n"
     (packages / "silent_package.py").write_text(mute, encoding="utf-8")
-    install(packages, "silent_package", "silent = silent_package:Guess")
+    tiny.install(packages, "silent_package", "silent = silent_package:Guess")
     sizes = ["game.limit=3", "demos.games=4", "sft.epochs=1", "ppo.iterations=1", "ppo.dev_every=0", "eval.games=20"]
     config = load_config("toy", ["game.name=silent", "policy.kind=write", "policy.reply_tokens=4", *sizes])
     results = run_all(config, tmp_path / "run", say=Progress(quiet=True))
@@ -118,7 +110,7 @@ def test_an_exception_in_a_declared_game_fails_the_episode_and_not_the_run(packa
     broken = text.replace("        self.steps += 1\n", "        self.steps += {'7': 1}[action]\n")
     solved = "    def gold(self) -> list[str]:\n        return [str(self.number)]\n\n    def close"
     (packages / "moody_package.py").write_text(broken.replace("    def close", solved), encoding="utf-8")
-    install(packages, "moody_package", "moody = moody_package:Guess")
+    tiny.install(packages, "moody_package", "moody = moody_package:Guess")
     game = games.make("moody")
     tasks = games.tasks("moody", "", "dev", 30, count=20)
     played = [play(game, task, teacher("gold", game)) for task in tasks]
@@ -138,7 +130,7 @@ def test_whatever_a_declared_game_fails_with_fails_the_episode(broken: str, said
     text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
     name = f"odd_{len(said)}"
     (packages / f"{name}.py").write_text(text.replace("Outcome.LIMIT if", f"{broken} if"), encoding="utf-8")
-    install(packages, name, f"{name} = {name}:Guess")
+    tiny.install(packages, name, f"{name} = {name}:Guess")
     game = games.make(name)
     episode = play(game, Task(name, "", "train", 0, 1), teacher("random", game))
     assert episode.failed and said in episode.error
@@ -151,7 +143,7 @@ def test_the_place_of_an_exception_is_in_the_game_and_its_traceback_is_shown_onc
     text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
     empty = text.replace("        self.steps += 1\n", "        self.steps += Random(0).choice([])\n")
     (packages / "empty_package.py").write_text(empty, encoding="utf-8")
-    install(packages, "empty_package", "empty = empty_package:Guess")
+    tiny.install(packages, "empty_package", "empty = empty_package:Guess")
     game, line = games.make("empty"), 1 + empty[: empty.index("choice([])")].count("\n")
     tasks = games.tasks("empty", "", "dev", 30, count=2)
     (error,) = {play(game, task, teacher("random", game)).error for task in tasks}
@@ -183,7 +175,7 @@ def test_what_could_not_be_stored_fails_the_episode_and_not_the_run(shown: str, 
     assert kept in text
     name = "odd_" + "".join(filter(str.isalpha, said))
     (packages / f"{name}.py").write_text(text.replace(kept, shown), encoding="utf-8")
-    install(packages, name, f"{name} = {name}:Guess")
+    tiny.install(packages, name, f"{name} = {name}:Guess")
     game = games.make(name)
     played = [play(game, task, teacher("random", game)) for task in games.tasks(name, "", "dev", 60, count=3)]
     assert all(episode.failed and said in (episode.error or "") for episode in played)
@@ -196,7 +188,7 @@ def test_a_score_that_32_bits_have_rounded_is_a_win(packages: Path) -> None:
     shown = text.replace("self.show(text, float(won)), float(won)", "self.show(text, 1.00001 * won), float(won)")
     assert shown != text
     (packages / "rounded_package.py").write_text(shown, encoding="utf-8")
-    install(packages, "rounded_package", "rounded = rounded_package:Guess")
+    tiny.install(packages, "rounded_package", "rounded = rounded_package:Guess")
     game = games.make("rounded")
     played = [play(game, task, teacher("random", game)) for task in games.tasks("rounded", "", "dev", 60, count=3)]
     assert {episode.score for episode in played if episode.won} == {1.0}
@@ -207,7 +199,7 @@ def test_scores_and_rewards_of_other_types_are_stored_as_numbers(packages: Path)
     shown = text.replace("self.show(text, float(won)), float(won)", "self.show(text, Fraction(won)), bool(won)")
     assert shown != text
     (packages / "exact_package.py").write_text(f"from fractions import Fraction\n{shown}", encoding="utf-8")
-    install(packages, "exact_package", "exact = exact_package:Guess")
+    tiny.install(packages, "exact_package", "exact = exact_package:Guess")
     game = games.make("exact")
     played = [play(game, task, teacher("random", game)) for task in games.tasks("exact", "", "dev", 60, count=3)]
     assert any(episode.won for episode in played)
@@ -298,7 +290,7 @@ def install_shaky(packages: Path, name: str) -> Any:
         "        check_seed(task)\n", "        check_seed(task)\n        assert not breaks(task), 'no door'\n"
     )
     (packages / f"{name}.py").write_text(f"{shaky}\n\ndef breaks(task):\n    return False\n", encoding="utf-8")
-    install(packages, name, f"{name} = {name}:Guess")
+    tiny.install(packages, name, f"{name} = {name}:Guess")
     return importlib.import_module(name)
 
 
@@ -406,7 +398,7 @@ def test_a_declaration_that_leads_nowhere_says_where() -> None:
 
 
 def test_two_packages_with_one_name_are_refused(packages: Path) -> None:
-    install(packages, "other_package", "guess = other_package:Other")
+    tiny.install(packages, "other_package", "guess = other_package:Other")
     with pytest.raises(ConfigError, match="several packages"):
         games.make("guess")
 
@@ -495,7 +487,7 @@ def test_check_game_looks_at_a_declared_game_without_its_guard(packages: Path, m
     text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
     doubled = text.replace('tuple("0123456789")', 'tuple("00123456789")')
     (packages / "doubled_package.py").write_text(doubled, encoding="utf-8")
-    install(packages, "doubled_package", "doubled = doubled_package:Guess\ntoy = doubled_package:Guess")
+    tiny.install(packages, "doubled_package", "doubled = doubled_package:Guess\ntoy = doubled_package:Guess")
     result = CliRunner().invoke(app, ["check-game", "doubled", "--games", "1"])
     assert (result.exit_code, "valid actions are sorted, without doubles" in result.output) == (1, True)
     here = packages / "here"
@@ -575,7 +567,7 @@ def test_actions_that_are_long_or_odd_reach_the_game_as_it_lists_them(packages: 
     text = text.replace("action == str(self.number)", f"action == {said} + str(self.number)")
     solved = f"    def gold(self) -> list[str]:\n        return [{said} + str(self.number)]\n\n    def close"
     (packages / "wordy.py").write_text(text.replace("    def close", solved), encoding="utf-8")
-    install(packages, "wordy", "wordy = wordy:Guess")
+    tiny.install(packages, "wordy", "wordy = wordy:Guess")
     game, task = games.make("wordy"), games.tasks("wordy", "", "train", 5, count=1)[0]
     won = play(game, task, teacher("gold", game))
     assert won.won and won.turns[0].valid and len(won.turns[0].action) > 150
@@ -605,7 +597,7 @@ def test_parameters_reach_the_check_of_the_game_as_text(
     checked = f"    @staticmethod\n    def check_params(params: str) -> str:\n        {body}\n\n    def reset"
     text = (EXAMPLES / "guess.py").read_text(encoding="utf-8").replace("    def reset", checked)
     (packages / f"{name}.py").write_text(text, encoding="utf-8")
-    install(packages, name, f"{name} = {name}:Guess")
+    tiny.install(packages, name, f"{name} = {name}:Guess")
     monkeypatch.chdir(packages)
     checked_by_hand = CliRunner().invoke(app, ["check-game", f"{name}:Guess", "--games", "1", "stalls=5"])
     if not said:
@@ -679,7 +671,7 @@ def test_a_game_that_cannot_be_made_is_an_error(packages: Path) -> None:
         "def __init__(self, params: str = \"\") -> None:\n        raise ValueError('init!')\n",
     )
     (packages / "unmade_package.py").write_text(broken, encoding="utf-8")
-    install(packages, "unmade_package", "unmade = unmade_package:Guess")
+    tiny.install(packages, "unmade_package", "unmade = unmade_package:Guess")
     with pytest.raises(GameError, match="ValueError: init!"):
         games.make("unmade")
 

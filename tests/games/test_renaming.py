@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import tiny
 from grue import games
 from grue.cli.main import app
 from grue.config import load_config
@@ -33,12 +34,9 @@ SHOWN = Observation("A lamp.", "Take it.", "", ("take lamp", "wait"), 0.0)
 
 @pytest.fixture
 def market(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of installed packages: one declares the game of the examples, one a copy to be changed."""
+    """A folder of installed packages: one declares the game of the examples. Returns its file."""
     text = (EXAMPLES / "market.py").read_text(encoding="utf-8")
-    metadata = tmp_path / "market_package-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: market_package\nVersion: 1.0\n", encoding="utf-8")
-    (metadata / "entry_points.txt").write_text("[grue.games]\nmarket = market_package:Market\n", encoding="utf-8")
+    tiny.install(tmp_path, "market_package", "market = market_package:Market")
     (tmp_path / "market_package.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "market_package", raising=False)
@@ -150,7 +148,7 @@ def test_a_game_that_cannot_rename_things_is_refused() -> None:
         training_games([games.make("market")], 0.5, "salt", {})
 
 
-def test_a_renaming_that_needs_an_instance_is_refused(market: Path) -> None:
+def test_a_renaming_that_needs_an_instance_is_refused_where_it_is_asked_for(market: Path, tmp_path: Path) -> None:
     text = (
         market.read_text(encoding="utf-8")
         .replace("    @staticmethod\n", "")
@@ -162,6 +160,10 @@ def test_a_renaming_that_needs_an_instance_is_refused(market: Path) -> None:
             call()
     said = CliRunner().invoke(app, ["check-game", "market_package:Market", "--games", "1"])
     assert said.exit_code == 1 and "is no static method" in said.output
+    small = ("game.limit=6", "demos.games=4", "demos.replays=0", "sft.epochs=1")
+    config = load_config("toy", ["game.name=market", *small])
+    for stage in ("demos", "sft"):
+        run_stage(stage, config, tmp_path / "run", say=Progress(quiet=True))
 
 
 @pytest.mark.parametrize(

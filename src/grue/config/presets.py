@@ -129,12 +129,18 @@ def twc_lora() -> Config:
 
 
 def kitchen_lora() -> Config:
-    """CookingWorld in one room for a downloaded model: SmolLM2 surpassed its teacher with three seeds."""
+    """CookingWorld in one room for a downloaded model: SmolLM2 surpassed its teacher with each of three seeds."""
     kitchen = {"numLocations": 1, "includeDoors": 0, "numDistractorItems": 1, "numIngredients": 2}
     full = twc_lora()
     # a mistake ends these games, and the policy learns to avoid it sooner if the baseline is told of a lost chance
-    ppo = {"iterations": 36, "learning_rate": 4e-4, "minibatches": 4, "hidden_state": True}
-    ppo |= {"dev_every": 12, "dev_games": 200}
+    ppo = {
+        "iterations": 36,
+        "learning_rate": 4e-4,
+        "minibatches": 4,
+        "hidden_state": True,
+        "dev_every": 12,
+        "dev_games": 200,
+    }
     return full.model_copy(
         update={
             "preset": "kitchen-lora",

@@ -183,7 +183,7 @@ def _check_renaming(plain: Game, other: Game, task: Task, trail: _Trail) -> None
         return
     first = trail.reset(plain, task)
     try:
-        drawn = [own_names(renaming, first, random.Random(f"names/{draw // 2}")).there for draw in range(2 * DRAWS)]
+        drawn = [own_names(renaming, first, random.Random(f"names/{number // 2}")).there for number in range(2 * DRAWS)]
     except GameError as error:
         raise _BrokenError(error.message) from error
     _require(drawn[::2] == drawn[1::2], "renaming draws equal names from equal generators")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import random
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -37,7 +38,7 @@ class Names(NamedTuple):
     change: Rename
 
 
-class Renamed:
+class Renamed(ABC):
     """`game` with things renamed in a `share` of its episodes. `salt` and the task's seed fix the names."""
 
     def __init__(self, game: Game, salt: str, share: float = 0.5) -> None:
@@ -45,9 +46,9 @@ class Renamed:
         self.names = Names({}, reworded)
         self._back: dict[str, str] = {}
 
+    @abstractmethod
     def _namer(self, task: Task, rng: random.Random) -> Callable[[Observation], Names]:
         """How an episode's names are drawn from what it shows first. Asked for before the game begins."""
-        raise NotImplementedError
 
     def begin_reset(self, task: Task) -> None:
         base.begin_reset(self._game, task)
@@ -154,11 +155,11 @@ def own_names(renaming: Renaming, first: Observation, rng: random.Random) -> Nam
         if known.setdefault(_capital(new), _capital(old)) != _capital(old):
             raise GameError(f"renaming gave the name {new!r} to two things", hint="no two things share a name")
     names = {_capital(old): _capital(new) for old, new in there.items()} | there  # at the beginning of a sentence too
-    thing = {new: old for old, new in names.items() if new not in names}
-    taken = next((word for text in first.texts for word in _found(text, tuple(thing))), None)
+    old_of = {new: old for old, new in names.items() if new not in names}
+    taken = next((word for text in first.texts for word in _found(text, tuple(old_of))), None)
     if taken is not None:
         raise GameError(
-            f"renaming gave the name {taken!r} to {thing[taken]!r}, but the game shows {taken!r} already",
+            f"renaming gave the name {taken!r} to {old_of[taken]!r}, but the game shows {taken!r} already",
             hint="names must be new, or be exchanged with that of the other thing",
         )
     return Names(names, reworded)

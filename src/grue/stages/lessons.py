@@ -43,7 +43,7 @@ def lessons(session: Session, names: str, rename: float, *kinds: str, corrected:
     policy, context = make_policy(session.model, session.encoder), session.config.model.context
     longest, unreadable, first = 0, 0, None
     read = (episode for kind in kinds for episode in episodes.read(session.run.episodes(kind), missing_ok=True))
-    other_names = renamer(session.config.game.name)
+    other_names = renamer(session.config.game.name) if rename else None
     unnamed, no_name = 0, None
     packed = []
     for episode in read:

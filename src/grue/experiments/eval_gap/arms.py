@@ -52,7 +52,7 @@ def train_sft_arm(
     cfg = session.config.sft
     model = fresh_model(session, base, seed)
     policy, rng = make_policy(model, session.encoder), random.Random(f"{seed}/sft/names")
-    other_names = renamer(session.config.game.name)
+    other_names = renamer(session.config.game.name) if cfg.rename else None
     renamed = (other_names(e, rng) if other_names and rng.random() < cfg.rename else e for e in demonstrations)
     items = samples([tokenise(episode, policy, session.config.model.context) for episode in renamed])
     learner = Learner.of(model, session.config.model, cfg, dropout=True)
