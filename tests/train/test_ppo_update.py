@@ -24,7 +24,7 @@ from grue.train.credit import RunningScale, credit, discounted_return
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
-from grue.train.ppo_update import Updater, _mean, ppo_loss, rollout_metrics, with_reference
+from grue.train.ppo_update import Update, Updater, _mean, ppo_loss, rollout_metrics, with_reference
 from grue.train.reference import Reference
 from grue.types import Branch, Episode, Observation, Outcome, Task, Turn
 
@@ -57,14 +57,22 @@ def updater_of(config: Config, model: PolicyModel, *, apart: bool = True) -> Upd
     return Updater(config, learner, cfg.entropy_coef, critic)
 
 
-def update(
+def updated(
     episodes: Sequence[Episode], *changes: str, iteration: int = 0, apart: bool = True
-) -> tuple[dict[str, float], PolicyModel]:
-    """(metrics, the model after it) of one update of the model that played `played()`."""
+) -> tuple[Update, PolicyModel]:
+    """(what it did, the model after it) of one update of the model that played `played()`."""
     model = tiny.policy_model()
     config = settings(*changes) if apart else settings("ppo.value_passes=0", *changes)
     updater = updater_of(config, model, apart=apart)
     return updater.update(episodes, iteration, 1.0, Reference(model)), model
+
+
+def update(
+    episodes: Sequence[Episode], *changes: str, iteration: int = 0, apart: bool = True
+) -> tuple[dict[str, float], PolicyModel]:
+    """(metrics, the model after it) of one update of the model that played `played()`."""
+    did, model = updated(episodes, *changes, iteration=iteration, apart=apart)
+    return did.metrics, model
 
 
 def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -149,12 +157,12 @@ def test_a_shared_critic_is_clipped_around_its_values_in_the_units_of_their_targ
 
 def test_turns_are_counted_as_often_as_they_are_read() -> None:
     steps = sum(episode.steps for episode in played())
-    assert update(played(), "ppo.epochs=3")[0]["turns"] == 3 * steps
+    assert updated(played(), "ppo.epochs=3")[0].turns == 3 * steps
     groups = ("ppo.plays_per_game=4", "ppo.episodes_per_iteration=8", "ppo.plays_kept=2", "ppo.lost_penalty=5")
     same_game = played()[0]
     plays = [replace(same_game, outcome=Outcome.LOST), *[replace(same_game, outcome=Outcome.LIMIT)] * 3]
-    assert update(plays, *groups, "ppo.value_passes=0", apart=False)[0]["turns"] == 2 * same_game.steps
-    assert update(plays, *groups)[0]["turns"] == 4 * same_game.steps  # a critic fitted apart sees the others too
+    assert updated(plays, *groups, "ppo.value_passes=0", apart=False)[0].turns == 2 * same_game.steps
+    assert updated(plays, *groups)[0].turns == 4 * same_game.steps  # a critic fitted apart sees the others too
 
 
 def test_a_wider_bound_upwards_clips_fewer_turns() -> None:
@@ -176,7 +184,7 @@ def test_dropout_is_off_while_the_policy_learns_from_what_it_did() -> None:
     for layer in model.lm.get_decoder().layers:
         layer.self_attn.attention_dropout = 0.5
     updater = updater_of(config, model)
-    metrics = updater.update(played(), 0, 1.0, Reference(model))
+    metrics = updater.update(played(), 0, 1.0, Reference(model)).metrics
     assert metrics["engine_gap"] < 1e-5
 
 
@@ -248,7 +256,7 @@ def test_the_cut_into_micro_batches_changes_no_loss() -> None:
         model = tiny.policy_model()
         updater = updater_of(settings("ppo.value_passes=0", "ppo.kl_coef=0.1"), model, apart=False)
         updater.learner.micro_tokens = tokens
-        found.append((updater.update(played(), 0, 1.0, Reference(model)), weights(model)))
+        found.append((updater.update(played(), 0, 1.0, Reference(model)).metrics, weights(model)))
     (whole, after), (cut, after_cut) = found
     assert cut == pytest.approx(whole, rel=1e-3, abs=1e-5)
     assert all(torch.allclose(after[name], after_cut[name], atol=1e-5) for name in after)
@@ -385,7 +393,7 @@ def test_of_free_text_the_reference_is_read_a_minibatch_at_a_time(monkeypatch: p
         model = tiny.policy_model()
         updater = updater_of(settings("ppo.kl_coef=0.5", "ppo.epochs=2", f"policy.kind={kind}"), model)
         reference = Reference(model)
-        metrics = [updater.update(played(), iteration, 1.0, reference) for iteration in range(2)]
+        metrics = [updater.update(played(), iteration, 1.0, reference).metrics for iteration in range(2)]
         found.append((metrics[1]["kl_ref"], weights(model)))
     assert sizes == [8] * 2 + [4] * 8  # iterations; minibatches, of two passes each
     (one, before), (other, after) = found
@@ -396,7 +404,7 @@ def test_of_free_text_the_reference_is_read_a_minibatch_at_a_time(monkeypatch: p
 def test_the_kl_from_the_reference_grows_from_0_and_is_watched_where_it_costs_nothing() -> None:
     model = tiny.policy_model()
     updater, reference = updater_of(settings("ppo.kl_coef=0.1", "ppo.learning_rate=0.003"), model), Reference(model)
-    found = [updater.update(played(), i, 1.0, reference)["kl_ref"] for i in range(3)]
+    found = [updater.update(played(), i, 1.0, reference).metrics["kl_ref"] for i in range(3)]
     assert 0 <= found[0] < found[1] < found[2]
     assert "kl_ref" in update(played(), "ppo.kl_coef=0", iteration=5)[0]
     assert "kl_ref" not in update(played(), "ppo.kl_coef=0", iteration=6)[0]
@@ -432,7 +440,7 @@ def test_where_the_target_kl_stops_the_policy_the_critic_still_sees_every_turn()
     model = tiny.policy_model()
     wild = ("ppo.minibatches=8", "ppo.epochs=2", "ppo.learning_rate=0.02", "ppo.kl_coef=0", "ppo.target_kl=0.001")
     updater = updater_of(settings(*wild), model)
-    assert updater.update(played(), 0, 1.0, Reference(model))["updates"] == 2
+    assert updater.update(played(), 0, 1.0, Reference(model)).metrics["updates"] == 2
     assert updater.policy_steps == 2
     assert updater.critic is not None
     assert len(updater.critic.kept[0][1]) == sum(episode.steps for episode in played())
@@ -452,7 +460,10 @@ def test_the_policys_rate_rises_over_its_first_steps() -> None:
     model = tiny.policy_model()
     changes = ("ppo.rate_warmup=4", "ppo.warmup_iterations=1", "ppo.learning_rate=0.001")
     updater, reference = updater_of(settings(*changes), model), Reference(model)
-    rates = [updater.update(played(), i, factor, reference)["learning_rate"] for i, factor in enumerate((1, 1, 1, 0.5))]
+    rates = [
+        updater.update(played(), i, factor, reference).metrics["learning_rate"]
+        for i, factor in enumerate((1, 1, 1, 0.5))
+    ]
     assert rates == pytest.approx([0, 0.001 * (1 / 4 + 2 / 4) / 2, 0.001 * (3 / 4 + 1) / 2, 0.0005])
 
 
@@ -472,7 +483,7 @@ def test_the_entropy_bonus_is_steered_towards_its_target() -> None:
     def steered(coef: float, *target: str) -> float:
         config, model = settings(f"ppo.entropy_coef={coef}", *target), tiny.policy_model()
         updater = updater_of(config, model)
-        assert updater.update(played(), 0, 1.0, Reference(model))["entropy_coef"] == coef  # that of this update
+        assert updater.update(played(), 0, 1.0, Reference(model)).metrics["entropy_coef"] == coef  # that of this update
         return updater.entropy_coef
 
     up, down = "ppo.entropy_target=5", "ppo.entropy_target=0.001"

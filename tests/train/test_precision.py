@@ -258,7 +258,7 @@ def test_a_pass_that_overflows_in_float16_leaves_the_critic_whole() -> None:
         return Reading(*(part * float("inf") for part in reading)) if len(calls) == 3 else reading
 
     model.forward = sometimes  # type: ignore[method-assign]
-    row = updater.update(tiny.rollouts(model, tiny.tasks(4)), 9, 1.0, Reference(model))
+    row = updater.update(tiny.rollouts(model, tiny.tasks(4)), 9, 1.0, Reference(model)).metrics
     assert row["skipped"] == 0.5 and math.isfinite(row["value_loss"])
     assert all(torch.isfinite(parameter).all() for parameter in model.value_head.parameters())
 

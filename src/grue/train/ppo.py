@@ -25,7 +25,7 @@ from grue.train.context import StageContext
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
-from grue.train.ppo_update import Updater, rollout_metrics
+from grue.train.ppo_update import Update, Updater, rollout_metrics
 from grue.train.reference import Reference
 from grue.train.save_points import SavePoints
 from grue.train.schedule import policy_rate_factor
@@ -72,16 +72,19 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
             played = time.monotonic()
             metrics = rollout_metrics(episodes, played - start, cfg, updater.divisor)
             rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup)
-            metrics |= updater.update(episodes, iteration, rate, reference)
+            update = updater.update(episodes, iteration, rate, reference)
+            learnt = time.monotonic()
             failures.add(episodes)
             if iteration == done:
-                _check_first(metrics, limit_of(episodes, tolerance(config.model)), cfg, say)
-            del metrics["first_clipped"]
-            update_s, steps = time.monotonic() - played, sum(episode.steps for episode in episodes)
-            metrics |= {"update_s": update_s, "turns_per_s": metrics.pop("turns") / update_s}
+                _check_first(update, metrics["forced"], limit_of(episodes, tolerance(config.model)), cfg, say)
             progress["iteration"] = iteration + 1
-            progress["env_steps"] += steps
-            metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
+            progress["env_steps"] += sum(episode.steps for episode in episodes)
+            metrics |= update.metrics | {
+                "update_s": learnt - played,
+                "turns_per_s": update.turns / (learnt - played),
+                "env_steps_trained": progress["env_steps"],
+                "seconds": time.monotonic() - start,
+            }
             run.log("ppo", iteration + 1, metrics)
             heap.trim()
             last = iteration + 1 == cfg.iterations
@@ -139,11 +142,11 @@ def draw_tasks(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list
     return [task for task in chosen for _ in range(plays)]
 
 
-def _check_first(metrics: Mapping[str, float], limit: float, cfg: PPOConfig, say: Progress) -> None:
+def _check_first(update: Update, forced: float, limit: float, cfg: PPOConfig, say: Progress) -> None:
     """Warn where training reads other log-probabilities than play, whose rounding is up to `limit` nats a turn."""
-    if (decided := 1 - metrics["forced"]) > 0:  # a turn without a choice shows nothing
-        _warn_of_gap(metrics["engine_gap"] / decided, limit, cfg.temperature, say)
-        _warn_of_clip(metrics["first_clipped"] / decided, cfg, say)
+    if (decided := 1 - forced) > 0:  # a turn without a choice shows nothing
+        _warn_of_gap(update.metrics["engine_gap"] / decided, limit, cfg.temperature, say)
+        _warn_of_clip(update.first_clipped / decided, cfg, say)
 
 
 def _warn_of_gap(gap: float, limit: float, temperature: float, say: Progress) -> None:

@@ -90,6 +90,14 @@ class Passes(NamedTuple):
     seen: list[tuple[torch.Tensor, torch.Tensor]]  # (features, targets) of all turns, for such a critic
 
 
+class Update(NamedTuple):
+    """What one iteration's update did."""
+
+    metrics: dict[str, float]  # most of them means over the optimiser steps
+    turns: int  # that were read in all passes
+    first_clipped: float  # share of the first minibatch's turns outside of the clip bounds, before any step
+
+
 @dataclass(slots=True)
 class Updater:
     """The update of one iteration, and what it carries from one to the next."""
@@ -107,13 +115,8 @@ class Updater:
         """What rewards are divided by before the critic learns them."""
         return self.scale.divisor(self.config.ppo)
 
-    def update(
-        self, episodes: Sequence[Episode], iteration: int, rate: float, reference: Reference
-    ) -> dict[str, float]:
-        """Learn from one iteration's episodes; returns metrics, most of them means over the steps.
-
-        TrainingError when more than half of the games failed.
-        """
+    def update(self, episodes: Sequence[Episode], iteration: int, rate: float, reference: Reference) -> Update:
+        """Learn from one iteration's episodes. TrainingError when more than half of the games failed."""
         cfg, usable = self.config.ppo, self._usable(episodes, iteration)
         games = credited(usable, cfg, self.scale, None if self.baseline is None else self.baseline.values(usable))
         # the KL costs a forward pass; if it is not in the loss it is only monitored, and not for free text, where the
@@ -130,7 +133,7 @@ class Updater:
         rows, passes, turns, kl_old, seen = self._passes(items, rate, policy, rng, read_later)
         mean = {name: _mean([row[name] for row in rows if name in row]) for name in rows[-1]}
         # before the first step of an iteration the trained weights are those that played: what differs is rounding
-        mean["engine_gap"], mean["first_clipped"] = rows[0]["engine_gap"], rows[0]["clip_fraction"]
+        mean["engine_gap"] = rows[0]["engine_gap"]
         if self.critic is not None:
             if games.left_out:  # it must value every play, and the best and worst alone would bias it
                 self._step(games.left_out, rate, False, seen)
@@ -141,18 +144,11 @@ class Updater:
             mean["baseline_explained_variance"] = explained_variance(games.episodes, cfg, games.values, games.divisor)
             self.baseline.remember(games.episodes, games.targets, games.divisor, games.unit)
         mean |= self._fit()
-        coef = self.entropy_coef  # of this iteration
-        if policy:
-            self._steer_entropy(mean["entropy"])
         updates = len(rows) if self._takes_steps(policy) else 0
-        return {
-            **mean,
-            "updates": updates,
-            "passes": passes,
-            "turns": turns,
-            "entropy_coef": coef,
-            "kl_old": kl_old,
-        }
+        mean |= {"updates": updates, "passes": passes, "entropy_coef": self.entropy_coef, "kl_old": kl_old}
+        if policy:
+            self._steer_entropy(mean["entropy"])  # for the next iteration
+        return Update(mean, turns, rows[0]["clip_fraction"])
 
     def _takes_steps(self, policy: bool) -> bool:
         """Does the language model learn, given whether the policy does? A critic fitted apart learns without it."""
