@@ -42,7 +42,7 @@ from grue.rollout.collect import collect
 from grue.stages.session import Session, open_session
 from grue.storage.contents import read_run_config
 from grue.storage.run import Run
-from grue.train.credit import RunningScale, credit
+from grue.train.credit import credit
 from grue.types import Episode, Outcome
 
 
@@ -71,7 +71,7 @@ def test_an_arm_without_a_defect_has_the_librarys_credit(normalised: bool) -> No
             tiny.rollouts(tiny.policy_model(), tiny.tasks(3)), (Outcome.WON, Outcome.LOST, Outcome.LIMIT), strict=True
         )
     ]
-    expected, _ = credit(episodes, cfg, RunningScale())
+    expected, _ = credit(episodes, cfg)
     for ours, theirs in zip(defective(episodes, Arm(), cfg), expected, strict=True):
         np.testing.assert_allclose(ours, theirs)
     leaking = defective(episodes, Arm(leak=True), cfg)

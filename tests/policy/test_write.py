@@ -49,7 +49,7 @@ def test_log_probs_are_those_of_the_renormalised_nucleus_by_brute_force(temperat
     """Hugging Face's own forward pass, one for each token that was written."""
     prompt = {"kind": "write", "reply_tokens": 6, "top_p": top_p}
     seats = [games.make("toy") for _ in range(3)]
-    decoding = Decoding(temperature=temperature, top_p=top_p)
+    decoding = Decoding(temperature=temperature)
     written = 0
     for episode in collect(
         tiny.player(MODEL, **prompt), seats, tiny.tasks(3, limit=3), decoding, seed="0", context=400
@@ -72,7 +72,7 @@ def test_log_probs_are_those_of_the_renormalised_nucleus_by_brute_force(temperat
 def test_tokens_are_drawn_with_the_probabilities_of_the_model() -> None:
     """600 first tokens: each count within 4 standard errors, none from outside the nucleus."""
     prefix = [*tiny.encoder().task("Find the key.", 12), *tiny.encoder().observation("A hall.")]
-    player = tiny.player(MODEL, kind="write", reply_tokens=1)
+    player = tiny.player(MODEL, kind="write", reply_tokens=1, top_p=0.6)
     engine = Engine(player.model.base_lm(), 1, 200)
     hidden = engine.feed([0], [prefix])
     with torch.inference_mode():
@@ -82,7 +82,7 @@ def test_tokens_are_drawn_with_the_probabilities_of_the_model() -> None:
     rng, counts, draws = random.Random(0), [0] * len(weights), 600
     for _ in range(draws):
         engine.reset(0)
-        (decision,) = player.act(engine, [Query(0, (), len(prefix), rng, prefix)], Decoding(top_p=0.6))
+        (decision,) = player.act(engine, [Query(0, (), len(prefix), rng, prefix)], Decoding())
         counts[decision.taken[0]] += 1
     for token, weight in enumerate(weights):
         assert weight > 0 or counts[token] == 0

@@ -450,10 +450,10 @@ def test_seats_that_cannot_be_played_in_are_refused() -> None:
     assert collect(tiny.policy(MODEL), [], [], GREEDY, seed="0") == []
 
 
-@pytest.mark.parametrize(("temperature", "top_p"), [(0.0, 1.0), (-1.0, 1.0), (math.nan, 1.0), (1.0, 0.0), (1.0, 1.5)])
-def test_what_nothing_can_be_drawn_with_is_refused(temperature: float, top_p: float) -> None:
-    with pytest.raises(ConfigError, match=r"temperature|top_p"):
-        Decoding(temperature=temperature, top_p=top_p)
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_what_nothing_can_be_drawn_with_is_refused(temperature: float) -> None:
+    with pytest.raises(ConfigError, match="temperature"):
+        Decoding(temperature=temperature)
 
 
 def test_half_a_character_is_named() -> None:

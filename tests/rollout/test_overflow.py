@@ -140,7 +140,7 @@ def test_training_goes_on_without_the_games_that_overflow() -> None:
     learner = Learner.of(model, config.model, config.ppo)
     critic, baseline = Critic(model.value_head, 1e-3, 2, 2, "0"), GameBaseline({}, config.ppo, "0")
     updater = Updater(config, learner, 0.01, critic, baseline)
-    row = updater.update(episodes, 0, 1.0, Reference(model))
+    row = updater.update(episodes, 0, 1.0, Reference(model)).metrics
     assert math.isfinite(row["value_loss"]) and math.isfinite(row["baseline_loss"])
     for head in (model.value_head, baseline.critic.head):
         assert all(parameter.isfinite().all() for parameter in head.parameters())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from grue.algos.advantages import discounted_returns, normalise, turn_gae
 from grue.config import PPOConfig
-from grue.train.credit import RunningScale, against_group, credit, telling_plays, turn_returns, turn_rewards
+from grue.train.credit import RunningScale, against_group, credit, turn_returns, turn_rewards
 from grue.train.ppo_update import explained_variance
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
@@ -95,30 +95,26 @@ def test_normalised_values_have_mean_0_and_deviation_1() -> None:
 def test_a_game_that_was_cut_off_is_followed_by_the_value_of_what_it_showed_last() -> None:
     played = episode(REWARDS, VALUES, Outcome.LIMIT)
     for last, expected in ((0.0, ADVANTAGES), (0.6, BOOTSTRAPPED)):
-        ((advantages,), (targets,)) = credit([replace(played, last_value=last)], settings(), RunningScale())
+        ((advantages,), (targets,)) = credit([replace(played, last_value=last)], settings())
         assert advantages == pytest.approx(expected)
         assert targets == pytest.approx(advantages + VALUES)
 
 
 def test_returns_of_a_game_that_was_cut_off_hold_what_would_have_come() -> None:
-    """Two plays of one game, cut off after rewards of 0; what one showed last is worth 0.6 of the divided reward 2."""
+    """Two plays of one game, cut off after rewards of 0; what one showed last is worth 0.6 of the divided reward."""
     plays = [episode((0.0, 0.0), VALUES[:2], Outcome.LIMIT, seed=1) for _ in range(2)]
     plays[1] = replace(plays[1], last_value=0.6)
-    assert turn_returns(plays[1], settings(gamma=0.5), 2.0).tolist() == [0.3, 0.6]
-    assert [a.tolist() for a in against_group(plays, settings(gamma=0.5), 2.0)] == [[-0.15] * 2, [0.15] * 2]
-    assert telling_plays(plays, settings(gamma=0.5, plays_per_game=2, plays_kept=1), 2.0) == [1]
+    assert turn_returns(plays[1], settings(gamma=0.5), 2.0).tolist() == [0.15, 0.3]
+    assert [a.tolist() for a in against_group(plays, settings(gamma=0.5), 2.0)] == [[-0.075] * 2, [0.075] * 2]
     foreseen = [replace(plays[0], turns=tuple(replace(turn, value=0.0) for turn in plays[0].turns))]
     foreseen += [replace(plays[1], turns=tuple(map(lambda t, v: replace(t, value=v), plays[1].turns, (0.15, 0.3))))]
     assert explained_variance(foreseen, settings(gamma=0.5), divisor=2.0) == pytest.approx(1)
-    scale = RunningScale()
-    credit(plays, settings(gamma=0.5, normalise_rewards=True), scale)
-    assert scale.deviation == pytest.approx(0.075)  # of 0 and 0.5 * 0.5 * 0.6: nothing has divided rewards yet
 
 
 def test_losing_costs_its_penalty_on_the_turn_that_lost() -> None:
     """With gamma lambda = 0.72 the turns before bear 0.72 and 0.72^2 of it; games that are not lost bear nothing."""
     lost, won = episode(REWARDS, VALUES, Outcome.LOST), episode(REWARDS, VALUES)
-    (advantages, others), _ = credit([lost, won], settings(lost_penalty=0.5), RunningScale())
+    (advantages, others), _ = credit([lost, won], settings(lost_penalty=0.5))
     assert advantages == pytest.approx(np.array(ADVANTAGES) - 0.5 * np.array([0.72**2, 0.72, 1]))
     assert others == pytest.approx(ADVANTAGES)
     assert [turn.reward for turn in lost.turns] == list(REWARDS)
@@ -126,20 +122,20 @@ def test_losing_costs_its_penalty_on_the_turn_that_lost() -> None:
 
 def test_no_advantage_leaks_from_one_episode_into_another() -> None:
     one, two = episode(REWARDS, VALUES), episode((5.0,), (0.0,))
-    apart = [credit([e], settings(), RunningScale())[0][0].tolist() for e in (one, two)]
-    assert [a.tolist() for a in credit([one, two], settings(), RunningScale())[0]] == apart
+    apart = [credit([e], settings())[0][0].tolist() for e in (one, two)]
+    assert [a.tolist() for a in credit([one, two], settings())[0]] == apart
     assert apart[0] == pytest.approx(ADVANTAGES)
 
 
 def test_advantages_are_normalised_over_all_turns_of_an_iteration_not_within_an_episode() -> None:
     played = [episode((1.0, 1.0), (0.0, 0.0)), episode((0.0,), (0.0,))]
     # gamma 0: the advantages are the rewards 1, 1, 0 (mean 2/3, deviation sqrt(2)/3)
-    found, _ = credit(played, settings(gamma=0.0, normalise_advantages=True), RunningScale())
+    found, _ = credit(played, settings(gamma=0.0, normalise_advantages=True))
     assert np.concatenate(found) == pytest.approx([2**-0.5, 2**-0.5, -(2**0.5)])
 
 
 def test_targets_of_the_critic_are_not_normalised() -> None:
-    _, targets = credit([episode(REWARDS, VALUES)], settings(normalise_advantages=True), RunningScale())
+    _, targets = credit([episode(REWARDS, VALUES)], settings(normalise_advantages=True))
     assert targets[0] == pytest.approx([0.66816, 0.828, 1.0])
 
 
@@ -161,7 +157,7 @@ def plays_of_two_games() -> list[Episode]:
 
 def test_a_group_is_its_own_baseline() -> None:
     """Less the means of the games, 0.405 and 0.9."""
-    found = against_group(plays_of_two_games(), settings(gamma=0.9), 1.0)
+    found = against_group(plays_of_two_games(), settings(gamma=0.9))
     assert [a.tolist() for a in found] == [
         pytest.approx([0.405] * 3),
         pytest.approx([0, 0]),
@@ -173,28 +169,26 @@ def test_a_group_is_its_own_baseline() -> None:
 def test_games_of_two_kinds_with_one_seed_are_two_games() -> None:
     plays = [episode((reward,), (0.0,), seed=5) for reward in (1.0, 1.0, 0.0, 0.0)]
     plays = [replace(play, task=replace(play.task, game=game)) for play, game in zip(plays, "aabb", strict=True)]
-    assert [a.tolist() for a in against_group(plays, settings(), 1.0)] == [[0.0]] * 4
-    assert telling_plays(plays, settings(plays_per_game=2, plays_kept=1), 1.0) == []  # neither tells anything
+    assert [a.tolist() for a in against_group(plays, settings())] == [[0.0]] * 4
 
 
 @pytest.mark.parametrize("weight", [0.25, 1.0])
 def test_group_and_critic_are_mixed_at_deviation_1(weight: float) -> None:
     plays = plays_of_two_games()
     own = np.concatenate([turn_gae(_rewards(e), _values(e), 0.0, 0.9, 0.8)[0] for e in plays])
-    group = np.concatenate(against_group(plays, settings(gamma=0.9), 1.0))
-    advantages, targets = credit(plays, settings(group_weight=weight, plays_per_game=2), RunningScale())
+    group = np.concatenate(against_group(plays, settings(gamma=0.9)))
+    advantages, targets = credit(plays, settings(group_weight=weight, plays_per_game=2))
     expected = (1 - weight) * own / own.std() + weight * group / group.std()
     assert np.concatenate(advantages) == pytest.approx(expected, abs=1e-6)
     assert targets[0] == pytest.approx([0.66816, 0.828, 1.0])  # the critic still learns the ordinary target
 
 
 def test_what_would_have_come_counts_in_a_group_in_the_units_it_was_said_in() -> None:
-    """Returns of 20, 5 + 10 times 1, and 0 of one game, while the deviation is 10."""
-    scale = RunningScale(count=1e9, mean=0.0, m2=1e11)
+    """Returns of 20, 5 + 10 times 1, and 0 of one game, while rewards are divided by 10."""
     cut = replace(episode((5.0,), (0.0,), Outcome.LIMIT), last_value=1.0)
     plays = [episode((20.0,), (0.0,)), cut, episode((0.0,), (0.0,))]
-    cfg = settings(gamma=1.0, group_weight=1.0, plays_per_game=2, normalise_rewards=True, bootstrap_at_limit=True)
-    advantages, _ = credit(plays, cfg, scale)
+    cfg = settings(gamma=1.0, group_weight=1.0, plays_per_game=2, bootstrap_at_limit=True)
+    advantages, _ = credit(plays, cfg, divisor=10.0)
     group = np.array([20, 15, 0]) - 35 / 3
     assert np.concatenate(advantages) == pytest.approx(group / group.std(), abs=1e-4)
 
@@ -207,38 +201,14 @@ def _values(played: Episode) -> np.ndarray:
     return np.array([turn.value for turn in played.turns])
 
 
-def test_the_telling_plays_are_the_best_and_the_worst_of_each_game() -> None:
-    """Returns of game 1: 0.5, 0.1, 0.9, 0.5; of game 2: all 0.3, which says nothing."""
-    returns = {1: (0.5, 0.1, 0.9, 0.5), 2: (0.3,) * 4}
-    plays = [episode((r,), (0.0,), seed=seed) for seed, every in returns.items() for r in every]
-    assert telling_plays(plays, settings(plays_per_game=4, plays_kept=2), 1.0) == [1, 2]
-    assert telling_plays(plays, settings(plays_per_game=4, plays_kept=1), 1.0) == [2]
-    assert telling_plays(plays, settings(plays_per_game=4, plays_kept=4), 1.0) == [0, 1, 2, 3]
-    assert telling_plays(plays, settings(), 1.0) == list(range(8))
-    assert telling_plays(plays[4:], settings(plays_per_game=4, plays_kept=2), 1.0) == []
-
-
-def test_rewards_are_divided_by_the_running_deviation_of_returns() -> None:
-    """Returns of whole episodes: 2 and 4 with gamma 1, deviation 1; then 12 too: mean 6, deviation sqrt(56/3)."""
-    cfg, scale = settings(gamma=1.0, lam=1.0, normalise_rewards=True), RunningScale()
-    _, targets = credit([episode((2.0,), (0.0,)), episode((1.0, 3.0), (0.0, 0.0))], cfg, scale)
-    assert [t.tolist() for t in targets] == [pytest.approx([2]), pytest.approx([4, 3])]
-    _, targets = credit([episode((12.0,), (0.0,))], cfg, scale)
-    assert targets[0] == pytest.approx([12 / (56 / 3) ** 0.5])
-
-
-def test_a_perfect_critic_leaves_no_advantage_though_the_scale_moves() -> None:
-    """Values at play are in units of the scale of the iteration before: 1 here, of returns 2 and 0; now it is 3.4."""
-    cfg = settings(gamma=1.0, normalise_rewards=True, bootstrap_at_limit=True, plays_per_game=2, plays_kept=2)
-    scale = RunningScale()
-    credit([episode((2.0,), (0.0,), seed=1), episode((0.0,), (0.0,), seed=1)], cfg, scale)
-    assert scale.deviation == 1
-    won, cut = episode((0.0, 4.0), (4.0, 4.0), seed=7), episode((0.0, 0.0), (4.0, 4.0), Outcome.LIMIT, seed=7)
-    plays = [won, replace(cut, last_value=4.0), *(episode((r,), (r,), seed=8) for r in (10.0, 0.0))]
-    advantages, targets = credit(plays, cfg, scale)
-    assert scale.deviation == pytest.approx(3.399, abs=1e-3)
+def test_rewards_are_divided() -> None:
+    """With gamma 1 the returns are 2, and 4 and 3. A critic of rewards so divided leaves no advantage."""
+    cfg, lengths = settings(gamma=1.0, lam=1.0), ((2.0,), (1.0, 3.0))
+    _, targets = credit([episode(rewards, (0.0,) * len(rewards)) for rewards in lengths], cfg, divisor=4.0)
+    assert [t.tolist() for t in targets] == [[0.5], [1.0, 0.75]]
+    right = [episode((2.0,), (0.5,)), episode((1.0, 3.0), (1.0, 0.75))]
+    advantages, _ = credit(right, cfg, divisor=4.0)
     assert np.concatenate(advantages) == pytest.approx(0, abs=1e-12)
-    assert np.concatenate(targets) * scale.deviation == pytest.approx([4, 4, 4, 4, 10, 0])
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=30))

@@ -15,7 +15,7 @@ import torch
 
 import tiny
 from grue import games, load_policy
-from grue.config import SFTConfig
+from grue.config import PPOConfig, SFTConfig
 from grue.errors import CheckpointError, ConfigError, DataError, TrainingError
 from grue.models.learned import load_weights
 from grue.models.load import load_model
@@ -95,9 +95,10 @@ def test_the_critics_warm_up_does_not_use_up_the_policys_schedule() -> None:
 
 
 def test_a_short_ppo_has_a_schedule_whatever_the_critics_warm_up() -> None:
-    found = [policy_rate_factor("linear", iteration, 4, 10) for iteration in range(4)]
+    warmup = PPOConfig(iterations=4, warmup_iterations=10).warmup
+    found = [policy_rate_factor("linear", iteration, 4, warmup) for iteration in range(4)]
     assert found == pytest.approx([1, 1, 1, 0.5])
-    assert policy_rate_factor("linear", 0, 1, 3) == 1
+    assert policy_rate_factor("linear", 0, 1, PPOConfig(iterations=1, warmup_iterations=3).warmup) == 1
 
 
 def test_steps_reduce_the_loss_and_count() -> None:
@@ -334,14 +335,6 @@ def test_gradients_are_gone_when_a_step_is_done() -> None:
     model = tiny.policy_model()
     learner_of(model).step(items(model), nll, 1.0)
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_a_critic_keeps_as_many_iterations_as_it_may_when_the_scale_moves() -> None:
-    critic = critic_of(memory=2)
-    for seed in range(4):
-        critic.rescale(0.5)
-        critic.remember(*turns(5, seed))
-    assert len(critic.kept) == 2
 
 
 def test_the_loss_of_a_critic_is_the_mean_over_turns_whatever_its_batches() -> None:

@@ -20,7 +20,7 @@ from grue.errors import TrainingError
 from grue.models.policy_model import PolicyModel
 from grue.rollout.pack import Sample, collate, samples
 from grue.storage import checkpoint
-from grue.train.credit import RunningScale, credit, discounted_return
+from grue.train.credit import discounted_return
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
@@ -112,7 +112,7 @@ def test_games_that_all_returned_the_same_do_not_move_the_policy(group_weight: i
         for e in (*played()[:4], *played()[:4])
     ]
     groups = (f"ppo.group_weight={group_weight}", "ppo.plays_per_game=2", "ppo.episodes_per_iteration=8")
-    changes = (*groups, "ppo.plays_kept=2", "ppo.entropy_coef=0.01", "ppo.kl_coef=0", "ppo.learning_rate=0.01")
+    changes = (*groups, "ppo.entropy_coef=0.01", "ppo.kl_coef=0", "ppo.learning_rate=0.01")
     start = body(tiny.policy_model())
     metrics, model = update(nothing, *changes)
     assert metrics["updates"] == 0 and same(start, body(model))
@@ -134,35 +134,9 @@ def test_the_ratio_may_be_the_mean_over_the_decisions_of_a_turn() -> None:
     assert decision["kl_old"] == pytest.approx(turn["kl_old"])  # what is measured is the policy
 
 
-def test_a_shared_critic_is_clipped_around_its_values_in_the_units_of_their_targets() -> None:
-    """Returns of about 1,000 times the first scale: next to targets in new units, the values at play were huge."""
-    rich = [
-        replace(e, turns=tuple(replace(turn, reward=turn.reward * 1000, value=turn.value + 500) for turn in e.turns))
-        for e in played()
-    ]
-    model = tiny.policy_model()
-    updater = updater_of(
-        settings("ppo.value_passes=0", "ppo.normalise_rewards=true", "ppo.minibatches=1"), model, apart=False
-    )
-    read: list[torch.Tensor] = []
-    step = updater.learner.step
-    updater.learner.step = lambda items, loss_of, rate: step(  # type: ignore[method-assign]
-        items, lambda reading, batch: (read.append(batch.old_values_T), loss_of(reading, batch))[1], rate
-    )
-    updater.update(rich, 0, 1.0, Reference(model))
-    values = torch.tensor([turn.value for e in rich for turn in e.turns]) / updater.divisor
-    assert updater.divisor > 10
-    assert torch.allclose(torch.cat(read).sort().values, values.sort().values, rtol=1e-4)
-
-
 def test_turns_are_counted_as_often_as_they_are_read() -> None:
     steps = sum(episode.steps for episode in played())
     assert updated(played(), "ppo.epochs=3")[0].turns == 3 * steps
-    groups = ("ppo.plays_per_game=4", "ppo.episodes_per_iteration=8", "ppo.plays_kept=2", "ppo.lost_penalty=5")
-    same_game = played()[0]
-    plays = [replace(same_game, outcome=Outcome.LOST), *[replace(same_game, outcome=Outcome.LIMIT)] * 3]
-    assert updated(plays, *groups, "ppo.value_passes=0", apart=False)[0].turns == 2 * same_game.steps
-    assert updated(plays, *groups)[0].turns == 4 * same_game.steps  # a critic fitted apart sees the others too
 
 
 def test_a_wider_bound_upwards_clips_fewer_turns() -> None:
@@ -495,70 +469,31 @@ def test_the_entropy_bonus_is_steered_towards_its_target() -> None:
     assert steered(0.0001, down) == 1e-4
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_plays_that_all_returned_the_same_teach_the_critic_alone(apart: bool) -> None:
-    """Also where the critic was wrong about them, so that GAE would give them advantages."""
-    alike = [replace(e, turns=tuple(replace(t, reward=0.0) for t in e.turns)) for e in (*played()[:4], *played()[:4])]
-    groups = ("ppo.plays_per_game=2", "ppo.episodes_per_iteration=8", "ppo.plays_kept=1")
-    start = weights(tiny.policy_model())
-    after = weights(update(alike, *groups, apart=apart)[1])
-    moved = {name for name in start if not torch.equal(start[name], after[name])}
-    assert moved and not any(name.startswith("lm.") for name in moved)
-    told = [replace(alike[0], turns=(replace(alike[0].turns[0], reward=1.0), *alike[0].turns[1:])), *alike[1:]]
-    after = weights(update(told, *groups, apart=apart)[1])
-    assert any(name.startswith("lm.") for name in start if not torch.equal(start[name], after[name]))
-
-
-def test_the_critic_learns_from_plays_that_the_policy_leaves_out() -> None:
-    """Of two games with four plays each, the policy learns from the best and the worst."""
-    games = [
-        replace(e, task=replace(e.task, seed=i // 4), turns=(*e.turns[:-1], replace(e.turns[-1], reward=i % 4)))
-        for i, e in enumerate(played())
-    ]
-    model = tiny.policy_model()
-    changes = ("ppo.plays_per_game=4", "ppo.plays_kept=2", "ppo.normalise_advantages=false")
-    updater = updater_of(settings(*changes), model)
-    updater.update(games, 0, 1.0, Reference(model))
-    _, returns = credit(games, updater.config.ppo, RunningScale())
-    assert updater.critic is not None
-    found = updater.critic.kept[0][1].tolist()
-    assert sorted(found) == pytest.approx(sorted(np.concatenate(returns)), abs=1e-5)
-    rest = update([games[i] for i in (0, 3, 4, 7)], *changes)[1]
-    assert same(body(model), body(rest))
-
-
 def won(seed: int, steps: int) -> Episode:
     """A win in `steps` turns, cut out of a played game."""
     source = next(episode for episode in played() if episode.steps >= steps)
     return replace(source, task=replace(source.task, seed=seed), turns=source.turns[:steps], outcome=Outcome.WON)
 
 
-def test_what_the_critic_keeps_is_in_the_units_of_the_present_scale() -> None:
-    model = tiny.policy_model()
-    updater, reference = updater_of(settings("ppo.normalise_rewards=true"), model), Reference(model)
-    updater.update([*played()[:6], won(40, 3), won(41, 4)], 0, 1.0, reference)
-    before, (_, targets) = updater.divisor, updater.critic.kept[0]
-    updater.update([*played()[:6], won(42, 1)], 1, 1.0, reference)
-    assert updater.divisor != pytest.approx(before, rel=0.01)
-    assert updater.critic.kept[0][1] * updater.divisor == pytest.approx(targets * before)
-
-
-def test_what_the_baseline_keeps_is_in_the_units_of_the_present_scale() -> None:
-    """It is told the critic's values, which were said in units of the scale before."""
-    model, config = tiny.policy_model(), settings("ppo.normalise_rewards=true", "ppo.game_baseline=true")
-    updater = updater_of(config, model)
+def test_rewards_are_divided_by_the_running_deviation_of_returns() -> None:
+    """That of all games so far, these included; what has been kept before stays as it was."""
+    model, config = tiny.policy_model(), settings("ppo.normalise_rewards=true", "ppo.game_baseline=true", "ppo.lam=1")
+    updater, reference = updater_of(config, model), Reference(model)
     updater.baseline = GameBaseline({}, config.ppo, "0")
-    rich = [
-        replace(e, turns=tuple(replace(turn, reward=turn.reward * 1000) for turn in e.turns), last_value=1.0)
-        for e in [*played()[:6], won(40, 3)]
-    ]
-    updater.update(rich, 0, 1.0, Reference(model))
-    assert updater.divisor > 10
-    features, _ = updater.baseline.critic.kept[0]
-    said = [turn.value for e in rich for turn in e.turns]
-    assert features[:, 0].tolist() == pytest.approx([value / updater.divisor for value in said], rel=1e-4, abs=1e-6)
-    returns = [discounted_return(e, config.ppo, 1.0) for e in rich]  # the last value was said in units of 1
-    assert updater.baseline.plays[40][1] == pytest.approx(returns[-1] - np.mean(returns), rel=1e-5)
+    games = [*played()[:6], won(40, 3), won(41, 4)]
+    rich = [replace(e, turns=tuple(replace(t, reward=t.reward * 1000, value=0.0) for t in e.turns)) for e in games]
+    updater.update(rich, 0, 1.0, reference)
+    returns = [discounted_return(e, config.ppo) for e in rich]
+    assert updater.divisor == pytest.approx(np.std(returns)) and updater.divisor > 10
+    assert updater.critic is not None
+    targets = updater.critic.kept[0][1].clone()
+    assert float(targets.max()) == pytest.approx(max(returns) / updater.divisor, rel=0.1)
+    middle = np.mean(returns) / updater.divisor
+    assert updater.baseline.plays[40][1] == pytest.approx(returns[-2] / updater.divisor - middle, rel=1e-5)
+    updater.update([*rich[:6], won(42, 1)], 1, 1.0, reference)
+    more = [discounted_return(e, config.ppo) for e in (*rich[:6], won(42, 1))]
+    assert updater.divisor == pytest.approx(np.std([*returns, *more]))
+    assert torch.equal(updater.critic.kept[0][1], targets)
 
 
 def test_an_updater_goes_through_a_checkpoint_and_goes_on_bit_for_bit(tmp_path: Path) -> None:

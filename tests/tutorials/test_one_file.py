@@ -22,7 +22,7 @@ from grue.evaluate.stats import wilson
 from grue.models.policy_model import PolicyModel
 from grue.policy.trie import build_trie, path_branches
 from grue.rollout.pack import collate, samples, tokenise
-from grue.train.credit import RunningScale, credit
+from grue.train.credit import credit
 from grue.train.ppo_update import ppo_loss, with_reference
 from grue.train.sft import sft_loss
 from grue.types import Episode
@@ -107,7 +107,7 @@ def test_advantages_are_those_of_the_library(one: ModuleType, played: list[Episo
     mine = _as_read(one, played)
     one.credit(mine, 0.93, 0.9)
     cfg = PPOConfig(gamma=0.93, lam=0.9)
-    advantages, returns = credit(played, cfg, RunningScale())
+    advantages, returns = credit(played, cfg)
     found = np.array([turn.advantage for episode in mine for turn in episode.turns])  # type: ignore[attr-defined]
     np.testing.assert_allclose(found, np.concatenate(advantages), **CLOSE)
     targets = np.array([turn.target for episode in mine for turn in episode.turns])  # type: ignore[attr-defined]
@@ -136,7 +136,7 @@ def test_ppo_loss_and_gradients_are_those_of_the_library(one: ModuleType, played
         value_coef=settings.value_coef,
         kl_coef=settings.kl_coef,
     )
-    advantages, returns = credit(played, cfg, RunningScale())
+    advantages, returns = credit(played, cfg)
     items = samples(played, advantages, returns)
     with torch.no_grad():
         log_probs = [branch_log_probs(reference(*collate([item]).inputs).logits_NC, 1.0) for item in items]

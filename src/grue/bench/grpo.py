@@ -43,7 +43,6 @@ GROUPED = {
     "epochs": 1,
     "minibatches": 1,
     "warmup_iterations": 0,
-    "plays_kept": 0,
     "kl_coef": 0.0,
     "entropy_coef": 0.0,
     "entropy_target": 0.0,

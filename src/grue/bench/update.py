@@ -21,14 +21,14 @@ from grue.policy.decision import Decoding
 from grue.prompts.tokens import Encoder
 from grue.rollout.collect import collect
 from grue.rollout.pack import Batch, Sample, minibatches, samples
-from grue.train.credit import RunningScale, credit
+from grue.train.credit import credit
 from grue.train.learner import Learner
 from grue.train.ppo_update import ppo_loss
 from grue.types import Episode
 
 SMALL = 1e-3  # of the configured learning rate: the policies hardly change
 ACCUMULATE = 8  # samples per optimiser step of the baseline
-ONE_LOSS = {"kl_coef": 0.0, "group_weight": 0.0, "plays_kept": 0}  # leaves the terms that both sides have
+ONE_LOSS = {"kl_coef": 0.0, "group_weight": 0.0}  # leaves the terms that both sides have
 SAME = (
     "the same model, number format, threads, episodes, optimiser and PPO loss (policy, value and entropy terms); the "
     "baseline's turns are a random part of the same episodes, its prompts are tokenised and its old log-probabilities "
@@ -50,7 +50,7 @@ def run(
         sets = _play(config, model, encoder, repetitions, games, say)
         twin = deepcopy(model)
         ours, baseline = Ours(model, config, cfg), Baseline(twin, config, cfg)
-        items = [samples(played, *credit(played, cfg, RunningScale())) for played in sets]
+        items = [samples(played, *credit(played, cfg)) for played in sets]
         prompts = [prompt_samples(played, cfg, encoder, baseline_turns, seed=n) for n, played in enumerate(sets)]
         old = [baseline.log_probs(part) for part in prompts]
         # the first pass of each is slower than the others; two samples a step, as compiled code treats one as special
@@ -165,7 +165,7 @@ def prompt_samples(
     episodes: Sequence[Episode], cfg: PPOConfig, encoder: Encoder, count: int, *, seed: int
 ) -> list[PromptSample]:
     """`count` turns drawn from the episodes, each a sample of its own, with the same credit as ours."""
-    advantages, returns = credit(episodes, cfg, RunningScale())
+    advantages, returns = credit(episodes, cfg)
     found = []
     for number, episode in enumerate(episodes):
         for place, (turn, prompt) in enumerate(zip(episode.turns, prompts_of(episode.turns), strict=True)):

@@ -153,12 +153,6 @@ class PPOConfig(LearningConfig):
         le=1,
         description="weight in the advantage of the return minus its mean over plays of the same game; the rest is GAE",
     )
-    plays_kept: int = Field(
-        0,
-        ge=0,
-        description="how many plays of each game, the best and worst (1: the best alone), the policy learns from, none "
-        "if all returned the same; 0 = all. With value_passes=0 the critic sees no others either",
-    )
     rename: float = Field(0.0, ge=0, le=1, description="share of training games with things renamed")
     win_bonus: float = Field(0.0, ge=0, description="added to the reward of the turn that wins a game")
     lost_penalty: float = Field(0.0, ge=0, description="subtracted from the reward of the turn that loses a game")
@@ -191,10 +185,8 @@ class PPOConfig(LearningConfig):
                 f"episodes_per_iteration={self.episodes_per_iteration} is not a multiple of "
                 f"plays_per_game={self.plays_per_game}"
             )
-        if (self.group_weight > 0 or self.plays_kept) and self.plays_per_game < 2:
-            raise ValueError("group_weight and plays_kept compare plays of one game: set plays_per_game to 2 or more")
-        if self.plays_kept > self.plays_per_game:
-            raise ValueError(f"plays_kept={self.plays_kept} is more than plays_per_game={self.plays_per_game}")
+        if self.group_weight > 0 and self.plays_per_game < 2:
+            raise ValueError("group_weight compares plays of one game: set plays_per_game to 2 or more")
         if self.value_shares_trunk and self.value_passes:
             raise ValueError("value_shares_trunk needs the value loss inside the PPO loss: set value_passes to 0")
         if self.hidden_state and not self.game_baseline:

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from grue.config.base import LOCAL, Section, parts
 from grue.config.learning import DaggerConfig, PPOConfig, SFTConfig
 from grue.errors import ConfigError
-from grue.names import LENGTHS, RunFold
+from grue.names import LENGTHS, STAGES, RunFold, StageName
 
 
 class GameConfig(Section):
@@ -210,6 +210,11 @@ class Config(Section):
     def lengths(self) -> dict[str, int]:
         """How long each stage trains; 0 for one that is skipped and leaves no policy."""
         return {stage: getattr(getattr(self, stage), setting) for stage, setting in LENGTHS.items()}
+
+    @property
+    def stages(self) -> list[StageName]:
+        """Those that `grue run` goes through."""
+        return [name for name in STAGES if name != "dagger" or self.dagger.rounds]
 
     @property
     def sampling_temperature(self) -> float:

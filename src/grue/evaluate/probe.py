@@ -45,9 +45,8 @@ def replay(model: PolicyModel, episodes: Sequence[Episode], temperature: float) 
     batch = collate(items).to(next(model.parameters()).device)
     log_probs_NC = branch_log_probs(model(*batch.inputs).logits_NC, temperature)
     chosen_N = log_probs_NC.gather(1, batch.chosen_N[:, None]).squeeze(1)
-    found_T = torch.zeros(len(batch.turn_row_T), device=chosen_N.device).index_add(0, batch.node_turn_N, chosen_N)
     # a turn without a branch would be right whatever the weights, and make the mean look small
-    gap_T = (found_T - batch.old_log_probs_T).abs()[batch.node_turn_N.unique()]
+    gap_T = (batch.per_turn(chosen_N) - batch.old_log_probs_T).abs()[batch.node_turn_N.unique()]
     same = (log_probs_NC.argmax(-1) == batch.chosen_N).float().mean()
     return Gap(len(gap_T), float(gap_T.mean()), float(gap_T.max()), float(same))
 

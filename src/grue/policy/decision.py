@@ -23,7 +23,6 @@ class Decoding:
 
     greedy: bool = False
     temperature: float = 1.0
-    top_p: float = 1.0  # for text that is written; a choice among valid actions does not use it
 
     def __post_init__(self) -> None:
         if not isinstance(self.greedy, bool):  # any text would be true
@@ -31,16 +30,13 @@ class Decoding:
                 f"greedy={self.greedy!r} is no bool",
                 hint="Decoding(greedy=True), or Decoding(temperature=1.0) to sample",
             )
-        for name, number in (("temperature", self.temperature), ("top_p", self.top_p)):
-            if not isinstance(number, Real) or isinstance(number, bool):
-                raise ConfigError(f"{name}={number!r} is not a number", hint="1.0 changes nothing")
+        if not isinstance(self.temperature, Real) or isinstance(self.temperature, bool):
+            raise ConfigError(f"temperature={self.temperature!r} is not a number", hint="1.0 changes nothing")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise ConfigError(
                 f"a temperature of {self.temperature} cannot be used for drawing",
                 hint="it is above 0; Decoding(greedy=True) takes the likeliest action",
             )
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p={self.top_p} keeps no share of the tokens", hint="it is above 0 and at most 1")
 
 
 def not_finite() -> ModelError:

@@ -81,7 +81,7 @@ def write_lines(
     """Draw tokens for each decision until one ends its line, at most `most`. The last token of each is not fed."""
     writing = list(decisions)
     for count in range(1, most + 1):
-        _write_token(model, writing, hidden_BH, decoding)
+        _write_token(model, writing, hidden_BH, decoding, encoder.prompt.top_p)
         writing = [decision for decision in writing if not encoder.ends(decision.taken[-1])]
         if not writing or count == most:
             return
@@ -90,14 +90,14 @@ def write_lines(
 
 @torch.inference_mode()
 def _write_token(
-    model: PolicyModel, decisions: Sequence[Decision], hidden_BH: torch.Tensor, decoding: Decoding
+    model: PolicyModel, decisions: Sequence[Decision], hidden_BH: torch.Tensor, decoding: Decoding, top_p: float
 ) -> None:
     """One token for each decision, with the set that it was drawn from: training renormalises over the same set."""
     logits_BV = model.vocabulary_logits(hidden_BH)
     count = logits_BV.shape[1]
     kept_BV = None
-    if decoding.top_p < 1:
-        kept_BV = nucleus(logits_BV / decoding.temperature, decoding.top_p)
+    if top_p < 1:
+        kept_BV = nucleus(logits_BV / decoding.temperature, top_p)
         logits_BV = logits_BV.masked_fill(~kept_BV, float("-inf"))
     drawn = draw(logits_BV, [count] * len(decisions), [decision.query.rng for decision in decisions], decoding)
     for place, (decision, token, log_prob, entropy) in enumerate(zip(decisions, *drawn, strict=True)):

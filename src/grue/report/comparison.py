@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from grue.errors import ConfigError, DataError
 from grue.evaluate.runs import kind_letter
+from grue.names import DEV_ROWS
 from grue.report.curves import SMOOTH_FROM, running
 from grue.report.metrics import UNTRAINED, policy_title
 from grue.report.plots import DASHES, compact, percent_tick, quiet_frame, spread
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMATS = ("svg", "png", "pdf")
-_STAGES = {"ppo": ("ppo", "dev"), "dagger": ("dagger", "dagger_dev")}  # policy -> its own games, dev games
+_STAGES = {stage: (stage, rows) for stage, rows in DEV_ROWS.items()}  # policy -> its own games, dev games
 
 
 @dataclass(frozen=True, slots=True)

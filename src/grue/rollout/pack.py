@@ -75,6 +75,10 @@ class Batch:
     over_vocabulary: bool = False  # logits are log-probabilities over the whole vocabulary
     counts: bool = True  # False: read only to keep in step with other processes, with a loss of 0
 
+    def per_turn(self, values_N: torch.Tensor) -> torch.Tensor:
+        """(T,): the sum of `values_N` over the nodes of each turn."""
+        return values_N.new_zeros(len(self.turn_row_T)).index_add(0, self.node_turn_N, values_N)
+
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on `device`."""
         tensors = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -21,7 +21,7 @@ from grue.games.play import play
 from grue.games.spread import has_few_games
 from grue.games.teachers import teacher
 from grue.hardware import hardware, versions
-from grue.names import FURTHEST_FIRST, POLICIES, RUN_FOLDS, STAGES, TRAINING
+from grue.names import FURTHEST_FIRST, POLICIES, RUN_FOLDS, TRAINING
 from grue.policy.decision import Decoding
 from grue.storage import episodes, jsonl
 from grue.storage.contents import evaluation_name, read_evaluation, read_metrics
@@ -149,8 +149,7 @@ def final_results(
             key = entry["api"]
             decodings = folds[key["fold"]].setdefault(key["policy"], {"decoding": {}})["decoding"]
             decodings[key["decoding"]] = {**entry["result"], "env_steps_trained": 0}
-    stages = [name for name in STAGES if name != "dagger" or config.dagger.rounds]
-    seconds = {name: run.seconds(name) for name in stages}
+    seconds = {name: run.seconds(name) for name in config.stages}
     before = earlier or {}
     results = {
         "schema": 1,
@@ -215,7 +214,7 @@ def _play(session: Session, row: Row, tasks: Sequence[Task], bar: Bar | None, at
     if row.decoding == SCRIPTED:
         return _play_scripted(session, row.policy, tasks, bar, attempt)
     cfg = session.config.eval
-    decoding = Decoding(row.decoding == "greedy", session.config.sampling_temperature, session.config.policy.top_p)
+    decoding = Decoding(row.decoding == "greedy", session.config.sampling_temperature)
     return evaluate(
         session.policy(),
         session.games(session.slots(cfg.slots)),

@@ -13,7 +13,7 @@ from grue.games.native import check_engine
 from grue.launch import this_command
 from grue.models.out_of_memory import explained_memory
 from grue.models.skeleton import check_model
-from grue.names import PLAYED_IN, STAGES, TRAINING, StageName
+from grue.names import PLAYED_IN, TRAINING, StageName
 from grue.process_group import join
 from grue.progress import Progress
 from grue.report import html
@@ -56,8 +56,7 @@ def run_all(config: Config, out: Path | str, *, say: Progress, again: bool = Fal
             if not is_plain(config):
                 check_model(config.model, config.policy)
     run = open_run(out, config, "demos" if again else "", processes)
-    wanted = [name for name in STAGES if name != "dagger" or config.dagger.rounds]
-    missing = [name for name in wanted if not run.is_done(name)]
+    missing = [name for name in config.stages if not run.is_done(name)]
     if {*TRAINING} & set(missing):
         if "demos" not in missing and lost_demos(run):
             missing.insert(0, "demos")

@@ -190,28 +190,25 @@ class Session:
         """What DAgger or PPO works with."""
         dev = self.tasks("dev", cfg.dev_games)
         return StageContext(
-            self.run,
-            self.config,
-            learner,
-            self.encoder,
-            self.games(self.slots(cfg.slots)),
-            self.tasks("train"),
-            dev,
-            self.say,
-            self.interrupt,
-            self.problems(dev) if cfg.dev_every else {},
+            run=self.run,
+            config=self.config,
+            learner=learner,
+            encoder=self.encoder,
+            games=self.games(self.slots(cfg.slots)),
+            train_tasks=self.tasks("train"),
+            dev_tasks=dev,
+            say=self.say,
+            interrupt=self.interrupt,
+            dev_problems=self.problems(dev) if cfg.dev_every else {},
         )
 
     def load(self, policy: str) -> None:
         """Give the model the weights of "base", or of a training stage. CheckpointError if that has left none."""
-        _ = self._base_weights  # before anything overwrites them
-        if policy == "base":
-            load_weights(self.model, self._base_weights)
-            self._check_base(policy)
-            return
-        path = check_weights(self.run.out, policy)
-        weights = self.run.load(path).tensors["model"]
-        self.processes.check_read(str(path), weights.values())
+        weights = self._base_weights  # copied before anything overwrites them
+        if policy != "base":
+            path = check_weights(self.run.out, policy)
+            weights = self.run.load(path).tensors["model"]
+            self.processes.check_read(str(path), weights.values())
         load_weights(self.model, weights)
         self._check_base(policy)
 

@@ -33,7 +33,7 @@ def play_and_show(
 ) -> tuple[ShownEpisode, Episode]:
     """The same with a given `policy`, called `name`; also returns the episode with its ids and log-probabilities."""
     temperature = PROBE_TEMPERATURE if greedy else session.config.sampling_temperature
-    decoding = Decoding(greedy, temperature, session.config.policy.top_p)
+    decoding = Decoding(greedy, temperature)
     context = session.config.model.context
     (episode,) = evaluate(policy, session.games(1), [task], decoding, context=context, player=name)
     text = CachedText(policy.model)
@@ -98,7 +98,7 @@ def _played_in_full(session: Session, policy: Policy, name: str, task: Task) -> 
     """The same greedy game without min-p: a confident policy would keep one action, which leaves nothing to compare."""
     prompt = session.config.policy.model_copy(update={"min_p": 0.0})
     weighs_all = make_policy(policy.model, Encoder(session.encoder.tokenizer, prompt))
-    decoding, context = Decoding(True, PROBE_TEMPERATURE, prompt.top_p), session.config.model.context
+    decoding, context = Decoding(True, PROBE_TEMPERATURE), session.config.model.context
     (episode,) = evaluate(weighs_all, session.games(1), [task], decoding, context=context, player=name)
     return episode
 

@@ -72,7 +72,7 @@ def load_policy(
             f"{Path(folder) / PROBE} holds no recorded game to check the weights with", hint="export the run again"
         )
     playing = make_policy(model, trained.encoder)
-    decoding = Decoding(greedy, config.sampling_temperature, config.policy.top_p)
+    decoding = Decoding(greedy, config.sampling_temperature)
     return PolicyPlayer(
         playing,
         name=trained.name,

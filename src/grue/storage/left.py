@@ -6,12 +6,11 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from grue.names import TRAINING
+from grue.names import DEV_ROWS, TRAINING
 from grue.storage import jsonl
 from grue.storage.contents import REPORT, checkpoints, episodes, keep_evaluation, keep_metrics
 from grue.storage.files import explained
 
-DEV_ROWS = {"dagger": "dagger_dev", "ppo": "dev"}  # what a stage measures on the dev fold
 _ALSO_LEFT = {
     "demos": ("episodes/replays.jsonl",),
     "sft": ("episodes/shown.jsonl", "episodes/probe-base.jsonl", "prompt.json"),

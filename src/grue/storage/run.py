@@ -22,7 +22,7 @@ import orjson
 
 from grue.config import Config, dump_config, read_config
 from grue.errors import ConfigError, DataError, GrueError
-from grue.names import STAGES, TRAINING
+from grue.names import DEV_ROWS, STAGES, TRAINING
 from grue.storage import jsonl
 from grue.storage.contents import (
     REPORT,
@@ -36,7 +36,7 @@ from grue.storage.contents import (
     read_stages,
 )
 from grue.storage.files import explained, lock_folder, remove_leftovers, sync_file, write_atomic
-from grue.storage.left import DEV_ROWS, delete_left
+from grue.storage.left import delete_left
 from grue.storage.settled import SETTINGS, adopted, check_settled, used_settings
 
 if TYPE_CHECKING:

@@ -45,12 +45,6 @@ class Critic:
         """One iteration's turns."""
         self.kept.append((states_TH.detach().float().clone(), targets_T.detach().float().clone()))
 
-    def rescale(self, unit: float, states_unit: torch.Tensor | None = None) -> None:
-        """Multiply the targets that are kept by `unit`, as their units have changed, and states (T, H) by (H,)."""
-        if unit != 1:
-            scale = 1 if states_unit is None else states_unit
-            self.kept = deque(((states * scale, targets * unit) for states, targets in self.kept), maxlen=self.memory)
-
     def fit(self) -> float:
         """`passes` passes of AdamW over what is kept; returns the last pass's mean squared error. NaN: nothing is."""
         states_TH = torch.cat([states for states, _ in self.kept])

@@ -51,7 +51,7 @@ def train_dagger(context: StageContext, items_of: Callable[[int], Lessons]) -> d
     """
     run, config, learner = context.run, context.config, context.learner
     cfg = config.dagger
-    selection = Selection(context, "dagger", rows="dagger_dev", unit="round", steps=cfg.steps)
+    selection = Selection(context, "dagger", unit="round", steps=cfg.steps)
     selection.resume({"env_steps": 0, "play_s": 0.0, "sums": {}})
     progress = selection.progress
     actor = Actor(learner.policy_model, config.model.dtype)
@@ -69,9 +69,7 @@ def train_dagger(context: StageContext, items_of: Callable[[int], Lessons]) -> d
             if not learner.step_count % cfg.steps:  # else an earlier command has counted this round
                 progress["env_steps"] += sum(episode.steps for episode in played)
                 progress["play_s"] = seconds
-            metrics = play_metrics(played, progress["play_s"] or 1.0) | _corrections(played, config)
-            if progress["play_s"] is None:  # played by a command that was killed before it could say how long
-                del metrics["rollout_s"], metrics["env_steps_per_s"]
+            metrics = play_metrics(played, progress["play_s"]) | _corrections(played, config)
             won = f"success {metrics['success']:.2f}"
             metrics |= _learn(context, items_of(number), progress, points, bar, won)
             metrics |= {"env_steps_trained": progress["env_steps"], "seconds": time.monotonic() - start}
@@ -112,7 +110,7 @@ def _corrected_games(context: StageContext, policy: Policy, number: int) -> tupl
             policy,
             context.games,
             rounds[number],
-            Decoding(top_p=config.policy.top_p),
+            Decoding(),
             seed=f"{config.seed}/dagger/{number}/play",
             context=config.model.context,
             player="dagger",

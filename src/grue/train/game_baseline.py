@@ -78,18 +78,12 @@ class GameBaseline:
         self.remember(episodes, targets)
         return self.critic.fit()
 
-    def remember(
-        self, episodes: Sequence[Episode], targets: Sequence[Array], divisor: float = 1.0, unit: float = 1.0
-    ) -> None:
+    def remember(self, episodes: Sequence[Episode], targets: Sequence[Array], divisor: float = 1.0) -> None:
         """Keep `targets` per turn to be fitted to, and how the games went; call it after `values` of these episodes.
 
-        The critic's values are in units of `divisor`, and `targets` in those of the next iteration, in which a value is
-        `unit` times the number.
+        Both are of rewards divided by `divisor`.
         """
-        units_F = torch.ones(FEATURES)
-        units_F[0] = unit  # the critic's value
-        self.critic.rescale(unit, units_F)
-        features = [self._features(episode) * units_F for episode in episodes]
+        features = [self._features(episode) for episode in episodes]
         self.critic.remember(torch.cat(features), torch.from_numpy(np.concatenate(targets)))
         returns = [discounted_return(episode, self._cfg, divisor) for episode in episodes]
         middle = float(np.mean(returns))

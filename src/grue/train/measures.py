@@ -19,10 +19,15 @@ from grue.policy.policy import Policy
 from grue.types import Episode, Outcome, Task
 
 
-def play_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str, float]:
-    """What the play of one round looked like. Failed games are counted, and left out of the means."""
+def play_metrics(episodes: Sequence[Episode], seconds: float | None) -> dict[str, float]:
+    """What the play of one round looked like. Failed games are counted, and left out of the means.
+
+    `seconds` = None: played by a command that was killed before it could say how long.
+    """
     kept = [e for e in episodes if not e.failed]
-    steps = sum(e.steps for e in episodes)
+    rates: dict[str, float] = {}
+    if seconds is not None:
+        rates = {"rollout_s": seconds, "env_steps_per_s": sum(e.steps for e in episodes) / max(seconds, 1e-9)}
     return {
         "success": mean([e.won for e in kept]),
         "score": mean([e.score for e in kept]),
@@ -33,8 +38,7 @@ def play_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str, float
         "forced": mean([not turn.branches for e in kept for turn in e.turns]),
         "failed": len(episodes) - len(kept),
         "episodes": len(episodes),
-        "rollout_s": seconds,
-        "env_steps_per_s": steps / max(seconds, 1e-9),
+        **rates,
     }
 
 

@@ -8,31 +8,28 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from grue import heap
-from grue.config import Config, PPOConfig
+from grue.config import Config
 from grue.errors import TrainingError
 from grue.evaluate.failures import failures_told
-from grue.evaluate.probe import limit_of, tolerance
 from grue.games.training import training_games
 from grue.games.twx.told import Starts
 from grue.parallel import Processes
 from grue.policy.actor import Actor
 from grue.policy.decision import Decoding
 from grue.policy.policy import make_policy
-from grue.progress import Progress
 from grue.rollout.collect import collect
 from grue.storage.run import Run
 from grue.train.context import StageContext
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
+from grue.train.health import Health
 from grue.train.learner import Learner
-from grue.train.ppo_update import Update, Updater, rollout_metrics
+from grue.train.ppo_update import Updater, rollout_metrics
 from grue.train.reference import Reference
 from grue.train.save_points import SavePoints
 from grue.train.schedule import policy_rate_factor
 from grue.train.selection import Selection
 from grue.types import Episode, Task
-
-MOST_FIRST_CLIPPED = 0.02  # share of the turns with a choice
 
 
 def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None) -> dict[str, float]:
@@ -45,7 +42,7 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
     train_tasks, games = context.train_tasks, context.games
     reference = Reference(learner.policy_model)
     updater = _updater(config, learner, demo_steps or {})
-    selection = Selection(context, "ppo", rows="dev", unit="iteration")
+    selection = Selection(context, "ppo", unit="iteration")
     stored = selection.resume({"iteration": 0, "env_steps": 0})
     if stored is not None:
         updater.load_state(stored.tensors, stored.state)
@@ -58,7 +55,7 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
         selection.watch(0, policy)
     starts: Starts | None = {} if cfg.hidden_state else None
     play = _play(config, processes)
-    points = SavePoints(cfg.save_every_s, processes, context.interrupt)
+    points, health = SavePoints(cfg.save_every_s, processes, context.interrupt), Health(config, say)
     bar_of = say.bar("PPO", cfg.iterations, done=done, unit="iterations")
     with heap.frozen(), failures_told("PPO", say) as failures, bar_of as bar:
         for iteration in range(done, cfg.iterations):
@@ -67,16 +64,15 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
             tasks = draw_tasks(
                 train_tasks, cfg.episodes_per_iteration, cfg.plays_per_game, f"{config.seed}/ppo/{iteration}/tasks"
             )
-            seats = training_games(games, cfg.rename, f"{config.seed}/ppo/{iteration}/names", starts)
-            episodes = play(policy, seats, tasks, seed=f"{config.seed}/ppo/{iteration}/play")
+            renamed = training_games(games, cfg.rename, f"{config.seed}/ppo/{iteration}/names", starts)
+            episodes = play(policy, renamed, tasks, seed=f"{config.seed}/ppo/{iteration}/play")
             played = time.monotonic()
             metrics = rollout_metrics(episodes, played - start, cfg, updater.divisor)
             rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup)
             update = updater.update(episodes, iteration, rate, reference)
             learnt = time.monotonic()
             failures.add(episodes)
-            if iteration == done:
-                _check_first(update, metrics["forced"], limit_of(episodes, tolerance(config.model)), cfg, say)
+            health.look(update, episodes, metrics["forced"])
             progress["iteration"] = iteration + 1
             progress["env_steps"] += sum(episode.steps for episode in episodes)
             metrics |= update.metrics | {
@@ -104,7 +100,7 @@ def _play(config: Config, processes: Processes) -> Callable[..., list[Episode]]:
     """`collect` with the settings of training."""
     return partial(
         collect,
-        decoding=Decoding(temperature=config.ppo.temperature, top_p=config.policy.top_p),
+        decoding=Decoding(temperature=config.ppo.temperature),
         context=config.model.context,
         player=config.policy.kind,
         processes=processes,
@@ -140,34 +136,6 @@ def draw_tasks(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list
     while len(chosen) < different:
         chosen += rng.sample(list(tasks), min(len(tasks), different - len(chosen)))
     return [task for task in chosen for _ in range(plays)]
-
-
-def _check_first(update: Update, forced: float, limit: float, cfg: PPOConfig, say: Progress) -> None:
-    """Warn where training reads other log-probabilities than play, whose rounding is up to `limit` nats a turn."""
-    if (decided := 1 - forced) > 0:  # a turn without a choice shows nothing
-        _warn_of_gap(update.metrics["engine_gap"] / decided, limit, cfg.temperature, say)
-        _warn_of_clip(update.first_clipped / decided, cfg, say)
-
-
-def _warn_of_gap(gap: float, limit: float, temperature: float, say: Progress) -> None:
-    """Play and training may differ by rounding, which a low temperature magnifies, and by more for long texts."""
-    limit /= min(1.0, temperature)
-    if gap > 3 * limit:
-        say.warn(
-            f"a turn's log-probabilities in play and in training differ by {gap:.2g} nats on average, more than "
-            f"rounding ({limit:.2g}): is this an architecture that grue cannot drive?"
-        )
-
-
-def _warn_of_clip(share: float, cfg: PPOConfig, say: Progress) -> None:
-    """Bounds may be so tight, or turns so long, that rounding crosses them; such turns may teach nothing."""
-    if share > MOST_FIRST_CLIPPED:
-        low, high = cfg.ratio_bounds
-        say.warn(
-            f"{share:.0%} of the turns with a choice are outside of the clip bounds ({low:.6g} to {high:.6g}) before "
-            "anything was learnt, by rounding alone, and about half of them teach nothing: set a larger ppo.clip, or "
-            "model.dtype=float32" + (", or ppo.ratio=decision" if cfg.ratio == "turn" else "")
-        )
 
 
 def _save(run: Run, learner: Learner, updater: Updater, progress: dict[str, float]) -> None:

@@ -17,8 +17,8 @@ from grue.errors import TrainingError
 from grue.games import what_checks
 from grue.models.policy_model import Reading
 from grue.names import FREE_TEXT
-from grue.rollout.pack import Batch, Sample, minibatches
-from grue.train.credit import RunningScale, credited, critic_values, turn_returns
+from grue.rollout.pack import Batch, Sample, minibatches, samples
+from grue.train.credit import RunningScale, credit, critic_values, discounted_return, turn_returns
 from grue.train.critic import Critic, fit_each
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
@@ -35,7 +35,7 @@ def ppo_loss(
     """A micro-batch's share of the PPO loss of a minibatch of `turns`. policy=False trains the critic alone."""
     log_probs_NC = branch_log_probs(reading.logits_NC, cfg.temperature)
     chosen_N = log_probs_NC.gather(1, batch.chosen_N[:, None]).squeeze(1)
-    log_probs_T = torch.zeros_like(batch.old_log_probs_T).index_add(0, batch.node_turn_N, chosen_N)
+    log_probs_T = batch.per_turn(chosen_N)
     value_T = clipped_value_loss(reading.values_T, batch.old_values_T, batch.returns_T, cfg.value_clip)
     value_loss = value_T.sum() / turns
     gap_T = log_probs_T - batch.old_log_probs_T
@@ -65,8 +65,7 @@ def ppo_loss(
 
 def _decisions(batch: Batch) -> torch.Tensor:
     """How many nodes each turn has; 1 if it has none, since its ratio is 1 whatever the divisor."""
-    ones_N = torch.ones_like(batch.node_turn_N, dtype=batch.old_log_probs_T.dtype)
-    return torch.zeros_like(batch.old_log_probs_T).index_add(0, batch.node_turn_N, ones_N).clamp(min=1)
+    return batch.per_turn(torch.ones_like(batch.node_turn_N, dtype=batch.old_log_probs_T.dtype)).clamp(min=1)
 
 
 def with_reference(items: Sequence[Sample], log_probs: Sequence[torch.Tensor]) -> list[Sample]:
@@ -113,20 +112,25 @@ class Updater:
     @property
     def divisor(self) -> float:
         """What rewards are divided by before the critic learns them."""
-        return self.scale.divisor(self.config.ppo)
+        return self.scale.deviation if self.config.ppo.normalise_rewards else 1.0
 
     def update(self, episodes: Sequence[Episode], iteration: int, rate: float, reference: Reference) -> Update:
         """Learn from one iteration's episodes. TrainingError when more than half of the games failed."""
         cfg, usable = self.config.ppo, self._usable(episodes, iteration)
-        games = credited(usable, cfg, self.scale, None if self.baseline is None else self.baseline.values(usable))
+        if cfg.normalise_rewards:
+            returns = [discounted_return(episode, cfg, self.divisor) for episode in usable if episode.turns]
+            self.scale.add(np.array(returns) * self.divisor)
+        values = critic_values(usable) if self.baseline is None else self.baseline.values(usable)
+        advantages, targets = credit(usable, cfg, values, self.divisor)
+        items = samples(usable, advantages, targets)
         # the KL costs a forward pass; if it is not in the loss it is only monitored, and not for free text, where the
         # reference holds the whole vocabulary for each token: gigabytes, so a minibatch at a time
-        items, free_text = games.items, self.config.policy.kind in FREE_TEXT
+        free_text = self.config.policy.kind in FREE_TEXT
         if not free_text and (cfg.kl_coef > 0 or iteration % 5 == 0):
             items = self._with_reference(items, reference)
         read_later = reference if free_text and cfg.kl_coef > 0 else None
         # without any advantage there is nothing to learn; AdamW would take full-size steps on the entropy bonus alone
-        policy = iteration >= cfg.warmup and games.tells
+        policy = iteration >= cfg.warmup and any(advantages_T.any() for advantages_T in advantages)
         # no clipped policy loss would hold the trunk back while the critic warms up
         self.learner.policy_model.value_shares_trunk = policy and cfg.value_shares_trunk
         rng = random.Random(f"{self.config.seed}/ppo/{iteration}/order")
@@ -135,14 +139,10 @@ class Updater:
         # before the first step of an iteration the trained weights are those that played: what differs is rounding
         mean["engine_gap"] = rows[0]["engine_gap"]
         if self.critic is not None:
-            if games.left_out:  # it must value every play, and the best and worst alone would bias it
-                self._step(games.left_out, rate, False, seen)
-                turns += sum(len(item.turns) for item in games.left_out)
-            self.critic.rescale(games.unit)
             self.critic.remember(torch.cat([states for states, _ in seen]), torch.cat([targets for _, targets in seen]))
         if self.baseline is not None:
-            mean["baseline_explained_variance"] = explained_variance(games.episodes, cfg, games.values, games.divisor)
-            self.baseline.remember(games.episodes, games.targets, games.divisor, games.unit)
+            mean["baseline_explained_variance"] = explained_variance(usable, cfg, values, self.divisor)
+            self.baseline.remember(usable, targets, self.divisor)
         mean |= self._fit()
         updates = len(rows) if self._takes_steps(policy) else 0
         mean |= {"updates": updates, "passes": passes, "entropy_coef": self.entropy_coef, "kl_old": kl_old}
@@ -278,14 +278,14 @@ def explained_variance(
 
     NaN where all returns are equal: there is nothing to predict.
 
-    `values` are parallel to `episodes`, in units of `divisor`; None = the critic's at play. Failed episodes are
-    left out.
+    `values` are parallel to `episodes`, of rewards divided by `divisor`; None = the critic's at play. Failed episodes
+    are left out.
     """
     found = critic_values(episodes) if values is None else values
     kept = [(e, v) for e, v in zip(episodes, found, strict=True) if e.turns and not e.failed]
     if not kept:
         return float("nan")
-    returns = np.concatenate([turn_returns(e, cfg, divisor) for e, _ in kept]) / divisor
+    returns = np.concatenate([turn_returns(e, cfg, divisor) for e, _ in kept])
     spread = float(np.var(returns))
     return 1 - float(np.var(returns - np.concatenate([v for _, v in kept]))) / spread if spread > 1e-10 else math.nan
 

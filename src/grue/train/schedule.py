@@ -26,9 +26,5 @@ def learning_rate_factor(schedule: str, step: int, total: int, warmup: int) -> f
 
 
 def policy_rate_factor(schedule: str, iteration: int, iterations: int, warmup: int) -> float:
-    """The same for an iteration of PPO (from 0): the critic's warm-up does not use up the policy's schedule.
-
-    That warm-up, too, takes at most half of all iterations.
-    """
-    warmup = min(warmup, iterations // 2)
+    """The same for an iteration of PPO (from 0): the critic's warm-up does not use up the policy's schedule."""
     return learning_rate_factor(schedule, max(0, iteration - warmup), iterations - warmup, 0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grue.models.learned import load_weights
+from grue.names import DEV_ROWS
 from grue.policy.policy import Policy
 from grue.storage import checkpoint
 from grue.storage.checkpoint import Checkpoint
@@ -24,10 +25,14 @@ class Selection:
 
     context: StageContext
     stage: str
-    rows: str  # under which measurements are logged
     unit: str  # what is counted: "iteration", "round"
     steps: int = 1  # how much the number of a checkpoint grows in one of them
     progress: dict[str, Any] = field(init=False)
+
+    @property
+    def rows(self) -> str:
+        """Under which measurements are logged."""
+        return DEV_ROWS[self.stage]
 
     def resume(self, counters: dict[str, Any]) -> Checkpoint | None:
         """Load the last checkpoint, if any, into the learner and `progress` and return it; else use `counters`."""

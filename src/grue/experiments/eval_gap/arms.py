@@ -26,7 +26,7 @@ from grue.policy.decision import Decoding
 from grue.policy.policy import Policy, make_policy
 from grue.rollout.collect import collect
 from grue.rollout.pack import minibatches, samples, tokenise
-from grue.train.credit import Array, RunningScale, credit, critic_values, scaled, turn_rewards
+from grue.train.credit import Array, credit, critic_values, scaled, turn_rewards
 from grue.train.critic import Critic
 from grue.train.learner import Learner
 from grue.train.ppo import draw_tasks
@@ -77,7 +77,6 @@ def arm_config(ours: PPOConfig, size: Settings, arm: Arm) -> PPOConfig:
         "minibatches": min(size.minibatches, size.episodes),
         "epochs": 1,
         "plays_per_game": 1,
-        "plays_kept": 0,
         "group_weight": 0.0,
         "value_shares_trunk": False,
         "game_baseline": False,
@@ -136,10 +135,10 @@ class PPOArm:
     def _play(self, policy: Policy, train: Sequence[Task], iteration: int, cfg: PPOConfig) -> list[Episode]:
         name, games = f"{self.seed}/{iteration}", self.session.games(min(cfg.slots, self.size.episodes))
         tasks = draw_tasks(train, self.size.episodes, 1, f"{name}/tasks")
-        seats = training_games(games, cfg.rename, f"{name}/names")
+        renamed = training_games(games, cfg.rename, f"{name}/names")
         context = self.session.config.model.context
         decoding = Decoding(temperature=cfg.temperature)
-        played = collect(policy, seats, tasks, decoding, seed=f"{name}/play", context=context)
+        played = collect(policy, renamed, tasks, decoding, seed=f"{name}/play", context=context)
         return [episode for episode in played if not episode.failed]
 
     def _update(
@@ -151,7 +150,7 @@ class PPOArm:
         iteration: int,
         cfg: PPOConfig,
     ) -> dict[str, float]:
-        advantages, targets = credit(episodes, cfg, RunningScale())
+        advantages, targets = credit(episodes, cfg)
         if not self.arm.bootstrap or self.arm.leak:
             advantages = defective(episodes, self.arm, cfg)
         items = samples(episodes, advantages, targets)

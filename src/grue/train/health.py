@@ -1,0 +1,66 @@
+"""What PPO warns of: play and training disagree, rounding alone clips, or the policy drifts towards chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grue.config import Config
+from grue.evaluate.probe import limit_of, tolerance
+from grue.progress import Progress
+from grue.train.ppo_update import Update
+from grue.types import Episode
+
+MOST_FIRST_CLIPPED = 0.02  # share of the turns with a choice
+MOST_GROWTH, LEAST_GROWTH = 2.0, 2.0  # entropy that has more than doubled, and by more than so many nats a turn
+
+
+@dataclass(slots=True)
+class Health:
+    """Looks at each iteration of one command, and says each thing once."""
+
+    config: Config
+    say: Progress
+    entropy: float | None = None  # of the first iteration looked at
+    drifted: bool = False
+
+    def look(self, update: Update, episodes: Sequence[Episode], forced: float) -> None:
+        """`forced` is the share of the turns of `episodes` that left no choice: such turns show nothing."""
+        if self.entropy is None:
+            self.entropy = update.metrics["entropy"]
+            if (decided := 1 - forced) > 0:
+                self._check_gap(update.metrics["engine_gap"] / decided, episodes)
+                self._check_clip(update.first_clipped / decided)
+        self._check_entropy(update.metrics["entropy"])
+
+    def _check_gap(self, gap: float, episodes: Sequence[Episode]) -> None:
+        """Play and training may differ by rounding, which a low temperature magnifies, and by more for long texts."""
+        limit = limit_of(episodes, tolerance(self.config.model)) / min(1.0, self.config.ppo.temperature)
+        if gap > 3 * limit:
+            self.say.warn(
+                f"a turn's log-probabilities in play and in training differ by {gap:.2g} nats on average, more than "
+                f"rounding ({limit:.2g}): is this an architecture that grue cannot drive?"
+            )
+
+    def _check_clip(self, share: float) -> None:
+        """Bounds may be so tight, or turns so long, that rounding crosses them; such turns may teach nothing."""
+        if share > MOST_FIRST_CLIPPED:
+            cfg = self.config.ppo
+            low, high = cfg.ratio_bounds
+            self.say.warn(
+                f"{share:.0%} of the turns with a choice are outside of the clip bounds ({low:.6g} to {high:.6g}) "
+                "before anything was learnt, by rounding alone, and about half of them teach nothing: set a larger "
+                "ppo.clip, or model.dtype=float32" + (", or ppo.ratio=decision" if cfg.ratio == "turn" else "")
+            )
+
+    def _check_entropy(self, entropy: float) -> None:
+        """A bonus that outweighs the game: over a whole vocabulary, one odd token leads to others, and all get it."""
+        cfg, first = self.config.ppo, self.entropy or 0.0
+        if not cfg.entropy_coef or cfg.entropy_target or self.drifted:
+            return
+        if entropy > MOST_GROWTH * first and entropy > first + LEAST_GROWTH:
+            self.drifted = True
+            self.say.warn(
+                f"entropy has grown from {first:.2g} to {entropy:.2g} nats a turn: the bonus for it draws the policy "
+                f"towards chance. Set a smaller ppo.entropy_coef than {cfg.entropy_coef:g}, or 0"
+            )
