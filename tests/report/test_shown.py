@@ -15,6 +15,7 @@ from report_runs import EPISODES, shown
 
 from grue.errors import DataError
 from grue.progress import Progress
+from grue.report.played_section import played_section
 from grue.report.shown import append_shown, from_episode, parse_shown, read_shown
 from grue.stages.show import print_episode
 from grue.storage import episodes as storage
@@ -48,6 +49,17 @@ def test_the_terminal_shows_how_likely_the_played_action_was(capsys: pytest.Capt
     for action, said in (("d", "a 60%  b 30%  c 9%  d <1%"), ("b", "a 60%  b 30%  c 9%")):
         print_episode(Progress(), replace(episode, turns=(replace(turn, action=action),)))
         assert f"     {said}  (critic" in capsys.readouterr().out
+
+
+def test_a_reply_without_words_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """A policy that writes may end its line at once."""
+    episode = from_episode(played(), policy="ppo", decoding="greedy", title="t")
+    turn = replace(episode.turns[0], action="", considered=(("look", 0.6), ("wait", 0.1)), log_prob=math.log(0.07))
+    episode = replace(episode, turns=(turn,))
+    print_episode(Progress(), episode)
+    printed = capsys.readouterr().out
+    assert "1> (nothing)" in printed and "wait 10%  (nothing) 7%" in printed
+    assert str(played_section([episode])).count("(nothing)") == 2
 
 
 def test_a_played_episode_is_shown_with_what_was_weighed() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grue.report.markup import Child, Html, join, tag
 from grue.report.metrics import POLICY_ORDER, policy_rank, policy_title
-from grue.report.shown import ShownEpisode, ShownTurn
+from grue.report.shown import ShownEpisode, ShownTurn, readable
 from grue.report.svg import trace
 from grue.report.text import number, percent, redact, short_percent, signed
 
@@ -99,7 +99,7 @@ def _turn(turn: ShownTurn, *, greedy: bool) -> Html:
         "div",
         tag("p", turn.observation, class_="game"),
         tag("p", tag("span", "Thought: ", class_="prompt"), turn.thought, class_="game") if turn.thought else None,
-        tag("p", tag("span", "> ", class_="prompt"), tag("b", turn.action), class_="game action"),
+        tag("p", tag("span", "> ", class_="prompt"), tag("b", readable(turn.action)), class_="game action"),
         tag("p", join(numbers, " "), class_="numbers") if numbers else None,
     )
     return tag("li", left, _bars(turn), class_="turn" if turn.considered else "turn plain")
@@ -122,7 +122,7 @@ def _bar(action: str, probability: float | None, *, chosen: bool) -> Html:
     return tag(
         "li",
         tag("span", style=f"width:{width:.1f}%", class_="fill"),
-        tag("span", action, class_="label"),
+        tag("span", readable(action), class_="label"),
         tag("span", short_percent(probability), class_="share"),
         class_="chosen" if chosen else None,
     )

@@ -35,6 +35,11 @@ _MAX_TOKENS = 20_000
 _OUTCOMES = ("won", "lost", "limit", "failed")
 
 
+def readable(action: str) -> str:
+    """An action as people read it: a policy that writes may have said nothing."""
+    return action or "(nothing)"
+
+
 @dataclass(frozen=True, slots=True)
 class ShownTurn:
     """One decision: what the model saw, what it did, and what it thought of the alternatives."""

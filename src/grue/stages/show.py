@@ -12,7 +12,7 @@ from grue.policy.policy import Policy, make_policy
 from grue.policy.weigh import CachedText
 from grue.prompts.tokens import Encoder
 from grue.prompts.transcript import render_task, tidy
-from grue.report.shown import ShownEpisode, append_shown, from_episode
+from grue.report.shown import ShownEpisode, append_shown, from_episode, readable
 from grue.report.text import short_percent
 from grue.stages.trained import keep_probe
 from grue.storage import jsonl
@@ -80,14 +80,16 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
     say(shown.task_text, style="dim", wrap=True)
     for number, turn in enumerate(shown.turns, 1):
         say(turn.observation, wrap=True)
-        weighed = "  ".join(f"{action} {short_percent(probability)}" for action, probability in turn.weighed(3))
+        weighed = "  ".join(
+            f"{readable(action)} {short_percent(probability)}" for action, probability in turn.weighed(3)
+        )
         value = "" if turn.value is None else f"  (critic {turn.value:.2f})"
         value += "  (chosen token by token)" if shown.decoding == "greedy" and turn.has_likelier else ""
         gained = f"  {turn.reward:+.2f}" if turn.reward else ""
         style = "bold green" if turn.reward > 0 else "bold red" if turn.reward < 0 else "bold"
         if turn.thought:
             say(f"     Thought: {turn.thought}", style="italic", wrap=True)
-        say(f"{number:>3}> {turn.action}{gained}", style=style)
+        say(f"{number:>3}> {readable(turn.action)}{gained}", style=style)
         say(f"     {weighed}{value}", style="dim")
         time.sleep(delay_s)
     say(tidy(shown.final), wrap=True)
