@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from grue.errors import DataError
-from grue.evaluate.stats import Estimate, FloatArray, Interval, never_certain, numbered, t_quantile, two_sided_z, vector
+from grue.evaluate.stats import Estimate, FloatArray, Interval, never_certain, numbered, t_quantile, vector
 
 _CHUNK = 4_000_000  # resampled values held at once: 32 MB of float64
 
@@ -19,7 +19,6 @@ def bootstrap_mean(
     x: ArrayLike,
     resamples: int = 2000,
     rng: np.random.Generator | None = None,
-    level: float = 0.95,
     *,
     clusters: Sequence[Hashable] | None = None,
 ) -> Interval:
@@ -35,7 +34,7 @@ def bootstrap_mean(
     """
     x_n = vector(x, "x")
     means = _bootstrap_means(x_n, resamples, rng, clusters)
-    return expanded_percentiles(means, level, _count(x_n, clusters))
+    return expanded_percentiles(means, _count(x_n, clusters))
 
 
 def paired_difference(
@@ -43,7 +42,6 @@ def paired_difference(
     b: ArrayLike,
     resamples: int = 2000,
     rng: np.random.Generator | None = None,
-    level: float = 0.95,
     *,
     clusters: Sequence[Hashable] | None = None,
 ) -> Estimate:
@@ -62,7 +60,7 @@ def paired_difference(
         )
     differences_n = a_n - b_n
     means = _bootstrap_means(differences_n, resamples, rng, clusters)
-    low, high = expanded_percentiles(means, level, _count(differences_n, clusters))
+    low, high = expanded_percentiles(means, _count(differences_n, clusters))
     return Estimate(float(differences_n.mean()), low, high, _standard_error(means))
 
 
@@ -71,29 +69,27 @@ def paired_wins(
     b: ArrayLike,
     resamples: int = 2000,
     rng: np.random.Generator | None = None,
-    level: float = 0.95,
     *,
     clusters: Sequence[Hashable] | None = None,
 ) -> Estimate:
     """`paired_difference` of wins, or of shares won, with the interval of `never_certain`; same standard error."""
-    found = paired_difference(a, b, resamples, rng, level, clusters=clusters)
+    found = paired_difference(a, b, resamples, rng, clusters=clusters)
     games = vector(a, "a")
-    low, high = never_certain(found.value, Interval(found.low, found.high), games.size, _count(games, clusters), level)
+    low, high = never_certain(found.value, Interval(found.low, found.high), games.size, _count(games, clusters))
     return found._replace(low=low, high=high)
 
 
-def expanded_percentiles(means: FloatArray, level: float, n: int) -> Interval:
-    """Percentiles of resampled means of n independent values, further out than `level` the smaller n is.
+def expanded_percentiles(means: FloatArray, n: int) -> Interval:
+    """Percentiles of resampled means of n independent values, further out than `LEVEL` the smaller n is.
 
     Resampled means vary less than means do, by a factor of sqrt((n - 1) / n), and plain percentiles use the normal
     distribution where Student's t is due. Each tail is what a normal distribution has beyond both (the expanded
     percentile interval of Hesterberg 2015, What teachers should know about the bootstrap, The American Statistician
     69). Where even the rarest resample is not that rare, with n below 5 or too few `means`, the interval is Student's.
     """
-    two_sided_z(level)  # refuses an impossible level
     if n < 2:
         return Interval(float(means.min()), float(means.max()))
-    reach = sqrt(n / (n - 1)) * t_quantile(level, n - 1)  # in standard deviations of the resampled means
+    reach = sqrt(n / (n - 1)) * t_quantile(n - 1)  # in standard deviations of the resampled means
     tail = NormalDist().cdf(-reach)
     if tail < max(n**-n, 1 / means.size):
         centre, half = float(means.mean()), reach * _standard_error(means)

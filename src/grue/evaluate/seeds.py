@@ -18,26 +18,26 @@ from grue.errors import DataError
 from grue.evaluate.stats import Estimate, FloatArray, t_quantile
 
 
-def mean_over_seeds(x_RG: FloatArray, level: float = 0.95) -> Estimate:
+def mean_over_seeds(x_RG: FloatArray) -> Estimate:
     """Mean of R >= 2 trainings on the same G >= 2 games, with an interval over trainings and games."""
-    return _estimate(float(x_RG.mean()), [_of_trainings(x_RG), _of_games(x_RG.mean(axis=0))], level)
+    return _estimate(float(x_RG.mean()), [_of_trainings(x_RG), _of_games(x_RG.mean(axis=0))])
 
 
-def difference_over_seeds(a_RG: FloatArray, b_SG: FloatArray, level: float = 0.95) -> Estimate:
+def difference_over_seeds(a_RG: FloatArray, b_SG: FloatArray) -> Estimate:
     """Mean of a less that of b, of R and S >= 2 trainings on the same games: a game's difficulty cancels."""
     if a_RG.shape[1:] != b_SG.shape[1:]:
         raise DataError(f"{a_RG.shape[1:]} and {b_SG.shape[1:]} games", hint="both need the same games")
     apart_G = a_RG.mean(axis=0) - b_SG.mean(axis=0)
-    return _estimate(float(apart_G.mean()), [_of_trainings(a_RG), _of_trainings(b_SG), _of_games(apart_G)], level)
+    return _estimate(float(apart_G.mean()), [_of_trainings(a_RG), _of_trainings(b_SG), _of_games(apart_G)])
 
 
-def gap_over_seeds(a_RG: FloatArray, b_RH: FloatArray, level: float = 0.95) -> Estimate:
+def gap_over_seeds(a_RG: FloatArray, b_RH: FloatArray) -> Estimate:
     """Mean of a less that of b, of the same R >= 2 trainings on games G and on other games H."""
     if len(a_RG) != len(b_RH):
         raise DataError(f"{len(a_RG)} trainings on one side, {len(b_RH)} on the other")
     apart_R1 = a_RG.mean(axis=1, keepdims=True) - b_RH.mean(axis=1, keepdims=True)
     games = [_of_games(x.mean(axis=0)) for x in (a_RG, b_RH)]
-    return _estimate(float(apart_R1.mean()), [_of_trainings(apart_R1), *games], level)
+    return _estimate(float(apart_R1.mean()), [_of_trainings(apart_R1), *games])
 
 
 def _of_trainings(x_RG: FloatArray) -> tuple[float, int]:
@@ -53,10 +53,10 @@ def _of_games(x_G: FloatArray) -> tuple[float, int]:
     return float(x_G.var(ddof=1)) / x_G.size, x_G.size - 1
 
 
-def _estimate(value: float, parts: Sequence[tuple[float, int]], level: float) -> Estimate:
+def _estimate(value: float, parts: Sequence[tuple[float, int]]) -> Estimate:
     variance = sum(part for part, _ in parts)
     if variance < 1e-18:  # rounding: all alike
         return Estimate(value, value, value, 0.0)
     degrees = variance**2 / sum(part**2 / free for part, free in parts)
-    half = t_quantile(level, degrees) * sqrt(variance)
+    half = t_quantile(degrees) * sqrt(variance)
     return Estimate(value, value - half, value + half, sqrt(variance))

@@ -19,6 +19,8 @@ from grue.errors import DataError
 
 FloatArray = NDArray[np.float64]
 
+LEVEL = 0.95  # of every interval
+Z = NormalDist().inv_cdf((1 + LEVEL) / 2)  # a standard normal variable lies in [-Z, Z] with this probability
 _ANGLES = 100_001
 
 
@@ -38,7 +40,7 @@ class Estimate(NamedTuple):
     standard_error: float
 
 
-def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
+def wilson(successes: int, n: int) -> Interval:
     """Score interval of a success rate; it stays inside [0, 1] and is honest at 0 of n and n of n.
 
     With no games nothing is known and the interval is [0, 1].
@@ -46,11 +48,10 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     """
     if not 0 <= successes <= n:
         raise DataError(f"{successes} successes in {n} games is impossible", hint="need 0 <= successes <= n")
-    two_sided_z(level)  # refuses an impossible level
-    return _wilson(successes / n, n, level) if n else Interval(0.0, 1.0)
+    return _wilson(successes / n, n) if n else Interval(0.0, 1.0)
 
 
-def wilson_of_problems(x: ArrayLike, problems: Sequence[Hashable], level: float = 0.95) -> Interval:
+def wilson_of_problems(x: ArrayLike, problems: Sequence[Hashable]) -> Interval:
     """`wilson` for x [n] in [0, 1], wins or shares won of games of which some pose the same of `problems` [n].
 
     n is replaced by an effective number of games: what n would have to be for independent games to vary as the problems
@@ -64,16 +65,16 @@ def wilson_of_problems(x: ArrayLike, problems: Sequence[Hashable], level: float 
     rate, y_k = float(x_n.mean()), by_problem(x_n[None], problems)[0]
     count, effective = y_k.size, float(x_n.size)
     if count < 2:
-        return not_surer(_wilson(rate, 1.0, level), count, level)
+        return not_surer(_wilson(rate, 1.0), count)
     if (variance := float(y_k.var(ddof=1)) / count) > 0:
         effective = max(1e-9, min(effective, rate * (1 - rate) / variance))
-    effective *= (two_sided_z(level) / t_quantile(level, count - 1)) ** 2
-    return not_surer(_wilson(rate, effective, level), count, level)
+    effective *= (Z / t_quantile(count - 1)) ** 2
+    return not_surer(_wilson(rate, effective), count)
 
 
-def not_surer(found: Interval, n: int, level: float = 0.95) -> Interval:
+def not_surer(found: Interval, n: int) -> Interval:
     """An interval of success whose ends are no nearer than if n independent games had all been won, or lost."""
-    return Interval(min(found.low, wilson(n, n, level).low), max(found.high, wilson(0, n, level).high))
+    return Interval(min(found.low, wilson(n, n).low), max(found.high, wilson(0, n).high))
 
 
 def numbered(names: Sequence[Hashable]) -> NDArray[np.int64]:
@@ -97,18 +98,18 @@ def by_problem(x_RG: FloatArray, problems: Sequence[Hashable]) -> FloatArray:
     return found
 
 
-def t_quantile(level: float, degrees: float) -> float:
-    """The t such that a variable of Student's t distribution lies in [-t, t] with probability `level`.
+def t_quantile(degrees: float) -> float:
+    """The t such that a variable of Student's t distribution lies in [-t, t] with probability `LEVEL`.
 
     With t = sqrt(degrees) tan(angle) the density is that of cos(angle)^(degrees - 1), which has no tail.
     """
     angles = np.linspace(0, pi / 2, _ANGLES)
     density = np.cos(angles) ** (degrees - 1)
     area = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    return float(sqrt(degrees) * np.tan(np.interp(level, area / area[-1], angles)))
+    return float(sqrt(degrees) * np.tan(np.interp(LEVEL, area / area[-1], angles)))
 
 
-def never_certain(difference: float, found: Interval, games: int, problems: int, level: float = 0.95) -> Interval:
+def never_certain(difference: float, found: Interval, games: int, problems: int) -> Interval:
     """The interval `found` of a difference in success, made to claim no certainty if (nearly) all games differ alike.
 
     It then includes `alike_interval`: one game that differs is no reason to be surer of the others. Where `games` share
@@ -117,24 +118,22 @@ def never_certain(difference: float, found: Interval, games: int, problems: int,
     """
     low, high = max(-1.0, found.low), min(1.0, found.high)
     if games == problems or high - low < 1e-9:  # shares of a few plays, rounded
-        alike = alike_interval(difference, problems, level)
+        alike = alike_interval(difference, problems)
         low, high = min(low, alike.low), max(high, alike.high)
     return Interval(low, high)
 
 
-def alike_interval(difference: float, n: int, level: float = 0.95) -> Interval:
+def alike_interval(difference: float, n: int) -> Interval:
     """Interval of a difference in success that is the same in all of n independent games; resampling gives no width.
 
     None of n games differs in another way, so the share of those that do is at most Wilson's upper end of 0 of n, and
     each of them may differ by anything between -1 and 1.
     """
-    bound = wilson(0, n, level).high
+    bound = wilson(0, n).high
     return Interval(difference - bound * (1 + difference), difference + bound * (1 - difference))
 
 
-def smallest_detectable_difference(
-    n: int, p: float, *, level: float = 0.95, power: float = 0.8, correlation: float = 0.0
-) -> float:
+def smallest_detectable_difference(n: int, p: float, *, power: float = 0.8, correlation: float = 0.0) -> float:
     """The smallest change of a success rate p that n games for each of two policies show with this power.
 
     Solves the two-proportion sample-size formula (Fleiss, Levin and Paik 2003, chapter 4) for the difference,
@@ -147,7 +146,7 @@ def smallest_detectable_difference(
             f"no detectable difference for n={n}, p={p}, correlation={correlation}, power={power}",
             hint="need n >= 1, p in [0, 1], correlation in [0, 1), power in (0, 1)",
         )
-    z_level, z_power = two_sided_z(level), NormalDist().inv_cdf(power)
+    z_power = NormalDist().inv_cdf(power)
     towards = 1.0 if p <= 0.5 else -1.0
 
     def shows(difference: float) -> bool:
@@ -155,20 +154,13 @@ def smallest_detectable_difference(
         mean = (p + other) / 2
         same = 2 * mean * (1 - mean) * (1 - correlation)
         apart = (p * (1 - p) + other * (1 - other)) * (1 - correlation)
-        return difference * sqrt(n) >= z_level * sqrt(same) + z_power * sqrt(max(apart, 0.0))
+        return difference * sqrt(n) >= Z * sqrt(same) + z_power * sqrt(max(apart, 0.0))
 
     low, high = 0.0, max(p, 1 - p)
     for _ in range(60):  # bisection: 60 halvings are below the resolution of a float
         middle = (low + high) / 2
         low, high = (low, middle) if shows(middle) else (middle, high)
     return high
-
-
-def two_sided_z(level: float) -> float:
-    """The z such that a standard normal variable lies in [-z, z] with probability `level`, which is checked."""
-    if not 0.0 < level < 1.0:
-        raise DataError(f"confidence level {level} is outside (0, 1)", hint="use 0.95 for a 95 % interval")
-    return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def vector(x: ArrayLike, name: str) -> FloatArray:
@@ -181,9 +173,8 @@ def vector(x: ArrayLike, name: str) -> FloatArray:
     return values
 
 
-def _wilson(rate: float, n: float, level: float) -> Interval:
-    z = two_sided_z(level)
-    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+def _wilson(rate: float, n: float) -> Interval:
+    centre = (rate + Z * Z / (2 * n)) / (1 + Z * Z / n)
+    half = Z * sqrt(rate * (1 - rate) / n + Z * Z / (4 * n * n)) / (1 + Z * Z / n)
     # exact ends: rounding would otherwise leave 1e-17 where the formula gives 0 or 1
     return Interval(0.0 if rate == 0 else max(0.0, centre - half), 1.0 if rate == 1 else min(1.0, centre + half))

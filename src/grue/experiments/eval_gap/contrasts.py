@@ -86,7 +86,7 @@ def unpaired(
     (a_n, a_groups), (b_n, b_groups) = _wins_by_problem(repaired), _wins_by_problem(defect)
     rng = np.random.default_rng(0)
     found = [a_n[redrawn(a_groups, rng)].mean() - b_n[redrawn(b_groups, rng)].mean() for _ in range(resamples)]
-    low, high = expanded_percentiles(np.array(found), 0.95, min(len(a_groups), len(b_groups)))
+    low, high = expanded_percentiles(np.array(found), min(len(a_groups), len(b_groups)))
     gap = float(a_n.mean() - b_n.mean())
     if np.ptp(a_n) == 0 or np.ptp(b_n) == 0:
         low, high = _of_sides(float(a_n.mean()), _interval(repaired), float(b_n.mean()), _interval(defect))
