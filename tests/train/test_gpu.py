@@ -32,7 +32,7 @@ from grue.rollout.pack import samples
 from grue.stages.export import export_run
 from grue.stages.session import open_session
 from grue.storage import checkpoint
-from grue.storage.contents import checkpoints
+from grue.storage.contents import checkpoints_folder
 from grue.storage.run import Run
 from grue.train.learner import Learner
 from pretended_gpu import Gpu, OnGpu, pretended
@@ -116,7 +116,7 @@ def test_one_thread_is_enough_beside_a_gpu(
 
 
 def _checkpoint(run: Path, stage: str) -> checkpoint.Checkpoint:
-    newest = checkpoint.latest_valid(checkpoints(run, stage))
+    newest = checkpoint.latest_valid(checkpoints_folder(run, stage))
     assert newest is not None
     return checkpoint.load(newest)
 

@@ -34,13 +34,13 @@ from grue.names import LENGTHS, POLICIES, STAGES, TRAINING
 from grue.storage import episodes
 from grue.storage.contents import (
     check_distinct,
+    episodes_file,
     evaluation_name,
     is_done,
     read_evaluation,
     read_run_config,
     read_stages,
 )
-from grue.storage.contents import episodes as file_of
 from grue.storage.settled import check_unedited
 from grue.types import Episode, Task
 
@@ -128,7 +128,7 @@ def _is_unfinished(out: Path, policy: str) -> bool:
 
 def measured_games(out: Path, name: str) -> list[Episode]:
     """The games behind the row `name` of a run's evaluation. DataError where not as many are left as were counted."""
-    file = file_of(out, name)
+    file = episodes_file(out, name)
     played = list(episodes.read(file, missing_ok=True))
     row = {entry["row"]: entry["result"] for entry in read_evaluation(out)}.get(name)
     if row is not None and len(played) != (counted := row["games"] + row["failed"]):
@@ -163,7 +163,7 @@ def kind_letter(number: int) -> str:
 
 
 def _file(out: Path, policy: str, fold: str, decoding: str) -> Path:
-    return file_of(out, evaluation_name(policy, fold, decoding))
+    return episodes_file(out, evaluation_name(policy, fold, decoding))
 
 
 def _decodings(out: Path, policy: str, fold: str) -> list[str]:

@@ -24,8 +24,15 @@ from grue.policy.policy import make_policy
 from grue.prompts.tokens import Encoder
 from grue.rollout.player import PolicyPlayer
 from grue.storage import checkpoint, episodes
-from grue.storage.contents import ABOUT, UNMEASURED, checkpoints, is_done, read_run_config, read_stages
-from grue.storage.contents import episodes as episodes_file
+from grue.storage.contents import (
+    ABOUT,
+    UNMEASURED,
+    checkpoints_folder,
+    episodes_file,
+    is_done,
+    read_run_config,
+    read_stages,
+)
 from grue.types import Episode
 
 SETTINGS, PROBE = "grue.yaml", "probe.jsonl"  # of an exported folder
@@ -137,7 +144,7 @@ def check_weights(run: Path, stage: str, *, instead: bool = False) -> Path:
     path = _newest(run, stage)
     if path is not None:
         return path
-    folder, before = checkpoints(run, stage), FURTHEST_FIRST[FURTHEST_FIRST.index(stage) + 1 :]
+    folder, before = checkpoints_folder(run, stage), FURTHEST_FIRST[FURTHEST_FIRST.index(stage) + 1 :]
     if not read_run_config(run).lengths[stage]:
         raise CheckpointError(
             f"{run} has no {stage} weights: its settings skip that stage",
@@ -237,7 +244,7 @@ def _load_exported(folder: Path, policy: str | None, base: str | None) -> Traine
 
 def _newest(run: Path, stage: str) -> Path | None:
     """The best weights; the last ones if dev games chose none, or have not chosen yet."""
-    folder = checkpoints(run, stage)
+    folder = checkpoints_folder(run, stage)
     best = checkpoint.best_valid(folder)
     if best is None and is_done(run, stage) and _is_chosen(run, stage):
         return None  # other weights than those that dev games chose are not silently used instead

@@ -21,12 +21,12 @@ REPORT = "report.html"
 ABOUT = "grue.json"  # what makes a folder an exported policy
 
 
-def checkpoints(out: Path, stage: str) -> Path:
+def checkpoints_folder(out: Path, stage: str) -> Path:
     """Folder of a stage's checkpoints in a run directory."""
     return out / "checkpoints" / _plain(stage)
 
 
-def episodes(out: Path, name: str) -> Path:
+def episodes_file(out: Path, name: str) -> Path:
     """File of a run's episodes called `name`."""
     return out / "episodes" / f"{_plain(name)}.jsonl"
 

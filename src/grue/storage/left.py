@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grue.names import DEV_ROWS, TRAINING
 from grue.storage import jsonl
-from grue.storage.contents import REPORT, checkpoints, episodes, keep_evaluation, keep_metrics
+from grue.storage.contents import REPORT, checkpoints_folder, episodes_file, keep_evaluation, keep_metrics
 from grue.storage.files import explained
 
 _ALSO_LEFT = {
@@ -26,11 +26,11 @@ def delete_left(out: Path, over: Collection[str]) -> None:
     rows = {*over, *(DEV_ROWS[name] for name in over if name in DEV_ROWS)}
     keep_metrics(out, lambda row: row["stage"] not in rows)
     keep_evaluation(out, lambda row: "api" in row and "demos" not in over)  # answers of chat models were paid for
-    jsonl.keep(episodes(out, "shown"), lambda row: row.get("policy") not in over)
+    jsonl.keep(episodes_file(out, "shown"), lambda row: row.get("policy") not in over)
     with explained(f"delete what stages have left in {out}"):
         for name in over:
-            if checkpoints(out, name).exists():
-                shutil.rmtree(checkpoints(out, name))
+            if checkpoints_folder(out, name).exists():
+                shutil.rmtree(checkpoints_folder(out, name))
             patterns = (f"episodes/{name}.jsonl", f"episodes/{name}-*.jsonl", f"episodes/probe-{name}.jsonl")
             for pattern in (*patterns, *_ALSO_LEFT.get(name, ())):
                 for file in out.glob(pattern):

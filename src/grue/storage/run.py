@@ -26,8 +26,8 @@ from grue.names import DEV_ROWS, STAGES, TRAINING
 from grue.storage import jsonl
 from grue.storage.contents import (
     REPORT,
-    checkpoints,
-    episodes,
+    checkpoints_folder,
+    episodes_file,
     keep_evaluation,
     keep_metrics,
     read_evaluation,
@@ -162,11 +162,11 @@ class Run:
 
     def checkpoints(self, stage: str) -> Path:
         """Folder of a stage's checkpoints."""
-        return checkpoints(self.out, stage)
+        return checkpoints_folder(self.out, stage)
 
     def episodes(self, name: str) -> Path:
         """JSONL file of the episodes called `name`."""
-        return episodes(self.out, name)
+        return episodes_file(self.out, name)
 
     def save(
         self,
