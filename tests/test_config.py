@@ -56,7 +56,12 @@ def test_a_file_that_was_cut_off_is_not_filled_up_with_defaults(tmp_path: Path) 
     file.write_text(whole.replace("ppo:", "ppo:\n  new_trick: 3", 1))
     with pytest.raises(ConfigError, match=r"unknown setting ppo\.new_trick") as caught:
         read_config(file)
-    assert "newer grue" in caught.value.hint
+    assert "another version of grue" in caught.value.hint
+    file.write_text(whole.replace("ppo:", "ppo:\n  plays_kept: 0", 1))  # of an older one, which did nothing
+    assert read_config(file) == preset_config("toy")
+    file.write_text(whole.replace("ppo:", "ppo:\n  plays_kept: 2", 1))
+    with pytest.raises(ConfigError, match=r"unknown setting ppo\.plays_kept"):
+        read_config(file)
 
 
 def test_cooking16_is_the_default_and_has_the_settings_of_its_name() -> None:

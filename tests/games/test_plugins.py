@@ -22,7 +22,7 @@ import tiny
 from grue import games
 from grue.cli.main import app
 from grue.cli.play import what_to_play
-from grue.config import load_config
+from grue.config import load_config, override
 from grue.errors import ConfigError, GameError, ModelError, TeacherError
 from grue.evaluate.stats import wilson
 from grue.games.base import Game
@@ -65,6 +65,38 @@ def test_a_game_without_a_list_of_actions_is_refused_to_who_chooses_among_them(p
             run(config, tmp_path / "run", say=Progress(quiet=True))
         assert caught.value.hint.startswith("set policy.kind=write")
         assert read_stages(tmp_path / "run") == {}
+    writes = override(config, ["policy.kind=write"], None)
+    with pytest.raises(GameError, match=r"the teacher random cannot play the first of 3 train games: .* lists none"):
+        run_stage("demos", writes, tmp_path / "run", say=Progress(quiet=True))
+    assert read_stages(tmp_path / "run") == {}
+
+
+def test_nothing_is_deleted_for_a_game_that_no_longer_begins(packages: Path, tmp_path: Path) -> None:
+    """A story file that is not in this folder, Java that does not start: --again had deleted weights and results."""
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    needed = packages / "needed.txt"
+    begins = f"        if not Path({str(needed)!r}).exists():\n            raise GameError('there is no needed.txt')\n"
+    text = text.replace("        check_seed(task)\n", f"        check_seed(task)\n{begins}", 1)
+    text = text.replace("from random import", "from pathlib import Path\nfrom random import", 1)
+    (packages / "filed_package.py").write_text(text, encoding="utf-8")
+    tiny.install(packages, "filed_package", "filed = filed_package:Guess")
+    needed.touch()
+    sizes = [
+        "game.limit=4",
+        "demos.games=4",
+        "demos.teacher=random",
+        "sft.epochs=1",
+        "ppo.iterations=1",
+        "eval.games=4",
+    ]
+    config = load_config("toy", ["game.name=filed", "ppo.dev_every=0", "eval.games=4", *sizes])
+    run_all(config, tmp_path / "run", say=Progress(quiet=True))
+    needed.unlink()
+    before = sorted(path for path in (tmp_path / "run").rglob("*") if path.is_file())
+    for stage in ("sft", "ppo", "eval"):
+        with pytest.raises(GameError, match=r"there is no needed\.txt"):
+            run_stage(stage, config, tmp_path / "run", say=Progress(quiet=True), again=True)
+        assert sorted(path for path in (tmp_path / "run").rglob("*") if path.is_file()) == before
 
 
 def test_a_game_whose_first_text_is_too_long_is_refused_before_its_demonstrations(
@@ -90,6 +122,8 @@ def test_a_game_without_a_list_of_actions_is_measured_without_random_play(packag
     results = run_all(config, tmp_path / "run", say=Progress(quiet=True))
     assert set(results["policies"]) == {"gold", "base", "sft", "ppo"}
     assert results["policies"]["gold"]["decoding"]["scripted"]["success"] == 1
+    assert results["policies"]["ppo"]["decoding"]["greedy"]["invalid"] is None  # there is no list to hold it against
+    assert read_metrics(tmp_path / "run", "ppo")[0]["invalid"] is None
     assert "No test result" not in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     # nothing tells these games apart but their solutions
     assert 6 <= results["policies"]["base"]["decoding"]["greedy"].get("problems", 10) <= 10

@@ -27,4 +27,36 @@ def test_entropy_that_grows_out_of_hand_is_told_of_once(capsys: pytest.CaptureFi
     assert said_of(capsys, [30.0, 50.0, 59.0]) == 0  # long thoughts of an untrained model: less than twice as much
     assert said_of(capsys, [0.5, 9.0], "ppo.entropy_coef=0") == 0  # no bonus has done it
     assert said_of(capsys, [0.5, 9.0], "ppo.entropy_target=5") == 0  # it is asked for
-    assert said_of(capsys, [math.nan, 9.0, 0.5]) == 0  # no step was taken in float16
+    assert said_of(capsys, [math.nan, 0.5, math.nan, 9.0]) == 1  # no step was taken in float16 at first
+    assert said_of(capsys, [math.nan, 9.0, 0.5]) == 0
+
+
+def test_a_resumed_training_remembers_how_it_began(capsys: pytest.CaptureFixture[str]) -> None:
+    health = Health(tiny.config(Path("none"), "policy.kind=write"), Progress(quiet=True), 0.5)
+    health.look(Update({"entropy": 2.7, "engine_gap": 0.0}, 9, 0.0), tiny.scripted("gold", 2), 0.0)
+    said = "".join(capsys.readouterr())
+    assert "entropy has grown from 0.5 to 2.7 nats a turn: unless it has only learnt to write more" in said
+
+
+@pytest.mark.parametrize(
+    ("gap", "clipped", "forced", "temperature", "said"),
+    [
+        (0.0, 0.0, 0.0, 1.0, []),
+        (1e-6, 0.01, 0.0, 1.0, []),  # rounding
+        (0.1, 0.0, 0.0, 1.0, ["differ by 0.1 nats"]),
+        (0.1, 0.0, 0.5, 1.0, ["differ by 0.2 nats"]),  # half of the turns left no choice
+        (0.0, 0.015, 0.5, 1.0, ["3% of the turns with a choice are outside"]),
+        (0.1, 0.5, 1.0, 1.0, []),  # no turn left any
+        (0.01, 0.0, 0.0, 1.0, ["differ by 0.01 nats"]),
+        (0.01, 0.0, 0.0, 0.1, []),  # which a low temperature magnifies
+    ],
+)
+def test_what_the_first_iteration_shows(
+    capsys: pytest.CaptureFixture[str], gap: float, clipped: float, forced: float, temperature: float, said: list[str]
+) -> None:
+    config = tiny.config(Path("none"), f"ppo.temperature={temperature}", "model.dtype=float32")
+    health = Health(config, Progress(quiet=True))
+    for _ in range(2):  # it is told of once
+        health.look(Update({"entropy": 0.5, "engine_gap": gap}, 9, clipped), tiny.scripted("gold", 2), forced)
+    printed = "".join(capsys.readouterr())
+    assert printed.count("warning") == len(said) and all(words in printed for words in said), printed

@@ -20,11 +20,11 @@ from grue.errors import TrainingError
 from grue.models.policy_model import PolicyModel
 from grue.rollout.pack import Sample, collate, samples
 from grue.storage import checkpoint
-from grue.train.credit import discounted_return
+from grue.train.credit import credit, discounted_return
 from grue.train.critic import Critic
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
-from grue.train.ppo_update import Update, Updater, _mean, ppo_loss, rollout_metrics, with_reference
+from grue.train.ppo_update import Update, Updater, _mean, explained_variance, ppo_loss, rollout_metrics, with_reference
 from grue.train.reference import Reference
 from grue.types import Branch, Episode, Observation, Outcome, Task, Turn
 
@@ -494,6 +494,31 @@ def test_rewards_are_divided_by_the_running_deviation_of_returns() -> None:
     more = [discounted_return(e, config.ppo) for e in (*rich[:6], won(42, 1))]
     assert updater.divisor == pytest.approx(np.std([*returns, *more]))
     assert torch.equal(updater.critic.kept[0][1], targets)
+
+
+def test_advantages_are_against_the_baseline() -> None:
+    """One that has learnt the returns of these games changes what is learnt from them, as `credit` says."""
+    config = settings("ppo.game_baseline=true", "ppo.minibatches=1", "ppo.normalise_rewards=true")
+    updater = updater_of(config, tiny.policy_model())
+    updater.baseline = GameBaseline({}, config.ppo, "0")
+    _, targets = credit(played(), config.ppo)
+    for _ in range(30):
+        updater.baseline.learn(played(), targets)
+    values = updater.baseline.values(played())
+    read: list[torch.Tensor] = []
+    step = updater.learner.step
+    updater.learner.step = lambda items, loss_of, rate: step(  # type: ignore[method-assign]
+        items, lambda reading, batch: (read.append(batch.advantages_T), loss_of(reading, batch))[1], rate
+    )
+    metrics = updater.update(played(), 0, 1.0, Reference(updater.learner.policy_model)).metrics
+    advantages, _ = credit(played(), config.ppo, values, updater.divisor)
+    plain, _ = credit(played(), config.ppo, None, updater.divisor)
+    expected, other = (np.sort(np.concatenate(found)) for found in (advantages, plain))
+    assert torch.cat(read).sort().values.numpy() == pytest.approx(expected, abs=1e-5)
+    assert abs(expected - other).max() > 0.01
+    said = explained_variance(played(), config.ppo, values, updater.divisor)
+    assert metrics["baseline_explained_variance"] == pytest.approx(said)
+    assert said != pytest.approx(explained_variance(played(), config.ppo, values), abs=0.01)
 
 
 def test_an_updater_goes_through_a_checkpoint_and_goes_on_bit_for_bit(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from grue.version import __version__
 
 DEFAULT_GAME = "cookingworld"
 _ALWAYS_STORED = ("preset", "game", "model", "policy", "demos", "sft", "dagger", "ppo", "eval")
+_GONE = (("ppo", "plays_kept", 0),)  # settings of older versions, with the value that did nothing
 # what a preset sets for its own game and another game may not support
 _OF_ONE_GAME = (("game", "params"), ("sft", "rename"), ("dagger", "rename"), ("ppo", "rename"), ("ppo", "hidden_state"))
 
@@ -68,8 +69,11 @@ def read_config(file: Path) -> Config:
         raise ConfigError(
             f"{file} has no {lost[0]}: was it cut off?", hint="put it back as it was: it holds every setting of the run"
         )
-    newer = f"was it written by a newer grue? this is {__version__}"
-    return _build(data, (), None, where=f" in {file}", strange=newer)
+    for section, name, nothing in _GONE:
+        if isinstance(data.get(section), dict) and data[section].get(name) == nothing:
+            del data[section][name]
+    other = f"was it written by another version of grue? this is {__version__}"
+    return _build(data, (), None, where=f" in {file}", strange=other)
 
 
 def preset_config(name: str) -> Config:

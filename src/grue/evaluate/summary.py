@@ -36,7 +36,7 @@ class Result(TypedDict):
     steps_mean: float | None
     limit: float | None  # share that ran into the step limit
     lost: float | None
-    invalid: float | None  # share of turns whose action the game did not list
+    invalid: float | None  # share of turns whose action the game did not list; None where it lists none
     failed: int  # games that crashed or grew too long; not in `games`
     success_failed_as_loss: float
     outcomes: dict[str, int]
@@ -75,7 +75,7 @@ def summarise(episodes: Sequence[Episode], *, fold: str, env_steps_trained: int 
     wins = outcomes[Outcome.WON]
     seeds = [episode.task.seed for episode in episodes]
     limits = {episode.task.limit for episode in episodes}
-    turns = [turn for episode in finished for turn in episode.turns]
+    listed = [turn for episode in finished for turn in episode.turns if turn.observation.actions is not None]
     scores = [episode.score for episode in finished]
     problems = shared([problem_of(episode) for episode in finished])
 
@@ -93,7 +93,7 @@ def summarise(episodes: Sequence[Episode], *, fold: str, env_steps_trained: int 
         steps_mean=_mean([episode.steps for episode in finished]),
         limit=_mean([episode.outcome is Outcome.LIMIT for episode in finished]),
         lost=_mean([episode.outcome is Outcome.LOST for episode in finished]),
-        invalid=_mean([not turn.valid for turn in turns]) if finished else None,
+        invalid=_mean([not turn.valid for turn in listed]) if listed else None,
         failed=len(episodes) - len(finished),
         success_failed_as_loss=_round(wins / len(episodes)),
         outcomes={str(outcome): outcomes[outcome] for outcome in Outcome},

@@ -96,7 +96,7 @@ def _write_token(
     logits_BV = model.vocabulary_logits(hidden_BH)
     count = logits_BV.shape[1]
     kept_BV = None
-    if top_p < 1:
+    if top_p < 1 and not decoding.greedy:  # the likeliest token is in every nucleus, and sorting all takes long
         kept_BV = nucleus(logits_BV / decoding.temperature, top_p)
         logits_BV = logits_BV.masked_fill(~kept_BV, float("-inf"))
     drawn = draw(logits_BV, [count] * len(decisions), [decision.query.rng for decision in decisions], decoding)

@@ -130,7 +130,7 @@ POLICY_MEANINGS: dict[str, str] = {
     "explore": "knows what it has read and seen, as a policy does",
     "gold": "the game's own walkthrough",
     "gold-pruned": "the walkthrough without the steps that change nothing",
-    "optimal": "sees the hidden state and plays the shortest way: an upper bound",
+    "optimal": "knows what is hidden and plans its way: the shortest in cookingworld and toy, a good one elsewhere",
     "base": "the language model that the run began with, before SFT; grue's own has read games of TextWorldExpress",
     "sft": "after imitation of the teacher (supervised fine-tuning)",
     "dagger": "after imitation with the teacher's corrections of its own games",

@@ -6,7 +6,7 @@ from grue.report.markup import Child, Html, join, tag
 from grue.report.metrics import POLICY_ORDER, policy_rank, policy_title
 from grue.report.shown import ShownEpisode, ShownTurn, readable
 from grue.report.svg import trace
-from grue.report.text import number, percent, redact, short_percent, signed
+from grue.report.text import fixed, number, percent, redact, short_percent, signed
 
 _OUTCOME_WORDS = {"won": "won", "lost": "lost", "limit": "ran out of steps", "failed": "game crashed"}
 _ROLES = {
@@ -129,7 +129,7 @@ def _bar(action: str, probability: float | None, *, chosen: bool) -> Html:
 
 
 def _two(value: float) -> str:
-    return f"{value:.2f}".replace("-", "−") if abs(value) < 1000 else number(value)
+    return fixed(value, 2) if abs(value) < 1000 else number(value)
 
 
 def _tokens(episode: ShownEpisode) -> Html | None:

@@ -21,26 +21,43 @@ from grue.models.tokenizer import load_tokenizer
 from grue.policy.policy import make_policy
 from grue.policy.trie import AlikeError
 from grue.prompts.tokens import Encoder
+from grue.report.text import counted
 from grue.rollout.seat import Seat
 from grue.stages.session import Session
 from grue.storage import episodes, jsonl
 from grue.storage.run import Run
+from grue.types import Observation, Task
+
+FIRST_GAMES = 3  # if none of so many can be begun, it is not the single game
 
 
 def check_teacher(session: Session) -> None:
-    """GameError if the teacher does not know such games. A single game that it fails at is counted later.
+    """GameError if the teacher does not know such games, or fails at the first ones; a single one is counted later.
 
     ConfigError if a policy that chooses among actions would find none to choose from.
     """
-    (game,), (task,) = session.games(1), session.tasks("train", 1)
-    player = teacher(session.config.demos.teacher, game)
-    try:
-        first = game.reset(task)
-        player.start(task, first)
-    except TeacherError:
-        raise
-    except GameError:
-        return
+    (game,), errors = session.games(1), list[GameError]()
+    player, name = teacher(session.config.demos.teacher, game), session.config.demos.teacher
+    for task in session.tasks("train")[:FIRST_GAMES]:
+        try:
+            first = game.reset(task)
+            player.start(task, first)
+            _check_listed(session, task, first)
+            player.act(first)
+        except TeacherError:
+            raise
+        except GameError as error:
+            errors.append(error)
+        else:
+            return
+    if errors:
+        raise GameError(
+            f"the teacher {name} cannot play the first of {counted(len(errors), 'train game')}: {errors[0].message}",
+            hint=errors[0].hint or "choose another demos.teacher, or other game.params",
+        )
+
+
+def _check_listed(session: Session, task: Task, first: Observation) -> None:
     kind = session.config.policy.kind
     if kind != "write" and not first.actions:
         raise ConfigError(

@@ -83,7 +83,7 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
         weighed = "  ".join(
             f"{readable(action)} {short_percent(probability)}" for action, probability in turn.weighed(3)
         )
-        value = "" if turn.value is None else f"  (critic {turn.value:.2f})"
+        value = "" if turn.value is None else f"  (critic {turn.value:z.2f})"
         value += "  (chosen token by token)" if shown.decoding == "greedy" and turn.has_likelier else ""
         gained = f"  {turn.reward:+.2f}" if turn.reward else ""
         style = "bold green" if turn.reward > 0 else "bold red" if turn.reward < 0 else "bold"

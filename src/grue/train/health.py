@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grue.config import Config
 from grue.evaluate.probe import limit_of, tolerance
+from grue.names import FREE_TEXT
 from grue.progress import Progress
 from grue.train.ppo_update import Update
 from grue.types import Episode
@@ -21,17 +23,20 @@ class Health:
 
     config: Config
     say: Progress
-    entropy: float | None = None  # of the first iteration looked at
+    entropy: float | None = None  # of the first iteration of the training, if an earlier command has measured it
+    looked: bool = False
     drifted: bool = False
 
     def look(self, update: Update, episodes: Sequence[Episode], forced: float) -> None:
         """`forced` is the share of the turns of `episodes` that left no choice: such turns show nothing."""
-        if self.entropy is None:
-            self.entropy = update.metrics["entropy"]
-            if (decided := 1 - forced) > 0:
-                self._check_gap(update.metrics["engine_gap"] / decided, episodes)
-                self._check_clip(update.first_clipped / decided)
-        self._check_entropy(update.metrics["entropy"])
+        if not self.looked and (decided := 1 - forced) > 0:
+            self._check_gap(update.metrics["engine_gap"] / decided, episodes)
+            self._check_clip(update.first_clipped / decided)
+        self.looked = True
+        entropy = update.metrics["entropy"]
+        if math.isfinite(entropy):  # else all steps were skipped in float16
+            self.entropy = entropy if self.entropy is None else self.entropy
+            self._check_entropy(entropy, self.entropy)
 
     def _check_gap(self, gap: float, episodes: Sequence[Episode]) -> None:
         """Play and training may differ by rounding, which a low temperature magnifies, and by more for long texts."""
@@ -53,14 +58,15 @@ class Health:
                 "ppo.clip, or model.dtype=float32" + (", or ppo.ratio=decision" if cfg.ratio == "turn" else "")
             )
 
-    def _check_entropy(self, entropy: float) -> None:
+    def _check_entropy(self, entropy: float, first: float) -> None:
         """A bonus that outweighs the game: over a whole vocabulary, one odd token leads to others, and all get it."""
-        cfg, first = self.config.ppo, self.entropy or 0.0
+        cfg = self.config.ppo
         if not cfg.entropy_coef or cfg.entropy_target or self.drifted:
             return
         if entropy > MOST_GROWTH * first and entropy > first + LEAST_GROWTH:
             self.drifted = True
+            longer = "unless it has only learnt to write more, " if self.config.policy.kind in FREE_TEXT else ""
             self.say.warn(
-                f"entropy has grown from {first:.2g} to {entropy:.2g} nats a turn: the bonus for it draws the policy "
-                f"towards chance. Set a smaller ppo.entropy_coef than {cfg.entropy_coef:g}, or 0"
+                f"entropy has grown from {first:.2g} to {entropy:.2g} nats a turn: {longer}the bonus for it draws the "
+                f"policy towards chance. Set a smaller ppo.entropy_coef than {cfg.entropy_coef:g}, or 0"
             )

@@ -34,7 +34,7 @@ def play_metrics(episodes: Sequence[Episode], seconds: float | None) -> dict[str
         "steps_mean": mean([e.steps for e in kept]),
         "lost": mean([e.outcome is Outcome.LOST for e in kept]),
         "limit": mean([e.outcome is Outcome.LIMIT for e in kept]),
-        "invalid": mean([not turn.valid for e in kept for turn in e.turns]),
+        "invalid": mean([not turn.valid for e in kept for turn in e.turns if turn.observation.actions is not None]),
         "forced": mean([not turn.branches for e in kept for turn in e.turns]),
         "failed": len(episodes) - len(kept),
         "episodes": len(episodes),

@@ -18,6 +18,7 @@ from grue.policy.actor import Actor
 from grue.policy.decision import Decoding
 from grue.policy.policy import make_policy
 from grue.rollout.collect import collect
+from grue.storage.contents import read_metrics
 from grue.storage.run import Run
 from grue.train.context import StageContext
 from grue.train.critic import Critic
@@ -55,7 +56,9 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
         selection.watch(0, policy)
     starts: Starts | None = {} if cfg.hidden_state else None
     play = _play(config, processes)
-    points, health = SavePoints(cfg.save_every_s, processes, context.interrupt), Health(config, say)
+    points = SavePoints(cfg.save_every_s, processes, context.interrupt)
+    entropies = (row.get("entropy") for row in read_metrics(run.out, "ppo"))  # of an earlier command
+    health = Health(config, say, next((first for first in entropies if first is not None), None))
     bar_of = say.bar("PPO", cfg.iterations, done=done, unit="iterations")
     with heap.frozen(), failures_told("PPO", say) as failures, bar_of as bar:
         for iteration in range(done, cfg.iterations):
