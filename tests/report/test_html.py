@@ -442,10 +442,13 @@ def test_a_score_that_rose_alike_in_all_games_is_no_certain_rise(tmp_path: Path)
     for name, entry in found["policies"].items():
         for row in entry["decoding"].values():
             row |= {"success": 0.0, "score": 0.5 if name == "ppo" else 0.25}
-    found["paired"][0]["score_ci95"] = [0.25, 0.25]
-    (run / "results.json").write_bytes(orjson.dumps(found))
-    text = parsed(run).text
-    assert "(these games do not tell the two apart)" in text and "up from" not in text
+    for ends, verdict in (([0.25, 0.25], "inconclusive"), ([0.2, 0.3], "better"), ([-0.1, 0.3], "inconclusive")):
+        found["paired"] = [found["paired"][0] | {"score_difference": 0.25, "score_ci95": ends}]
+        (run / "results.json").write_bytes(orjson.dumps(found))
+        text = parsed(run).text
+        assert ("(these games do not tell the two apart)" in text) == (verdict == "inconclusive")
+        shown = text[text.index("On the same games") :]
+        assert "score +0.250" in shown and verdict in shown and "Where neither won a game, difference of score" in shown
 
 
 def test_results_of_weights_that_are_not_final_are_said_to_be_so(tmp_path: Path) -> None:

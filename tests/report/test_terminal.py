@@ -50,6 +50,19 @@ def test_the_metric_of_tales_has_a_column_where_it_was_measured(capsys: pytest.C
     assert {line.split()[-1] for line in lines if line.split()[:2] == ["PPO", "sampled"]} == {"–"}
 
 
+def test_where_neither_won_a_game_scores_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    found = results(60)
+    for name in ("ppo", "sft"):
+        for row in found["policies"][name]["decoding"].values():
+            row["success"] = 0.0
+    for ends, said in (([-0.4, -0.2], " (−0.400 to −0.200)"), ([-0.3, -0.3], "")):
+        found["paired"][0] |= {"score_difference": -0.3, "score_ci95": ends}
+        show_results(found, Progress())
+        printed = capsys.readouterr().out
+        assert f"PPO - SFT: −0.300 of score{said} on the same games, of which neither won any" in printed
+        assert "PPO - gold:" in printed and "points of success" in printed  # gold wins some
+
+
 def test_results_of_another_make_do_not_end_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     show_results({"policies": {"ppo": 3}, "paired": [{"a": "ppo"}]}, Progress())
     assert "policy" in capsys.readouterr().out

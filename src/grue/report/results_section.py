@@ -12,7 +12,7 @@ from grue.names import POLICIES, RUN_FOLDS, TRAINING
 from grue.report.markup import Html, tag, wide
 from grue.report.metrics import COLUMNS, policy_title
 from grue.report.svg import interval_mark
-from grue.report.tables import Row, chose_on_dev, folds, interval, rows
+from grue.report.tables import Row, chose_on_dev, folds, interval, none_won, rows
 from grue.report.text import as_number, counted, fixed, interval_text, number, percent, signed
 
 _HEADS = (
@@ -216,7 +216,7 @@ def _fold_cells(row: Row | None) -> tuple[Html, Html]:
 
 def _paired(results: Mapping[str, Any]) -> Html | None:
     """Differences on the same games."""
-    listed = results.get("paired")
+    listed, found, by_score = results.get("paired"), rows(results), False
     body = []
     for entry in listed if isinstance(listed, list) else []:
         if not isinstance(entry, dict):
@@ -225,16 +225,20 @@ def _paired(results: Mapping[str, Any]) -> Html | None:
         if difference is None:
             continue
         names = f"{policy_title(str(entry.get('a')))} − {policy_title(str(entry.get('b')))}"
-        points = signed(100 * difference)
+        points, between = signed(100 * difference), interval_text(ends)
         reach = max(abs(number) for number in (1e-9, difference, *(ends or ())))
         scale = (-max(1.0, reach), max(1.0, reach))
-        mark = interval_mark(difference, ends, scale=scale)
+        mark: Html | None = interval_mark(difference, ends, scale=scale)
+        scores = as_number(entry.get("score_difference"))
+        if scores is not None and none_won(found, str(entry.get("a")), str(entry.get("b"))):
+            ends, by_score, mark = interval(entry.get("score_ci95")), True, None
+            points, between = f"score {signed(scores, 3)}", interval_text(ends, scale=1, decimals=3)
         body.append(
             tag(
                 "tr",
                 tag("th", names, scope="row"),
                 tag("td", str(entry.get("decoding") or ""), class_="word"),
-                tag("td", tag("b", points), " ", tag("small", interval_text(ends)), class_="num"),
+                tag("td", tag("b", points), " ", tag("small", between), class_="num"),
                 tag("td", mark, class_="marked"),
                 tag("td", _verdict(ends), class_="word"),
                 class_="first",
@@ -245,13 +249,18 @@ def _paired(results: Mapping[str, Any]) -> Html | None:
     head = tag("tr", *(tag("th", title, scope="col") for title in ("Difference", "Decoding", "Points", "", "")))
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="results paired")
     caption = "Difference of success in percentage points on the same games, with its 95% interval."
+    if by_score:
+        caption += " Where neither won a game, difference of score."
     title = "On the same games"
     return tag("div", tag("h3", title), wide(table, title), tag("p", caption, class_="caption"))
 
 
 def _verdict(ends: tuple[float, float] | None) -> str:
+    """An interval without width is of scores that all differ alike, which does not mean certainty."""
     if ends is None:
         return ""
+    if ends[0] == ends[1]:
+        return "inconclusive"
     if ends[0] > 0:
         return "better"
     return "worse" if ends[1] < 0 else "inconclusive"

@@ -77,6 +77,11 @@ def by_policy(found: Sequence[Row]) -> dict[str, Row]:
     return chosen
 
 
+def none_won(found: Sequence[Row], *policies: str) -> bool:
+    """Did none of the `policies` win a game? Then only scores tell them apart."""
+    return not any(row.success for row in found if row.policy in policies)
+
+
 def folds(results: Mapping[str, Any]) -> list[str]:
     """The folds that have rows, in the order train, dev, test."""
     return [fold for fold in RUN_FOLDS if rows(results, fold)]

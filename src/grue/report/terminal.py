@@ -7,7 +7,7 @@ from typing import Any
 
 from grue.progress import Progress
 from grue.report.metrics import policy_title
-from grue.report.tables import interval, main_fold, rows
+from grue.report.tables import interval, main_fold, none_won, rows
 from grue.report.text import as_number, fixed, interval_text, number, percent, signed
 
 
@@ -39,7 +39,13 @@ def show_results(results: Mapping[str, Any], say: Progress) -> None:
     say.table(columns, lines, title=f"{games} {main_fold(results)} games", left=2)
     pairs = results.get("paired")
     for pair in pairs if isinstance(pairs, list) else []:
+        a, b = str(pair.get("a")), str(pair.get("b"))
+        pair_of = f"{policy_title(a)} - {policy_title(b)}"
         ends, points = interval(pair.get("ci95")), as_number(pair.get("difference"))
-        if ends is not None and points is not None:
-            pair_of = f"{policy_title(pair['a'])} - {policy_title(pair['b'])}"
+        score_ends, scores = interval(pair.get("score_ci95")), as_number(pair.get("score_difference"))
+        if none_won(found, a, b) and score_ends is not None and scores is not None:
+            between = interval_text(score_ends, scale=1, decimals=3)
+            reach = f" ({between})" if between else ""
+            say(f"{pair_of}: {signed(scores, 3)} of score{reach} on the same games, of which neither won any")
+        elif ends is not None and points is not None:
             say(f"{pair_of}: {signed(100 * points)} points of success ({interval_text(ends)}) on the same games")
