@@ -605,6 +605,8 @@ def test_a_story_that_was_trained_on_is_not_called_unseen(tmp_path: Path) -> Non
     assert "never seen" not in text
     assert "other games" not in text and "must differ by" not in text
     assert "plays of the one game" in text
+    for title in ("Train, dev and test side by side", "On the same games"):
+        assert title not in text and title in _text_of_game("cookingworld", tmp_path / "other")
 
 
 def test_games_of_a_package_may_be_alike_whatever_the_seed(tmp_path: Path) -> None:

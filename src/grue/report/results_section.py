@@ -38,13 +38,14 @@ def results_section(results: Mapping[str, Any] | None, config: Mapping[str, Any]
     if results is None or not (found or folds(results)):
         note = tag("p", "There are no results yet: the evaluation is the last stage of a run.", class_="absent")
         return tag("section", tag("h2", "Results"), note, id="results")
+    one_game = _is_one_game(config)  # then folds are the same, and pairs hold one game many times
     return tag(
         "section",
         tag("h2", "Results"),
         _main_table(found) if found else tag("p", "The fold of this table has not been played yet.", class_="absent"),
-        _notes(found, one_game=_is_one_game(config)) if found else None,
-        _folds(results, config),
-        _paired(results),
+        _notes(found, one_game=one_game) if found else None,
+        None if one_game else _folds(results, config),
+        None if one_game else _paired(results),
         _verbs(found),
         id="results",
     )
