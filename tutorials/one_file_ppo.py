@@ -1,8 +1,7 @@
 """grue in one file, with its plainest policy: play, imitate, improve, measure. Needs torch and transformers, not grue.
 
     python tutorials/one_file_ppo.py                    # the base that ships with grue; some minutes on two cores
-    python tutorials/one_file_ppo.py --model FOLDER     # a model in a folder, or by its hub name: any with a plain
-                                                        # head (no bias, no scaling) whose decoder takes positions
+    python tutorials/one_file_ppo.py --model FOLDER     # a causal model with a plain head, or its hub name
 
 Read it from top to bottom. tests/tutorials/test_one_file.py checks that, on the same batch, its advantages, losses and
 gradients equal the library's. Names end in axes: B rows, L ids, N branching nodes, C children, T turns, H hidden.
@@ -213,9 +212,8 @@ class Play:
         columns, counts = torch.arange(ids.shape[1]), torch.tensor([len(new) for new in news])
         places = self.mask.sum(1, keepdim=True) + columns
         self.mask = torch.cat([self.mask, (columns < counts[:, None]).long()], 1)
-        decoder = self.model.lm.get_decoder()
-        known = {"attention_mask": self.mask, "position_ids": places, "past_key_values": self.cache}
-        return decoder(input_ids=ids, **known, use_cache=True).last_hidden_state
+        known = {"attention_mask": self.mask, "position_ids": places, "past_key_values": self.cache, "use_cache": True}
+        return self.model.lm.get_decoder()(input_ids=ids, **known).last_hidden_state
 
 
 def forced(ids: list[int], node: Trie | str) -> Trie | str:
