@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from grue.config import Config, idle_settings
-from grue.errors import DataError, GameError, needs
+from grue.errors import DataError, needs
 from grue.games.training import check_training
 from grue.models.load import default_device
 from grue.models.out_of_memory import explained_memory
@@ -15,7 +15,7 @@ from grue.models.sources import EMBEDDED, EMBEDDED_POSITIONS
 from grue.names import TRAINING
 from grue.parallel import Processes
 from grue.progress import Progress
-from grue.stages.demos import FIRST_GAMES, check_teacher
+from grue.stages.demos import check_teacher, first_errors
 from grue.stages.final import trained_policies
 from grue.stages.lessons import check_demonstrations
 from grue.stages.session import Session
@@ -94,15 +94,8 @@ def check_learning(config: Config, processes: Processes) -> None:
 
 def check_begins(session: Session, fold: str) -> None:
     """The error of a game of `fold` that cannot begin, if two more cannot either: no engine, or no file."""
-    (game,), errors = session.games(1), list[GameError]()
-    for task in session.tasks(fold)[:FIRST_GAMES]:
-        try:
-            game.reset(task)
-        except GameError as error:
-            errors.append(error)
-        else:
-            return
-    if errors:
+    (game,) = session.games(1)
+    if errors := first_errors(session, fold, game.reset):
         raise errors[0]
 
 
@@ -115,7 +108,8 @@ def check_before(session: Session, name: str) -> None:
             if name == "eval":  # nor is a table for policies that are no longer those that played
                 for policy in trained_policies(session):
                     session.load(policy)
-        check_begins(session, session.config.eval.fold if name == "eval" else "train")
+        if name != "demos":  # whose teacher begins one
+            check_begins(session, session.config.eval.fold if name == "eval" else "train")
     if name == "demos":
         check_teacher(session)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -31,26 +32,36 @@ from grue.types import Observation, Task
 FIRST_GAMES = 3  # if none of so many can be begun, it is not the single game
 
 
-def check_teacher(session: Session) -> None:
-    """GameError if the teacher does not know such games, or fails at the first ones; a single one is counted later.
-
-    ConfigError if a policy that chooses among actions would find none to choose from.
-    """
-    (game,), errors = session.games(1), list[GameError]()
-    player, name = teacher(session.config.demos.teacher, game), session.config.demos.teacher
-    for task in session.tasks("train")[:FIRST_GAMES]:
+def first_errors(session: Session, fold: str, begin: Callable[[Task], object]) -> list[GameError]:
+    """Why `begin` fails for each of the first games of `fold`; none if it succeeds for one of them."""
+    errors: list[GameError] = []
+    for task in session.tasks(fold)[:FIRST_GAMES]:
         try:
-            first = game.reset(task)
-            player.start(task, first)
-            _check_listed(session, task, first)
-            player.act(first)
+            begin(task)
         except TeacherError:
             raise
         except GameError as error:
             errors.append(error)
         else:
-            return
-    if errors:
+            return []
+    return errors
+
+
+def check_teacher(session: Session) -> None:
+    """GameError if the teacher does not know such games, or fails at the first ones; a single one is counted later.
+
+    ConfigError if a policy that chooses among actions would find none to choose from.
+    """
+    (game,), name = session.games(1), session.config.demos.teacher
+    player = teacher(name, game)
+
+    def begin(task: Task) -> None:
+        first = game.reset(task)
+        player.start(task, first)
+        _check_listed(session, task, first)
+        player.act(first)
+
+    if errors := first_errors(session, "train", begin):
         raise GameError(
             f"the teacher {name} cannot play the first of {counted(len(errors), 'train game')}: {errors[0].message}",
             hint=errors[0].hint or "choose another demos.teacher, or other game.params",
