@@ -94,6 +94,11 @@ GROUPS = ("ppo.group_weight=1", "ppo.plays_per_game=2")
         (["model.revision=abc", "model.name=me/mine"], []),
         (["model.lora_rank=8", "model.quantize=nf4"], []),
         (["ppo.value_memory=9", "ppo.value_passes=0"], ["ppo.value_memory=9 has no effect with ppo.value_passes=0"]),
+        (["demos.games=0", "sft.epochs=0"], []),
+        (
+            ["demos.games=0", "sft.epochs=0", "demos.replays=2"],
+            ["demos.replays=2 has no effect with demos.games=0"],
+        ),
         (["dagger.steps=3"], ["dagger.steps=3 has no effect with dagger.rounds=0"]),
         (["ppo.ratio=decision"], []),
         (
@@ -120,6 +125,21 @@ GROUPS = ("ppo.group_weight=1", "ppo.plays_per_game=2")
 )
 def test_settings_that_do_nothing_are_found(overrides: list[str], idle: list[str]) -> None:
     assert idle_settings(load_config("toy", overrides)) == idle
+
+
+@pytest.mark.parametrize(
+    ("overrides", "hint"),
+    [
+        ([], "add sft.epochs=0"),
+        (["dagger.rounds=1"], "add sft.epochs=0 dagger.demo_share=0"),
+        (["sft.epochs=0", "dagger.rounds=1"], "add dagger.demo_share=0"),
+    ],
+)
+def test_nothing_is_imitated_without_demonstrations(overrides: list[str], hint: str) -> None:
+    with pytest.raises(ConfigError, match="demos.games=0 leaves nothing to imitate") as caught:
+        load_config("toy", ["demos.games=0", *overrides])
+    assert caught.value.hint == hint
+    load_config("toy", ["demos.games=0", *overrides, *hint.removeprefix("add ").split()])
 
 
 def test_where_no_critic_is_asked_none_is_warmed_up() -> None:

@@ -129,6 +129,26 @@ def test_a_game_without_a_list_of_actions_is_measured_without_random_play(packag
     assert 6 <= results["policies"]["base"]["decoding"]["greedy"].get("problems", 10) <= 10
 
 
+def test_a_game_with_neither_teacher_nor_list_of_actions_is_learnt_by_ppo_alone(packages: Path, tmp_path: Path) -> None:
+    text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
+    (packages / "alone_package.py").write_text(text.replace('tuple("0123456789")', "None"), encoding="utf-8")
+    tiny.install(packages, "alone_package", "alone = alone_package:Guess")
+    sizes = ["game.limit=3", "ppo.iterations=2", "ppo.dev_every=0", "eval.games=20"]
+    config = load_config("toy", ["game.name=alone", "demos.games=0", "sft.epochs=0", *sizes])
+    out = tmp_path / "run"
+    with pytest.raises((ConfigError, ModelError), match="lists no valid actions"):
+        run_all(config, out, say=Progress(quiet=True))
+    assert read_stages(out) == {}
+    config = override(config, ["policy.kind=write", "policy.reply_tokens=4"])
+    results = run_all(config, out, say=Progress(quiet=True))
+    assert set(results["policies"]) == {"base", "ppo"}
+    assert [pair["b"] for pair in results["paired"]] == ["base"]
+    assert not (out / "episodes" / "demos.jsonl").exists()
+    assert len(read_metrics(out, "ppo")) == 2
+    assert run_all(config, out, say=Progress(quiet=True)) == results  # nothing is taken for lost
+    assert run_stage("ppo", config, out, say=Progress(quiet=True), again=True)["env_steps"]
+
+
 @pytest.mark.usefixtures("packages")
 def test_a_declared_game_is_played_by_its_name() -> None:
     tasks = games.tasks("guess", "", "dev", 30, count=20)

@@ -154,12 +154,12 @@ TALES_STEPS = 100
 
 
 def _tales(name: str) -> Config:
-    """Measure a model as it is on a TALES task: no training, unless sft.epochs and ppo.iterations are raised."""
+    """Measure a model as it is on a TALES task: no training, unless ppo.iterations is raised, or demos.games and sft.epochs."""
     game, params = TALES[name]
     return Config(
         preset=f"tales-{name}",
         game=GameConfig(name=game, params=params, limit=TALES_STEPS),
-        demos=DemosConfig(games=1, record_limit=TALES_STEPS),
+        demos=DemosConfig(games=0),
         sft=SFTConfig(epochs=0),
         ppo=PPOConfig(iterations=0, dev_every=0),
         eval=EvalConfig(games=200, side_games=0, restarts=True),

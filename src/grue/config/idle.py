@@ -44,6 +44,7 @@ _RULES = (
         lambda c: c.demos.record_limit < c.game.limit,
         lambda c: f"game.limit={c.game.limit}, which is more",
     ),
+    _Idle(("demos.*",), lambda c: not c.demos.games, lambda _: "demos.games=0"),
     _Idle(("demos.omission*",), lambda c: not c.demos.replays, lambda _: "demos.replays=0"),
     _Idle(("dagger.*",), lambda c: not c.dagger.rounds, lambda _: "dagger.rounds=0"),
     _Idle(("ppo.*",), lambda c: not c.ppo.iterations, lambda _: "ppo.iterations=0"),
@@ -68,7 +69,7 @@ _RULES = (
     _Idle(("ppo.dev_games",), lambda c: not c.ppo.dev_every, lambda _: "ppo.dev_every=0"),
     _Idle(("dagger.dev_games",), lambda c: not c.dagger.dev_every, lambda _: "dagger.dev_every=0"),
 )
-_SWITCHES = tuple(f"{stage}.{setting}" for stage, setting in LENGTHS.items())
+_SWITCHES = ("demos.games", *(f"{stage}.{setting}" for stage, setting in LENGTHS.items()))
 
 
 def idle_settings(config: Config) -> list[str]:

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from grue.config.base import LOCAL, Section, parts
 from grue.config.learning import DaggerConfig, PPOConfig, SFTConfig
 from grue.errors import ConfigError
-from grue.names import LENGTHS, STAGES, RunFold, StageName
+from grue.names import LENGTHS, STAGES, TRAINING, RunFold, StageName
 
 
 class GameConfig(Section):
@@ -136,7 +136,9 @@ class DemosConfig(Section):
     """Demonstrations: games played by a teacher."""
 
     teacher: Literal["gold", "gold-pruned", "explore", "optimal", "random"] = Field("gold", description="who plays")
-    games: int = Field(900, ge=1, le=1_000_000, description="train games to play")
+    games: int = Field(
+        900, ge=0, le=1_000_000, description="train games to play; 0 = none, for games without a teacher"
+    )
     record_limit: int = Field(50, ge=1, le=10_000, description="steps recorded per game, at least game.limit")
     replays: int = Field(0, ge=0, description="how often each demonstration is replayed with steps left out at random")
     omission: float = Field(0.2, ge=0, lt=1, description="chance that a replay leaves a step out")
@@ -222,6 +224,20 @@ class Config(Section):
         if self.eval.temperature is not None:
             return self.eval.temperature
         return self.ppo.temperature if self.ppo.iterations else 1.0
+
+    def learns_from_demos(self, stage: str) -> bool:
+        """Does `stage` imitate the demonstrations?"""
+        return bool(self.lengths.get(stage)) and (stage == "sft" or (stage == "dagger" and self.dagger.demo_share > 0))
+
+    @model_validator(mode="after")
+    def _check_demos(self) -> Self:
+        if not self.demos.games and (imitating := [stage for stage in TRAINING if self.learns_from_demos(stage)]):
+            without = {"sft": "sft.epochs=0", "dagger": "dagger.demo_share=0"}
+            raise ConfigError(
+                f"demos.games=0 leaves nothing to imitate for stage {' and '.join(imitating)}",
+                hint=f"add {' '.join(without[stage] for stage in imitating)}",
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_dagger(self) -> Self:

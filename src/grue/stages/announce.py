@@ -25,11 +25,12 @@ def plan(config: Config, out: Path) -> str:
     ppo = _times(config.ppo.iterations, "iteration", f"of {config.ppo.episodes_per_iteration} train games")
     sides = [fold for fold in RUN_FOLDS if fold != config.eval.fold and side_games(config.eval)]
     beside = f"; {side_games(config.eval)} of {' and '.join(sides)}" if sides else ""
+    demos = f"{config.demos.games} train games played by {config.demos.teacher}" if config.demos.games else "skipped"
     corrections = [f"  dagger {dagger}, corrected by {config.dagger.teacher}"] if config.dagger.rounds else []
     return "\n".join(
         [
             described(config),
-            f"  demos  {config.demos.games} train games played by {config.demos.teacher}",
+            f"  demos  {demos}",
             f"  sft    {_times(config.sft.epochs, 'epoch')}",
             *corrections,
             f"  ppo    {ppo}",

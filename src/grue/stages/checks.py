@@ -115,5 +115,5 @@ def check_before(session: Session, name: str) -> None:
     else:
         check_ready(name, run.out, session.config)
     # the baseline of PPO is told how many steps each took
-    if name in ("sft", "dagger") or (name == "ppo" and session.config.ppo.game_baseline):
+    if session.config.learns_from_demos(name) or (name == "ppo" and session.config.ppo.game_baseline):
         check_demonstrations(session)

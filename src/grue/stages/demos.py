@@ -50,18 +50,23 @@ def first_errors(session: Session, fold: str, begin: Callable[[Task], object]) -
 def check_teacher(session: Session) -> None:
     """GameError if the teacher does not know such games, or fails at the first ones; a single one is counted later.
 
-    ConfigError if a policy that chooses among actions would find none to choose from.
+    ConfigError if a policy that chooses among actions would find none to choose from. Without demonstrations there is
+    no teacher, but games must begin all the same.
     """
     (game,), name = session.games(1), session.config.demos.teacher
-    player = teacher(name, game)
+    player = teacher(name, game) if session.config.demos.games else None
 
     def begin(task: Task) -> None:
         first = game.reset(task)
-        player.start(task, first)
+        if player is not None:
+            player.start(task, first)
         _check_listed(session, task, first)
-        player.act(first)
+        if player is not None:
+            player.act(first)
 
     if errors := first_errors(session, "train", begin):
+        if player is None:
+            raise errors[0]
         raise GameError(
             f"the teacher {name} cannot play the first of {counted(len(errors), 'train game')}: {errors[0].message}",
             hint=errors[0].hint or "choose another demos.teacher, or other game.params",
@@ -91,6 +96,9 @@ def check_first_look(session: Session) -> None:
 
 def demos(session: Session) -> dict[str, Any]:
     cfg, config, say = session.config.demos, session.config, session.say
+    if not cfg.games:
+        say("demonstrations are skipped: demos.games=0")
+        return {}
     file = session.run.episodes("demos")
     replays = session.run.episodes("replays")
     train = session.tasks("train", cfg.games)
@@ -142,6 +150,8 @@ def _checked(game: str) -> str:
 
 def lost_demos(run: Run) -> bool:
     """Have recorded games been deleted? The same settings record the same games again."""
+    if not run.config.demos.games:
+        return False
     kinds = ("demos", "replays") if run.config.demos.replays else ("demos",)
     return run.is_done("demos") and not all(run.episodes(kind).exists() for kind in kinds)
 

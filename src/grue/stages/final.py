@@ -50,10 +50,11 @@ class Row(NamedTuple):
 
 
 def scripted_players(session: Session) -> tuple[str, ...]:
-    """Random play if the game lists valid actions, its own solution if it has one, and the teacher."""
+    """Random play if the game lists valid actions, its own solution if it has one, and the teacher if there is one."""
     random = ("random",) if session.lists_actions else ()
     gold = ("gold",) if session.solves_itself else ()
-    return tuple(dict.fromkeys((*random, *gold, session.config.demos.teacher)))
+    demos = session.config.demos
+    return tuple(dict.fromkeys((*random, *gold, *((demos.teacher,) if demos.games else ()))))
 
 
 def trained_policies(session: Session) -> tuple[str, ...]:

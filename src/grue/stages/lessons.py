@@ -14,7 +14,9 @@ from grue.storage import episodes
 
 
 def check_demonstrations(session: Session) -> None:
-    """DataError if there are none, or not all that were recorded."""
+    """DataError if there are none, or not all that were recorded. With demos.games=0 there are to be none."""
+    if not session.config.demos.games:
+        return
     file = session.run.episodes("demos")
     if not file.exists():
         raise DataError(f"there are no demonstrations in {file}", hint=f"record them: grue demos {session.run.out}")

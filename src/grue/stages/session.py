@@ -79,6 +79,9 @@ class Session:
         """Did the game list valid actions in its demonstrations? If not, nobody can play who chooses among them."""
         demos = episodes.read(self.run.episodes("demos"), missing_ok=True)
         seen = next((demo.first for demo in demos if demo.first is not None), None)
+        if seen is None:
+            with suppress(GameError):  # of this one game, which is counted when it is played
+                seen = self.games(1)[0].reset(self.tasks("train", 1)[0])
         return seen is None or bool(seen.actions)
 
     @cached_property

@@ -68,7 +68,7 @@ def train_sft(
     """
     cfg = config.sft.model_copy(update={"smoothing": smoothing_of(config, config.sft)})
     folder = run.checkpoints("sft")
-    items, made = items_of(0), 0
+    items, made = items_of(0) if cfg.epochs else (), 0
     if not items and cfg.epochs:
         raise TrainingError("there are no demonstrations to learn from", hint="record some with: grue demos")
     per_epoch = max(1, len(items) // cfg.episodes_per_batch)

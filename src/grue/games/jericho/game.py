@@ -75,7 +75,7 @@ class JerichoGame(EngineGame):
         """Jericho's walkthrough. TeacherError for a file of which it has none."""
         self._running(over=True)
         if not self._env.is_fully_supported or not (path := self._env.get_walkthrough()):
-            hint = "it has them for some fifty; the teacher random needs none"
+            hint = "it has them for some fifty; demos.teacher=random needs none, demos.games=0 sft.epochs=0 no teacher"
             raise TeacherError(f"Jericho knows no walkthrough of {self._file.name}", hint=hint)
         return [str(action).lower() for action in path]
 
