@@ -136,7 +136,7 @@ def test_settings_that_do_nothing_are_found(overrides: list[str], idle: list[str
     ],
 )
 def test_nothing_is_imitated_without_demonstrations(overrides: list[str], hint: str) -> None:
-    with pytest.raises(ConfigError, match="demos.games=0 leaves nothing to imitate") as caught:
+    with pytest.raises(ConfigError, match=r"demos\.games=0 leaves nothing to imitate") as caught:
         load_config("toy", ["demos.games=0", *overrides])
     assert caught.value.hint == hint
     load_config("toy", ["demos.games=0", *overrides, *hint.removeprefix("add ").split()])

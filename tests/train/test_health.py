@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import tiny
 from grue.progress import Progress
 from grue.train.health import Health
 from grue.train.ppo_update import Update
+from grue.types import Episode
 
 
 def said_of(capsys: pytest.CaptureFixture[str], entropies: list[float], *settings: str) -> int:
@@ -36,6 +38,21 @@ def test_a_resumed_training_remembers_how_it_began(capsys: pytest.CaptureFixture
     health.look(Update({"entropy": 2.7, "engine_gap": 0.0}, 9, 0.0), tiny.scripted("gold", 2), 0.0)
     said = "".join(capsys.readouterr())
     assert "entropy has grown from 0.5 to 2.7 nats a turn: unless it has only learnt to write more" in said
+
+
+def test_games_without_any_reward_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    health = Health(tiny.config(Path("none")), Progress(quiet=True))
+    rewarded = tiny.scripted("gold", 2)
+    without = [replace(e, turns=tuple(replace(turn, reward=0.0) for turn in e.turns)) for e in rewarded]
+
+    def said(*played: list[Episode]) -> str:
+        for episodes in played:
+            health.look(Update({"entropy": 0.5, "engine_gap": 0.0}, 9, 0.0), episodes, 0.0)
+        return "".join(capsys.readouterr())
+
+    assert not said(*[without] * 4, rewarded, *[without] * 4)
+    assert "not one reward in 10 games" in said(without)
+    assert not said(*[without] * 6)  # once
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ TALES_STEPS = 100
 
 
 def _tales(name: str) -> Config:
-    """Measure a model as it is on a TALES task: no training, unless ppo.iterations is raised, or demos.games and sft.epochs."""
+    """Measure a model as it is on a TALES task. To train it, raise ppo.iterations, or demos.games and sft.epochs."""
     game, params = TALES[name]
     return Config(
         preset=f"tales-{name}",

@@ -1,4 +1,4 @@
-"""What PPO warns of: play and training disagree, rounding alone clips, or the policy drifts towards chance."""
+"""What PPO warns of: play and training disagree, rounding alone clips, the policy drifts, or nothing is rewarded."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from grue.train.ppo_update import Update
 from grue.types import Episode
 
 MOST_FIRST_CLIPPED = 0.02  # share of the turns with a choice
+MOST_UNREWARDED = 5  # iterations
 MOST_GROWTH, LEAST_GROWTH = 2.0, 2.0  # entropy that has more than doubled, and by more than so many nats a turn
 
 
@@ -26,6 +27,8 @@ class Health:
     entropy: float | None = None  # of the first iteration of the training, if an earlier command has measured it
     looked: bool = False
     drifted: bool = False
+    unrewarded: int = 0  # iterations in a row
+    games: int = 0  # played in them
 
     def look(self, update: Update, episodes: Sequence[Episode], forced: float) -> None:
         """`forced` is the share of the turns of `episodes` that left no choice: such turns show nothing."""
@@ -33,6 +36,7 @@ class Health:
             self._check_gap(update.metrics["engine_gap"] / decided, episodes)
             self._check_clip(update.first_clipped / decided)
         self.looked = True
+        self._check_rewards(episodes)
         entropy = update.metrics["entropy"]
         if math.isfinite(entropy):  # else all steps were skipped in float16
             self.entropy = entropy if self.entropy is None else self.entropy
@@ -56,6 +60,19 @@ class Health:
                 f"{share:.0%} of the turns with a choice are outside of the clip bounds ({low:.6g} to {high:.6g}) "
                 "before anything was learnt, by rounding alone, and about half of them teach nothing: set a larger "
                 "ppo.clip, or model.dtype=float32" + (", or ppo.ratio=decision" if cfg.ratio == "turn" else "")
+            )
+
+    def _check_rewards(self, episodes: Sequence[Episode]) -> None:
+        """Where every return is 0, no advantage tells one action from another."""
+        if any(turn.reward for episode in episodes for turn in episode.turns):
+            self.unrewarded = self.games = 0
+            return
+        self.unrewarded, self.games = self.unrewarded + 1, self.games + len(episodes)
+        if self.unrewarded == MOST_UNREWARDED:
+            self.say.warn(
+                f"not one reward in {self.games} games, so there is nothing for PPO to learn from. Longer games "
+                "(game.limit) or bolder play (ppo.temperature) may find one; demonstrations (demos.games, sft.epochs) "
+                "show one"
             )
 
     def _check_entropy(self, entropy: float, first: float) -> None:

@@ -43,8 +43,8 @@ def teacher(name: str, game: Game, seed: int = 0) -> Player:
     if name in _NEEDED:
         raise GameError(
             f"teacher {name!r} needs a game with {_NEEDED[name]}, which this one does not have",
-            hint="choose another (of a run: demos.teacher=NAME; random plays every game that lists its valid actions), or "
-            "learn without: demos.games=0 sft.epochs=0",
+            hint="choose another (of a run: demos.teacher=NAME; random plays every game that lists its valid actions), "
+            "or learn without: demos.games=0 sft.epochs=0",
         )
     raise ConfigError(f"unknown teacher {name!r}", hint=did_you_mean(str(name), TEACHERS))
 
