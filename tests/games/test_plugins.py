@@ -129,7 +129,9 @@ def test_a_game_without_a_list_of_actions_is_measured_without_random_play(packag
     assert 6 <= results["policies"]["base"]["decoding"]["greedy"].get("problems", 10) <= 10
 
 
-def test_a_game_with_neither_teacher_nor_list_of_actions_is_learnt_by_ppo_alone(packages: Path, tmp_path: Path) -> None:
+def test_a_game_with_neither_teacher_nor_list_of_actions_is_learnt_by_ppo_alone(
+    packages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
     (packages / "alone_package.py").write_text(text.replace('tuple("0123456789")', "None"), encoding="utf-8")
     tiny.install(packages, "alone_package", "alone = alone_package:Guess")
@@ -139,8 +141,9 @@ def test_a_game_with_neither_teacher_nor_list_of_actions_is_learnt_by_ppo_alone(
     with pytest.raises((ConfigError, ModelError), match="lists no valid actions"):
         run_all(config, out, say=Progress(quiet=True))
     assert read_stages(out) == {}
-    config = override(config, ["policy.kind=write", "policy.reply_tokens=4"])
+    config = override(config, ["policy.kind=write", "policy.reply_tokens=4", "ppo.invalid_penalty=0.1"])
     results = run_all(config, out, say=Progress(quiet=True))
+    assert "ppo.invalid_penalty=0.1 has no effect: alone lists no actions" in "".join(capsys.readouterr())
     assert set(results["policies"]) == {"base", "ppo"}
     assert [pair["b"] for pair in results["paired"]] == ["base"]
     assert not (out / "episodes" / "demos.jsonl").exists()
