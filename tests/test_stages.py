@@ -25,7 +25,7 @@ from grue import errors, stages
 from grue.config import Config, load_config, override, read_config
 from grue.engine.tree import TokenTree
 from grue.errors import CheckpointError, ConfigError, DataError, GameError, GrueError, ModelError, TrainingError
-from grue.evaluate.runs import compare_runs
+from grue.evaluate.runs import compare_runs, training_settings
 from grue.hardware import physical_cores
 from grue.interrupt import Interrupt
 from grue.models.load import load_model
@@ -39,6 +39,7 @@ from grue.stages.final import final_results, side_games
 from grue.stages.session import open_session
 from grue.stages.show import shown_episode
 from grue.stages.trained import load_trained, read_probe
+from grue.stages.watching import watch
 from grue.storage import checkpoint, episodes, jsonl
 from grue.storage.contents import read_metrics, read_run_config, read_stages
 from grue.storage.run import Run
@@ -161,7 +162,7 @@ def test_a_stage_may_be_done_again(finished: Path, config: Config, tmp_path: Pat
 def test_stages_out_of_order_say_what_comes_first(config: Config, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no demonstrations"):
         stages.run_stage("sft", config, tmp_path / "run", say=QUIET)
-    with pytest.raises(CheckpointError, match="no checkpoint") as caught:
+    with pytest.raises(DataError, match="SFT is not done") as caught:
         stages.run_stage("ppo", config, tmp_path / "run", say=QUIET)
     assert "grue sft" in caught.value.hint
 
@@ -517,7 +518,7 @@ def test_what_the_baseline_knows_of_demonstrations_is_not_silently_less(
 
 @pytest.mark.parametrize("stage", ["sft", "ppo"])
 def test_a_stage_that_cannot_begin_settles_nothing(stage: stages.StageName, config: Config, tmp_path: Path) -> None:
-    with pytest.raises(DataError if stage == "sft" else CheckpointError):
+    with pytest.raises(DataError):
         stages.run_stage(stage, config, tmp_path / "run", say=QUIET)
     fewer = override(config, ["demos.games=3"])
     assert stages.run_stage("demos", fewer, tmp_path / "run", say=QUIET)["episodes"] == 3
@@ -864,8 +865,8 @@ def test_passes_that_come_out_shorter_are_an_error_and_no_loop(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("stage", "change", "said"),
     [
-        ("ppo", "ppo.iterations=1", "holds no checkpoint"),
-        ("dagger", "dagger.rounds=7", "holds no checkpoint"),
+        ("ppo", "ppo.iterations=1", "SFT is not done in"),
+        ("dagger", "dagger.rounds=7", "SFT is not done in"),
         ("ppo", "dagger.rounds=7", "DAgger is not done in .*, but dagger.rounds is 7"),
     ],
 )
@@ -903,6 +904,24 @@ def test_settings_of_what_is_skipped_then_and_now_may_change(tiny_folder: Path, 
         stages.run_stage("ppo", override(config, ["dagger.steps=8", "ppo.iterations=2"]), out, say=QUIET)
     with pytest.raises(ConfigError, match=r"grue dagger .* --again"):
         stages.run_stage("ppo", override(config, ["dagger.steps=8", "dagger.rounds=2"]), out, say=QUIET)
+
+
+def test_without_demonstrations_stages_come_in_their_order(tiny_folder: Path, tmp_path: Path) -> None:
+    out, none = tmp_path / "run", ("demos.games=0", "sft.epochs=0", "eval.games=2", "eval.side_games=0")
+    config = tiny.config(tiny_folder, *none, "ppo.iterations=0")
+    before = tiny.config(tiny_folder, *none, "demos.teacher=random")
+    assert training_settings(before, "ppo") == training_settings(tiny.config(tiny_folder, *none), "ppo")
+    with pytest.raises(DataError, match=rf"have not been looked at\n.*grue demos {out}"):
+        stages.run_stage("sft", before, out, say=QUIET)
+    stages.run_stage("demos", before, out, say=QUIET)
+    with pytest.raises(DataError, match=rf"SFT is not done in .*\n.*grue sft {out}"):
+        stages.run_stage("ppo", before, out, say=QUIET)
+    assert stages.run_stage("sft", config, out, say=QUIET)["samples"] == 0  # without the teacher that did nothing
+    stages.run_all(config, out, say=QUIET)
+    with pytest.raises(CheckpointError, match=r"trains no policy: .*\n.*grue ppo .* ppo\.iterations=20 --again"):
+        load_trained(out)
+    stages.run_stage("ppo", override(config, ["ppo.iterations=1"]), out, say=QUIET, again=True)
+    assert load_trained(out).name == "ppo"
 
 
 def test_a_game_that_is_shown_is_read_once(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -944,6 +963,13 @@ def test_what_is_told_not_to_train_leaves_no_policy_and_is_no_result(tiny_folder
     stages.run_all(override(config, ["sft.epochs=0"]), untrained, say=QUIET)
     with pytest.raises(CheckpointError, match=r"trains no policy: sft.epochs=0, dagger.rounds=0, ppo.iterations=0"):
         load_trained(untrained)
+    for look in (  # what SFT hands on is the base
+        load_trained,
+        partial(export_run, what="merged", say=QUIET),
+        partial(watch, decoding="greedy", seed=None, delay_s=0.0, say=QUIET),
+    ):
+        with pytest.raises(CheckpointError, match=r"trains no policy sft: sft\.epochs=0"):
+            look(untrained, policy="sft")
     # the hints of both can be followed
     with pytest.raises(CheckpointError, match=r"grue ppo .* ppo\.iterations=N --again"):
         stages.run_stage("eval", override(config, ["ppo.iterations=1"]), out, say=QUIET, again=True)

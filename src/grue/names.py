@@ -15,6 +15,7 @@ POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 RUN_FOLDS: tuple[RunFold, ...] = get_args(RunFold)
 # the setting of each that says how long it trains; at 0 it is skipped
 LENGTHS: dict[str, str] = {"sft": "epochs", "dagger": "rounds", "ppo": "iterations"}
+SWITCHES: dict[str, str] = {"demos": "games", **LENGTHS}  # at 0 the stage is left out
 DEV_ROWS = {"dagger": "dagger_dev", "ppo": "dev"}  # under which name a stage logs what it measures on the dev fold
 FURTHEST_FIRST = TRAINING[::-1]  # of several trained policies the first that is there counts
 FREE_TEXT = ("write", "think")  # kinds of policies that write tokens of their own

@@ -133,7 +133,11 @@ def test_a_game_with_neither_teacher_nor_list_of_actions_is_learnt_by_ppo_alone(
     packages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
-    (packages / "alone_package.py").write_text(text.replace('tuple("0123456789")', "None"), encoding="utf-8")
+    text = text.replace('tuple("0123456789")', "None")
+    # the first train game cannot be begun: whether such games list actions is for another to tell
+    broken = "        if task.seed == 864:\n            raise GameError('broken')\n"
+    text = text.replace("        check_seed(task)\n", f"        check_seed(task)\n{broken}", 1)
+    (packages / "alone_package.py").write_text(text, encoding="utf-8")
     tiny.install(packages, "alone_package", "alone = alone_package:Guess")
     sizes = ["game.limit=3", "ppo.iterations=2", "ppo.dev_every=0", "eval.games=20"]
     config = load_config("toy", ["game.name=alone", "demos.games=0", "sft.epochs=0", *sizes])

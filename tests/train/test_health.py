@@ -11,15 +11,15 @@ import pytest
 import tiny
 from grue.progress import Progress
 from grue.train.health import Health
-from grue.train.ppo_update import Update
-from grue.types import Episode
+from grue.train.ppo_update import Update, rollout_metrics
+from grue.types import Episode, Outcome
 
 
 def said_of(capsys: pytest.CaptureFixture[str], entropies: list[float], *settings: str) -> int:
     """How often drift is told of in iterations with these entropies."""
     health = Health(tiny.config(Path("none"), *settings), Progress(quiet=True))
     for entropy in entropies:
-        health.look(Update({"entropy": entropy, "engine_gap": 0.0}, 9, 0.0), tiny.scripted("gold", 2), 0.0)
+        health.look(Update({"entropy": entropy, "engine_gap": 0.0}, 9, 0.0), tiny.scripted("gold", 2), {"forced": 0.0})
     return "".join(capsys.readouterr()).count("entropy has grown")
 
 
@@ -34,25 +34,36 @@ def test_entropy_that_grows_out_of_hand_is_told_of_once(capsys: pytest.CaptureFi
 
 
 def test_a_resumed_training_remembers_how_it_began(capsys: pytest.CaptureFixture[str]) -> None:
-    health = Health(tiny.config(Path("none"), "policy.kind=write"), Progress(quiet=True), 0.5)
-    health.look(Update({"entropy": 2.7, "engine_gap": 0.0}, 9, 0.0), tiny.scripted("gold", 2), 0.0)
+    rows = [{"entropy": None}, {"entropy": 0.5}, {"entropy": 0.1}]
+    health = Health(tiny.config(Path("none"), "policy.kind=write"), Progress(quiet=True), rows)
+    health.look(Update({"entropy": 2.7, "engine_gap": 0.0}, 9, 0.0), tiny.scripted("gold", 2), {"forced": 0.0})
     said = "".join(capsys.readouterr())
     assert "entropy has grown from 0.5 to 2.7 nats a turn: unless it has only learnt to write more" in said
 
 
-def test_games_without_any_reward_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
-    health = Health(tiny.config(Path("none")), Progress(quiet=True))
-    rewarded = tiny.scripted("gold", 2)
-    without = [replace(e, turns=tuple(replace(turn, reward=0.0) for turn in e.turns)) for e in rewarded]
+def test_games_that_all_return_the_same_are_told_of_once(capsys: pytest.CaptureFixture[str]) -> None:
+    config = tiny.config(Path("none"), "ppo.lost_penalty=0.5", "ppo.gamma=1")
+    empty = [
+        replace(e, outcome=Outcome.LIMIT, turns=tuple(replace(turn, reward=0.0) for turn in e.turns))
+        for e in tiny.scripted("random", 2)
+    ]
+    penalised = [replace(empty[0], outcome=Outcome.LOST), *empty[1:]]  # a loss teaches, if it costs something
+    won = [replace(e, outcome=Outcome.WON) for e in empty]
 
-    def said(*played: list[Episode]) -> str:
-        for episodes in played:
-            health.look(Update({"entropy": 0.5, "engine_gap": 0.0}, 9, 0.0), episodes, 0.0)
+    def said(health: Health, *rounds: list[Episode]) -> str:
+        for episodes in rounds:
+            update = Update({"entropy": 0.5, "engine_gap": 0.0}, 9, 0.0)
+            health.look(update, episodes, rollout_metrics(episodes, 1.0, config.ppo))
         return "".join(capsys.readouterr())
 
-    assert not said(*[without] * 4, rewarded, *[without] * 4)
-    assert "not one reward in 10 games" in said(without)
-    assert not said(*[without] * 6)  # once
+    health = Health(config, Progress(quiet=True))
+    assert not said(health, *[empty] * 4, penalised, *[empty] * 4, won, *[empty] * 4)
+    assert "10 games in a row were not won and returned the same" in said(health, empty)
+    assert not said(health, *[empty] * 6, penalised, *[empty] * 6)
+    # a resumed training goes on counting; null is what files say for NaN
+    rows = [{"entropy": 0.5, "success": 0.0, "explained_variance": None, "episodes": 2}] * 4
+    assert "10 games in a row" in said(Health(config, Progress(quiet=True), rows), empty)
+    assert not said(Health(config, Progress(quiet=True), [*rows, *rows]), empty)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +85,7 @@ def test_what_the_first_iteration_shows(
     config = tiny.config(Path("none"), f"ppo.temperature={temperature}", "model.dtype=float32")
     health = Health(config, Progress(quiet=True))
     for _ in range(2):  # it is told of once
-        health.look(Update({"entropy": 0.5, "engine_gap": gap}, 9, clipped), tiny.scripted("gold", 2), forced)
+        update = Update({"entropy": 0.5, "engine_gap": gap}, 9, clipped)
+        health.look(update, tiny.scripted("gold", 2), {"forced": forced})
     printed = "".join(capsys.readouterr())
     assert printed.count("warning") == len(said) and all(words in printed for words in said), printed

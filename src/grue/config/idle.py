@@ -11,7 +11,7 @@ from grue.config.keys import differences
 from grue.config.load import preset_config
 from grue.config.presets import PRESETS
 from grue.config.stages import Config
-from grue.names import FREE_TEXT, LENGTHS
+from grue.names import FREE_TEXT, SWITCHES
 
 
 class _Idle(NamedTuple):
@@ -69,7 +69,7 @@ _RULES = (
     _Idle(("ppo.dev_games",), lambda c: not c.ppo.dev_every, lambda _: "ppo.dev_every=0"),
     _Idle(("dagger.dev_games",), lambda c: not c.dagger.dev_every, lambda _: "dagger.dev_every=0"),
 )
-_SWITCHES = ("demos.games", *(f"{stage}.{setting}" for stage, setting in LENGTHS.items()))
+_SWITCHES = tuple(f"{stage}.{setting}" for stage, setting in SWITCHES.items())
 
 
 def idle_settings(config: Config) -> list[str]:

@@ -235,7 +235,7 @@ class Config(Section):
             without = {"sft": "sft.epochs=0", "dagger": "dagger.demo_share=0"}
             raise ConfigError(
                 f"demos.games=0 leaves nothing to imitate for stage {' and '.join(imitating)}",
-                hint=f"add {' '.join(without[stage] for stage in imitating)}",
+                hint=f"record some with demos.games=N, or add {' '.join(without[stage] for stage in imitating)}",
             )
         return self
 

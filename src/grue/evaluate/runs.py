@@ -30,7 +30,7 @@ from grue.evaluate.summary import (
     shared,
     success_interval,
 )
-from grue.names import LENGTHS, POLICIES, STAGES, TRAINING
+from grue.names import POLICIES, STAGES, SWITCHES, TRAINING
 from grue.storage import episodes
 from grue.storage.contents import (
     check_distinct,
@@ -142,18 +142,18 @@ def measured_games(out: Path, name: str) -> list[Episode]:
 def training_settings(config: Config, policy: str) -> dict[str, Any]:
     """What a training of `policy` has in common with those of other seeds: dotted key -> value.
 
-    Of a stage of no length its length alone counts: the rest had no effect.
+    Of a stage that is left out, only that it is counts: the rest had no effect.
     """
     # sections that say nothing about the policy: those of later stages, and how it was measured
     beside = STAGES[STAGES.index(policy) + 1 :] if policy in STAGES else STAGES
     settings = flat(config, local=False)
-    skipped = [stage for stage, length in LENGTHS.items() if not settings[f"{stage}.{length}"]]
+    skipped = [stage for stage, setting in SWITCHES.items() if not settings[f"{stage}.{setting}"]]
     return {
         name: value
         for name, value in settings.items()
         if name not in ("preset", "seed")
         and (stage := name.split(".")[0]) not in beside
-        and (stage not in skipped or name == f"{stage}.{LENGTHS[stage]}")
+        and (stage not in skipped or name == f"{stage}.{SWITCHES[stage]}")
     }
 
 

@@ -38,6 +38,13 @@ def is_native(game: str) -> bool:
     return game.partition(":")[0] in NATIVE
 
 
+def without_list(game: str) -> str:
+    """A hint for policies that choose, where `game` lists no valid actions."""
+    listed = "some games list them with validActions=1 in game.params"
+    own = "return them, sorted, in Observation.actions"
+    return f"set policy.kind=write: the others choose among actions; {listed if ships(game) else own}"
+
+
 def is_one_game(game: str) -> bool:
     """Whether all folds and seeds are the same game: one story file. Results on it say nothing about another game."""
     engine, _, file = game.partition(":")

@@ -52,9 +52,11 @@ def check_ready(stage: str, out: Path, config: Config) -> None:
             )
         check_weights(out, "dagger")
     elif stage in ("dagger", "ppo"):
+        if not is_done(out, "sft"):  # which hands the base on, where the settings skip it
+            raise DataError(f"SFT is not done in {out}", hint=f"begin or finish it: grue sft {out}")
         check_weights(out, "sft")
-        if not is_done(out, "sft"):
-            raise DataError(f"SFT is not done in {out}", hint=f"finish it with grue sft {out}")
+    elif stage == "sft" and not config.demos.games and not is_done(out, "demos"):  # which looks at the game
+        raise DataError(f"the games of {out} have not been looked at", hint=f"first: grue demos {out}")
 
 
 def is_plain(config: Config) -> bool:

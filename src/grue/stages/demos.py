@@ -12,7 +12,7 @@ import torch
 from grue.errors import ConfigError, GameError, TeacherError
 from grue.evaluate.failures import failures_of
 from grue.games import what_checks
-from grue.games.known import ships
+from grue.games.known import ships, without_list
 from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
 from grue.games.teachers import GoldPruned, teacher
@@ -24,12 +24,10 @@ from grue.policy.trie import AlikeError
 from grue.prompts.tokens import Encoder
 from grue.report.text import counted
 from grue.rollout.seat import Seat
-from grue.stages.session import Session
+from grue.stages.session import FIRST_GAMES, Session
 from grue.storage import episodes, jsonl
 from grue.storage.run import Run
 from grue.types import Observation, Task
-
-FIRST_GAMES = 3  # if none of so many can be begun, it is not the single game
 
 
 def first_errors(session: Session, fold: str, begin: Callable[[Task], object]) -> list[GameError]:
@@ -78,9 +76,7 @@ def _check_listed(session: Session, task: Task, first: Observation) -> None:
     if kind != "write" and not first.actions:
         raise ConfigError(
             f"{task.game} lists no valid actions, but policy.kind={kind} chooses among them",
-            hint="set policy.kind=write; some games list them with validActions=1 in game.params"
-            if ships(task.game)
-            else "return them, sorted, in Observation.actions, or set policy.kind=write",
+            hint=without_list(task.game),
         )
 
 

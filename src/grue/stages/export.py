@@ -26,6 +26,7 @@ from grue.stages.trained import (
     SCHEMA,
     SETTINGS,
     Trained,
+    check_trains,
     check_weights,
     furthest,
     known_format,
@@ -63,6 +64,7 @@ def export_run(
         )
     if name not in TRAINING:
         raise ConfigError(f"there is no trained policy {name!r}", hint=f"known are {', '.join(FURTHEST_FIRST)}")
+    check_trains(run, config, name)
     check_weights(run, name)
     if target.exists() and any(target.iterdir() if target.is_dir() else [target]):
         raise ConfigError(f"{target} already exists", hint="name another folder with --to, or delete it")

@@ -47,6 +47,7 @@ from grue.types import Task
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+FIRST_GAMES = 3  # if none of so many can be begun, it is not the single game
 MOST_SKIPPED = 0.1  # share of a stage's steps
 
 
@@ -79,10 +80,12 @@ class Session:
         """Did the game list valid actions in its demonstrations? If not, nobody can play who chooses among them."""
         demos = episodes.read(self.run.episodes("demos"), missing_ok=True)
         seen = next((demo.first for demo in demos if demo.first is not None), None)
-        if seen is None:
+        if seen is not None:
+            return bool(seen.actions)
+        for task in self.tasks("train")[:FIRST_GAMES]:
             with suppress(GameError):  # of this one game, which is counted when it is played
-                seen = self.games(1)[0].reset(self.tasks("train", 1)[0])
-        return seen is None or bool(seen.actions)
+                return bool(self.games(1)[0].reset(task).actions)
+        return True
 
     @cached_property
     def solves_itself(self) -> bool:

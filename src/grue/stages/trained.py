@@ -96,6 +96,7 @@ def load_trained(folder: Path, policy: str | None = None, base: str | None = Non
         return _load_exported(folder, policy, base)
     config = _on(base, read_run_config(folder))
     name = policy or furthest(folder)
+    check_trains(folder, config, name)
     lm, tokenizer = load_model(config.model)
     model = PolicyModel(lm, value_shares_trunk=config.ppo.value_shares_trunk)
     encoder = Encoder(tokenizer, config.policy)
@@ -109,8 +110,9 @@ def furthest(run: Path) -> str:
     name = last_trained(run)
     if name is None and not any(read_run_config(run).lengths.values()):
         nothing = ", ".join(f"{stage}.{setting}=0" for stage, setting in LENGTHS.items())
+        example = "sft {run} sft.epochs=1" if read_run_config(run).demos.games else "ppo {run} ppo.iterations=20"
         raise CheckpointError(
-            f"{run} trains no policy: {nothing}", hint=f"for example: grue sft {run} sft.epochs=1 --again"
+            f"{run} trains no policy: {nothing}", hint=f"for example: grue {example.format(run=run)} --again"
         )
     if name is None:
         raise CheckpointError(
@@ -130,6 +132,15 @@ def last_trained(run: Path) -> str | None:
         if is_done(run, name):
             check_weights(run, name, instead=True)  # an earlier policy is not silently used instead
     return None
+
+
+def check_trains(run: Path, config: Config, policy: str) -> None:
+    """CheckpointError if `policy` is a stage that the run leaves out. What it hands on is the policy before it."""
+    if config.lengths.get(policy) == 0:
+        raise CheckpointError(
+            f"{run} trains no policy {policy}: {policy}.{LENGTHS[policy]}=0",
+            hint="leave the policy out, or name another",
+        )
 
 
 def check_trained(run: Path, config: Config) -> None:

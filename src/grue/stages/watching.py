@@ -10,7 +10,7 @@ from grue.games import fold_of
 from grue.progress import Progress
 from grue.stages.session import open_session
 from grue.stages.show import print_episode, shown_episode
-from grue.stages.trained import last_trained
+from grue.stages.trained import check_trains, last_trained
 from grue.storage.contents import read_run_config
 from grue.storage.run import Run
 
@@ -23,6 +23,7 @@ def watch(
     run = Run(out, config, leads=False)  # it only reads, so the run may be in training meanwhile
     with open_session(run, config, say) as session:
         name = policy or last_trained(out) or "base"
+        check_trains(out, config, name)
         session.load(name)
         task = session.tasks("dev", 1)[0]
         if seed is not None:

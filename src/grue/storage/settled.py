@@ -11,7 +11,7 @@ import orjson
 
 from grue.config import PRESETS, Config, flat
 from grue.errors import ConfigError
-from grue.names import LENGTHS, STAGES
+from grue.names import STAGES, SWITCHES
 from grue.storage.contents import read_json
 
 SETTINGS = "settings.json"  # what `used_settings` gave when a stage last began
@@ -107,8 +107,9 @@ def adopted(before: Config, asked: Config) -> str:
 
 
 def _changes(used: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
-    """The settings that differ; those of a training that is skipped, then and now, have no effect."""
-    skipped = {stage for stage, length in LENGTHS.items() if used[f"{stage}.{length}"] == now[f"{stage}.{length}"] == 0}
+    """The settings that differ; those of a stage that is left out, then and now, have no effect."""
+    switches = {stage: f"{stage}.{setting}" for stage, setting in SWITCHES.items()}
+    skipped = {stage for stage, key in switches.items() if used[key] == now[key] == 0}
     return {
         key: (used[key], value)
         for key, value in now.items()

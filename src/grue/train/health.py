@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import InitVar, dataclass
+from typing import Any
 
 from grue.config import Config
 from grue.evaluate.probe import limit_of, tolerance
@@ -14,29 +15,43 @@ from grue.train.ppo_update import Update
 from grue.types import Episode
 
 MOST_FIRST_CLIPPED = 0.02  # share of the turns with a choice
-MOST_UNREWARDED = 5  # iterations
+MOST_ALIKE = 5  # iterations
 MOST_GROWTH, LEAST_GROWTH = 2.0, 2.0  # entropy that has more than doubled, and by more than so many nats a turn
 
 
 @dataclass(slots=True)
 class Health:
-    """Looks at each iteration of one command, and says each thing once."""
+    """Looks at each iteration of one command, and says each thing once. `earlier` are rows of commands before it."""
 
     config: Config
     say: Progress
-    entropy: float | None = None  # of the first iteration of the training, if an earlier command has measured it
+    earlier: InitVar[Iterable[Mapping[str, Any]]] = ()
+    entropy: float | None = None  # of the first iteration of the training
     looked: bool = False
     drifted: bool = False
-    unrewarded: int = 0  # iterations in a row
+    alike: int = 0  # iterations in a row whose games all returned the same
     games: int = 0  # played in them
+    told_alike: bool = False
 
-    def look(self, update: Update, episodes: Sequence[Episode], forced: float) -> None:
-        """`forced` is the share of the turns of `episodes` that left no choice: such turns show nothing."""
-        if not self.looked and (decided := 1 - forced) > 0:
+    def __post_init__(self, earlier: Iterable[Mapping[str, Any]]) -> None:
+        for row in earlier:
+            if self.entropy is None:
+                self.entropy = row.get("entropy")
+            self._count_alike(row)
+
+    def look(self, update: Update, episodes: Sequence[Episode], played: Mapping[str, float]) -> None:
+        """`played`: what `rollout_metrics` says of `episodes`."""
+        # turns that left no choice show nothing
+        if not self.looked and (decided := 1 - played["forced"]) > 0:
             self._check_gap(update.metrics["engine_gap"] / decided, episodes)
             self._check_clip(update.first_clipped / decided)
         self.looked = True
-        self._check_rewards(episodes)
+        if self._count_alike(played):
+            self.say.warn(
+                f"{self.games} games in a row were not won and returned the same, so there is nothing for PPO to learn "
+                "from. Longer games (game.limit) or bolder play (ppo.temperature) may find a reward; demonstrations "
+                "(demos.games, sft.epochs) show one"
+            )
         entropy = update.metrics["entropy"]
         if math.isfinite(entropy):  # else all steps were skipped in float16
             self.entropy = entropy if self.entropy is None else self.entropy
@@ -62,18 +77,16 @@ class Health:
                 "ppo.clip, or model.dtype=float32" + (", or ppo.ratio=decision" if cfg.ratio == "turn" else "")
             )
 
-    def _check_rewards(self, episodes: Sequence[Episode]) -> None:
-        """Where every return is 0, no advantage tells one action from another."""
-        if any(turn.reward for episode in episodes for turn in episode.turns):
-            self.unrewarded = self.games = 0
-            return
-        self.unrewarded, self.games = self.unrewarded + 1, self.games + len(episodes)
-        if self.unrewarded == MOST_UNREWARDED:
-            self.say.warn(
-                f"not one reward in {self.games} games, so there is nothing for PPO to learn from. Longer games "
-                "(game.limit) or bolder play (ppo.temperature) may find one; demonstrations (demos.games, sft.epochs) "
-                "show one"
-            )
+    def _count_alike(self, row: Mapping[str, Any]) -> bool:
+        """Is this the last of so many iterations in a row without a difference to learn from, for the first time?"""
+        explained = row.get("explained_variance")  # which equal returns do not have
+        if row.get("success") != 0 or (explained is not None and math.isfinite(explained)):
+            self.alike = self.games = 0
+            return False
+        self.alike, self.games = self.alike + 1, self.games + int(row["episodes"])
+        first = self.alike == MOST_ALIKE and not self.told_alike
+        self.told_alike = self.told_alike or first
+        return first
 
     def _check_entropy(self, entropy: float, first: float) -> None:
         """A bonus that outweighs the game: over a whole vocabulary, one odd token leads to others, and all get it."""

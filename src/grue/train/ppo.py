@@ -57,8 +57,7 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
     starts: Starts | None = {} if cfg.hidden_state else None
     play = _play(config, processes)
     points = SavePoints(cfg.save_every_s, processes, context.interrupt)
-    entropies = (row.get("entropy") for row in read_metrics(run.out, "ppo"))  # of an earlier command
-    health = Health(config, say, next((first for first in entropies if first is not None), None))
+    health = Health(config, say, read_metrics(run.out, "ppo"))
     bar_of = say.bar("PPO", cfg.iterations, done=done, unit="iterations")
     with heap.frozen(), failures_told("PPO", say) as failures, bar_of as bar:
         for iteration in range(done, cfg.iterations):
@@ -75,7 +74,7 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
             update = updater.update(episodes, iteration, rate, reference)
             learnt = time.monotonic()
             failures.add(episodes)
-            health.look(update, episodes, metrics["forced"])
+            health.look(update, episodes, metrics)
             progress["iteration"] = iteration + 1
             progress["env_steps"] += sum(episode.steps for episode in episodes)
             metrics |= update.metrics | {

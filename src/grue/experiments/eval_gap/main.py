@@ -38,7 +38,8 @@ def run(
     it stopped.
     """
     configs = {folder: _examined(folder, size.policy) for folder in folders}
-    suspects = fitting(suspects, configs[folders[0]].game.name, say)
+    first = configs[folders[0]]
+    suspects = fitting(suspects, first.game.name, say, demonstrations=first.demos.games > 0)
     if len(folders) == 1:
         return _measure(folders[0], configs[folders[0]], size, suspects, out or _place(folders[0]), say)[0]
     _check_kind(configs, size.policy)

@@ -252,18 +252,25 @@ def wanted(only: tuple[str, ...], *, training: bool) -> dict[str, Suspect]:
     return {name: suspect for name, suspect in (EVALUATION | TRAINING).items() if name in only}
 
 
-def fitting(suspects: Mapping[str, Suspect], game: str, say: Progress) -> dict[str, Suspect]:
-    """Those that compare what they say they compare in `game`; says which are left out. ConfigError if none is left."""
+def fitting(
+    suspects: Mapping[str, Suspect], game: str, say: Progress, *, demonstrations: bool = True
+) -> dict[str, Suspect]:
+    """Those that compare what they say they compare in `game`; says which are left out. ConfigError if none is left.
+
+    `demonstrations`: has the run any?
+    """
     lacks, names = "", set[str]()
     if is_one_game(game):
         lacks, names = "one story in all folds", {"layouts", "recipes", "remaining", "train-to-dev", "train-to-test"}
     elif game != "cookingworld":
         lacks, names = "no recipes of its own for each fold", {"layouts", "recipes"}
+    if not demonstrations:
+        lacks, names = " and ".join(filter(None, [lacks, "no demonstrations"])), {*names, "demonstrations-cut"}
     left = {name: suspect for name, suspect in suspects.items() if name not in names}
     if not left:
-        raise ConfigError(f"nothing is left to measure: {game} has {lacks}")
+        raise ConfigError(f"nothing is left to measure: this run of {game} has {lacks}")
     if len(left) < len(suspects):
-        say(f"left out, as {game} has {lacks}: {', '.join(name for name in suspects if name in names)}")
+        say(f"left out, as this run of {game} has {lacks}: {', '.join(name for name in suspects if name in names)}")
     return left
 
 
