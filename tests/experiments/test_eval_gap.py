@@ -549,11 +549,14 @@ def test_what_a_game_has_not_is_left_out(trained: Path, capsys: pytest.CaptureFi
     every = {name: EVALUATION[name] for name in names}
     assert [*fitting(every, "cookingworld", Progress())] == names
     assert [*fitting(every, "toy", Progress())] == ["sampled", "train-to-dev"]
-    assert "left out, as toy has no recipes of its own for each fold: layouts\n" in capsys.readouterr().out
+    assert "left out, as this run of toy has no recipes of its own for each fold: layouts\n" in capsys.readouterr().out
+    arms = {name: TRAINING[name] for name in ("demonstrations-cut", "leak")}
+    assert [*fitting(arms, "cookingworld", Progress(quiet=True))] == [*arms]
+    assert [*fitting(arms, "cookingworld", Progress(quiet=True), demonstrations=False)] == ["leak"]
     assert [*fitting({"sampled": EVALUATION["sampled"]}, "toy", Progress())] == ["sampled"]
     assert capsys.readouterr().out == ""
     assert [*fitting(every, "jericho:zork1.z5", Progress(quiet=True))] == ["sampled"]
-    with pytest.raises(ConfigError, match="nothing is left to measure: toy has no recipes"):
+    with pytest.raises(ConfigError, match="nothing is left to measure: this run of toy has no recipes"):
         prepare("eval-gap", [trained], SMALL, only=["recipes"], training=False)(Progress(quiet=True))
 
 
