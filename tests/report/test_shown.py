@@ -51,6 +51,26 @@ def test_the_terminal_shows_how_likely_the_played_action_was(capsys: pytest.Capt
         assert f"     {said}  (critic" in capsys.readouterr().out
 
 
+def test_a_reply_that_is_no_action_is_shown_at_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is written freely may be likelier than all listed actions; it was not chosen against one of them."""
+    taken = played()
+    turn = replace(taken.turns[0], action="fly", valid=False, log_prob=math.log(0.41))
+    episode = from_episode(
+        replace(taken, turns=(turn, *taken.turns[1:])),
+        policy="ppo",
+        decoding="greedy",
+        title="t",
+        considered=[[("look", 0.1), ("wait", 0.05)], [("b", 1.0)]],
+    )
+    assert [turn.has_likelier for turn in episode.turns] == [False, False]
+    print_episode(Progress(), episode)
+    printed = capsys.readouterr().out
+    assert "1> fly" in printed and printed.count("(invalid)") == 1
+    assert "fly 41%  look 10%  wait 5%" in printed and "token by token" not in printed
+    assert ">invalid<" in str(played_section([episode]))
+    assert parse_shown(json.loads(json.dumps(asdict(episode)))) == episode
+
+
 def test_a_reply_without_words_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """A policy that writes may end its line at once."""
     episode = from_episode(played(), policy="ppo", decoding="greedy", title="t")

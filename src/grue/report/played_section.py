@@ -91,6 +91,8 @@ def _turn(turn: ShownTurn, *, greedy: bool) -> Html:
     if turn.reward:
         kind = "gain" if turn.reward > 0 else "loss"
         numbers.append(tag("span", "reward ", tag("b", signed(turn.reward, 2)), class_=kind))
+    if not turn.valid:
+        numbers.append(tag("span", "invalid", class_="loss"))
     if turn.log_prob is not None:
         numbers.append(tag("span", "probability ", tag("b", percent(turn.probability))))
     if greedy and turn.has_likelier:

@@ -3,7 +3,8 @@
     {"policy": "ppo", "decoding": "greedy", "title": "after PPO", "task": {"game": ..., "params": ..., "fold": ...,
      "seed": 3, "limit": 16}, "outcome": "won", "score": 1.0, "task_text": "You are hungry! ...",
      "turns": [{"observation": "You are in the kitchen. ...", "action": "open fridge", "reward": 0.0,
-                "value": 0.61, "log_prob": -0.02, "considered": [["open fridge", 0.98], ["look around", 0.01]]}],
+                "value": 0.61, "log_prob": -0.02, "considered": [["open fridge", 0.98], ["look around", 0.01]],
+                "valid": true}],
      "final": "You eat the meal. ...", "tokens": [["You", "read"], [" open", "branch"], [" fridge", "forced"]]}
 
 `considered` is sorted by probability, the most probable first; a turn of `think` has a `thought` too, after which the
@@ -51,6 +52,7 @@ class ShownTurn:
     log_prob: float | None = None  # nats
     considered: tuple[tuple[str, float], ...] = ()  # (action, probability), most probable first
     thought: str = ""  # what was written before the action (`think`)
+    valid: bool = True  # False: the game did not list the action, or what was written is none
 
     @property
     def probability(self) -> float | None:
@@ -59,17 +61,19 @@ class ShownTurn:
         return dict(self.considered).get(self.action, played)
 
     def weighed(self, most: int = CONSIDERED) -> tuple[tuple[str, float | None], ...]:
-        """The `most` likeliest actions, and the one that was taken if it is not among them; empty if none is known."""
-        likeliest = self.considered[:most]
+        """The `most` likeliest actions, and the one that was taken if it is not among them; empty if none is known.
+
+        What was written freely may be likelier than all that the game lists.
+        """
+        likeliest: tuple[tuple[str, float | None], ...] = self.considered[:most]
         if not likeliest or self.action in dict(likeliest):
             return likeliest
-        return (*likeliest, (self.action, self.probability))
+        return tuple(sorted([*likeliest, (self.action, self.probability)], key=lambda pair: -(pair[1] or 0.0)))
 
     @property
     def has_likelier(self) -> bool:
         """Was clearly another action likelier? A greedy choice token by token need not end at the likeliest one."""
-        own = dict(self.considered).get(self.action, 0.0)
-        return bool(self.considered) and self.considered[0][1] > own + 0.01
+        return bool(self.considered) and self.considered[0][1] > (self.probability or 0.0) + 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,7 @@ def from_episode(
                 log_prob=_of_action(turn, considered[t]) if considered is not None else None,
                 considered=tuple((action, float(probability)) for action, probability in weighed),
                 thought=turn.thought,
+                valid=turn.valid,
             )
         )
     shown_first: Observation | None = episode.turns[0].observation if episode.turns else episode.final
@@ -224,6 +229,7 @@ def _turn(data: object) -> ShownTurn:
         log_prob=as_number(data.get("log_prob")),
         considered=tuple(considered),
         thought=_text(data.get("thought")),
+        valid=data.get("valid") is not False,
     )
 
 

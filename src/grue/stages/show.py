@@ -86,6 +86,7 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
         value = "" if turn.value is None else f"  (critic {turn.value:z.2f})"
         value += "  (chosen token by token)" if shown.decoding == "greedy" and turn.has_likelier else ""
         gained = f"  {turn.reward:+.2f}" if turn.reward else ""
+        gained += "" if turn.valid else "  (invalid)"
         style = "bold green" if turn.reward > 0 else "bold red" if turn.reward < 0 else "bold"
         if turn.thought:
             say(f"     Thought: {turn.thought}", style="italic", wrap=True)
