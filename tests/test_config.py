@@ -110,6 +110,8 @@ GROUPS = ("ppo.group_weight=1", "ppo.plays_per_game=2")
         (["ppo.normalise_rewards=true", *GROUPS], ["ppo.normalise_rewards=True has no effect with ppo.group_weight=1"]),
         (["ppo.normalise_rewards=true", *GROUPS, "ppo.bootstrap_at_limit=true"], []),
         (["ppo.normalise_rewards=true", *GROUPS, "ppo.value_passes=0"], []),
+        (["ppo.state_weight=1"], ["ppo.state_weight=1.0 has no effect with ppo.group_weight=0"]),
+        (["ppo.state_weight=1", *GROUPS], []),
         (["ppo.target_kl=0.2", "ppo.epochs=1"], []),
         (
             ["ppo.warmup_iterations=9", *GROUPS, "ppo.value_passes=0"],

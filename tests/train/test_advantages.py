@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from grue.algos.advantages import discounted_returns, normalise, turn_gae
 from grue.config import PPOConfig
-from grue.train.credit import RunningScale, against_group, credit, turn_returns, turn_rewards
+from grue.train.credit import RunningScale, against_group, against_state, credit, turn_returns, turn_rewards
 from grue.train.ppo_update import explained_variance
 from grue.types import Episode, Observation, Outcome, Task, Turn
 
@@ -170,6 +170,31 @@ def test_games_of_two_kinds_with_one_seed_are_two_games() -> None:
     plays = [episode((reward,), (0.0,), seed=5) for reward in (1.0, 1.0, 0.0, 0.0)]
     plays = [replace(play, task=replace(play.task, game=game)) for play, game in zip(plays, "aabb", strict=True)]
     assert [a.tolist() for a in against_group(plays, settings())] == [[0.0]] * 4
+
+
+def test_turns_are_compared_where_plays_of_a_game_showed_the_same() -> None:
+    """Two plays begin alike. One comes back to where it began, later; the other goes on to what nobody else sees."""
+    a, b, c = (Observation(text, "", "", ("go",), 0.0) for text in "abc")
+    back = episode((0.0, 0.0, 1.0), (0.0,) * 3)
+    back = replace(back, turns=tuple(replace(t, observation=o) for t, o in zip(back.turns, (a, b, a), strict=True)))
+    on = episode((0.0, 0.5), (0.0,) * 2, Outcome.LIMIT)
+    on = replace(on, turns=tuple(replace(t, observation=o) for t, o in zip(on.turns, (a, c), strict=True)))
+    other = episode((1.0,), (0.0,), seed=1)
+    other = replace(other, turns=(replace(other.turns[0], observation=a),))  # another game
+    cfg = settings(gamma=0.9)
+    mean = (0.81 + 1.0 + 0.45) / 3
+    found = against_state([back, on, other], cfg)
+    assert [turns.tolist() for turns in found] == [
+        pytest.approx([0.81 - mean, 0, 1.0 - mean]),
+        pytest.approx([0.45 - mean, 0]),
+        pytest.approx([0]),
+    ]
+    assert np.concatenate(against_state([back, on, other], cfg, divisor=2.0)) == pytest.approx(
+        np.concatenate(found) / 2
+    )
+    both = np.concatenate(against_group([back, on, other], cfg)) + 2 * np.concatenate(found)
+    mixed, _ = credit([back, on, other], settings(gamma=0.9, group_weight=1.0, plays_per_game=2, state_weight=2.0))
+    assert np.concatenate(mixed) == pytest.approx(both / both.std(), abs=1e-6)
 
 
 @pytest.mark.parametrize("weight", [0.25, 1.0])

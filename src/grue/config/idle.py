@@ -55,6 +55,7 @@ _RULES = (
         lambda c: f"ppo.value_passes={c.ppo.value_passes}",
     ),
     _Idle(("ppo.value_memory",), lambda c: not c.ppo.value_passes, lambda _: "ppo.value_passes=0"),
+    _Idle(("ppo.state_weight",), lambda c: not c.ppo.group_weight, lambda _: "ppo.group_weight=0"),
     _Idle(("ppo.warmup_iterations",), lambda c: not c.ppo.asks_critic, lambda _: "ppo.group_weight=1"),
     _Idle(  # in a shared loss they change the value head's gradient, and with it how far the joint one is clipped
         ("ppo.lam", "ppo.normalise_rewards"),

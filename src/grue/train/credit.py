@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from grue.algos.advantages import discounted_returns, normalise, turn_gae
 from grue.config import PPOConfig
-from grue.types import Episode, Outcome, Task
+from grue.types import Episode, Observation, Outcome, Task
 
 Array = NDArray[np.float64]
 
@@ -48,6 +48,7 @@ def credit(
     scaled to deviation 1. The two use different baselines: the critic knows the turn, the group knows the game, and a
     game's recipe and layout explain most of the spread of returns. The second counts turn t with gamma^t, since its
     return is from the first turn on. But for that, for scale and for GAE's bias, they estimate the same gradient.
+    With state_weight, `against_state` times it is added to the second before it is scaled.
     """
     advantages, targets = [], []
     for episode, values_T in zip(episodes, values or critic_values(episodes), strict=True):
@@ -56,8 +57,12 @@ def credit(
         advantages.append(advantage)
         targets.append(target)
     if cfg.group_weight > 0:
-        weight, mine, group = cfg.group_weight, scaled(advantages), scaled(against_group(episodes, cfg, divisor))
-        advantages = [(1 - weight) * a + weight * b for a, b in zip(mine, group, strict=True)]
+        group = against_group(episodes, cfg, divisor)
+        if cfg.state_weight > 0:
+            states = against_state(episodes, cfg, divisor)
+            group = [play_T + cfg.state_weight * state_T for play_T, state_T in zip(group, states, strict=True)]
+        weight, mine, theirs = cfg.group_weight, scaled(advantages), scaled(group)
+        advantages = [(1 - weight) * a + weight * b for a, b in zip(mine, theirs, strict=True)]
     if cfg.normalise_advantages:
         advantages = scaled(advantages, centre=True)
     return advantages, targets
@@ -77,6 +82,24 @@ def against_group(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 
     means = {task: float(np.mean(totals)) for task, totals in plays.items()}
     return [
         np.full(episode.steps, total - means[episode.task]) for episode, total in zip(episodes, returns, strict=True)
+    ]
+
+
+def against_state(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 1.0) -> list[Array]:
+    """Return from each turn on less its mean over all turns at which plays of the same game showed the same.
+
+    The step-level groups of GiGPO (Feng et al. 2025), without dividing by each group's deviation. 0 for a turn that
+    stands alone.
+    """
+    returns = [turn_returns(episode, cfg, divisor) for episode in episodes]
+    groups: dict[tuple[Task, Observation], list[float]] = {}
+    for episode, returns_T in zip(episodes, returns, strict=True):
+        for turn, total in zip(episode.turns, returns_T, strict=True):
+            groups.setdefault((episode.task, turn.observation), []).append(float(total))
+    means = {state: float(np.mean(totals)) for state, totals in groups.items()}
+    return [
+        returns_T - np.array([means[episode.task, turn.observation] for turn in episode.turns])
+        for episode, returns_T in zip(episodes, returns, strict=True)
     ]
 
 

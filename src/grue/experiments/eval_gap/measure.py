@@ -162,8 +162,8 @@ class Measure:
             "arm": asdict(arm),
             "seed": seed,
             "sizes": sizes,
-            # off in arms: the one unknown to older cells, the other to newer settings
-            "ppo": {**self.session.config.ppo.model_dump(exclude={"valid_coef"}), "plays_kept": 0},
+            # off in arms: those excluded are unknown to older cells, the one added to newer settings
+            "ppo": {**self.session.config.ppo.model_dump(exclude={"valid_coef", "state_weight"}), "plays_kept": 0},
             "start": self._stage_digest("sft"),
         }
 
