@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from grue.algos.advantages import discounted_returns, normalise, turn_gae
 from grue.config import PPOConfig
-from grue.types import Episode, Observation, Outcome, Task
+from grue.types import Episode, Outcome, Task
 
 Array = NDArray[np.float64]
 
@@ -92,13 +92,13 @@ def against_state(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 
     stands alone.
     """
     returns = [turn_returns(episode, cfg, divisor) for episode in episodes]
-    groups: dict[tuple[Task, Observation], list[float]] = {}
+    groups: dict[tuple[Task, tuple[str, ...]], list[float]] = {}
     for episode, returns_T in zip(episodes, returns, strict=True):
         for turn, total in zip(episode.turns, returns_T, strict=True):
-            groups.setdefault((episode.task, turn.observation), []).append(float(total))
+            groups.setdefault((episode.task, turn.observation.texts), []).append(float(total))
     means = {state: float(np.mean(totals)) for state, totals in groups.items()}
     return [
-        returns_T - np.array([means[episode.task, turn.observation] for turn in episode.turns])
+        returns_T - np.array([means[episode.task, turn.observation.texts] for turn in episode.turns])
         for episode, returns_T in zip(episodes, returns, strict=True)
     ]
 
