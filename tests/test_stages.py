@@ -913,6 +913,8 @@ def test_without_demonstrations_stages_come_in_their_order(tiny_folder: Path, tm
     assert training_settings(before, "ppo") == training_settings(tiny.config(tiny_folder, *none), "ppo")
     with pytest.raises(DataError, match=rf"have not been looked at\n.*grue demos {out}"):
         stages.run_stage("sft", before, out, say=QUIET)
+    with pytest.raises(DataError, match="have not been looked at"):
+        stages.run_stage("sft", tiny.config(tiny_folder, "sft.epochs=0"), out, say=QUIET)
     stages.run_stage("demos", before, out, say=QUIET)
     with pytest.raises(DataError, match=rf"SFT is not done in .*\n.*grue sft {out}"):
         stages.run_stage("ppo", before, out, say=QUIET)
@@ -920,7 +922,12 @@ def test_without_demonstrations_stages_come_in_their_order(tiny_folder: Path, tm
     stages.run_all(config, out, say=QUIET)
     with pytest.raises(CheckpointError, match=r"trains no policy: .*\n.*grue ppo .* ppo\.iterations=20 --again"):
         load_trained(out)
-    stages.run_stage("ppo", override(config, ["ppo.iterations=1"]), out, say=QUIET, again=True)
+    shutil.rmtree(out / "checkpoints" / "sft")
+    longer = override(config, ["ppo.iterations=1"])
+    with pytest.raises(CheckpointError, match=rf"though sft is done\n.*grue sft {out} --again"):
+        stages.run_stage("ppo", longer, out, say=QUIET, again=True)
+    stages.run_stage("sft", longer, out, say=QUIET, again=True)
+    stages.run_stage("ppo", longer, out, say=QUIET)
     assert load_trained(out).name == "ppo"
 
 

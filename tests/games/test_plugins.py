@@ -135,11 +135,11 @@ def test_a_game_with_neither_teacher_nor_list_of_actions_is_learnt_by_ppo_alone(
     text = (EXAMPLES / "guess.py").read_text(encoding="utf-8")
     text = text.replace('tuple("0123456789")', "None")
     # the first train game cannot be begun: whether such games list actions is for another to tell
-    broken = "        if task.seed == 864:\n            raise GameError('broken')\n"
+    broken = "        if task.seed == 0:\n            raise GameError('broken')\n"
     text = text.replace("        check_seed(task)\n", f"        check_seed(task)\n{broken}", 1)
     (packages / "alone_package.py").write_text(text, encoding="utf-8")
     tiny.install(packages, "alone_package", "alone = alone_package:Guess")
-    sizes = ["game.limit=3", "ppo.iterations=2", "ppo.dev_every=0", "eval.games=20"]
+    sizes = ["game.limit=3", "ppo.iterations=2", "ppo.dev_every=0", "ppo.game_baseline=true", "eval.games=20"]
     config = load_config("toy", ["game.name=alone", "demos.games=0", "sft.epochs=0", *sizes])
     out = tmp_path / "run"
     with pytest.raises((ConfigError, ModelError), match="lists no valid actions"):
@@ -147,12 +147,15 @@ def test_a_game_with_neither_teacher_nor_list_of_actions_is_learnt_by_ppo_alone(
     assert read_stages(out) == {}
     config = override(config, ["policy.kind=write", "policy.reply_tokens=4", "ppo.invalid_penalty=0.1"])
     results = run_all(config, out, say=Progress(quiet=True))
-    assert "ppo.invalid_penalty=0.1 has no effect: alone lists no actions" in "".join(capsys.readouterr())
+    assert "alone lists no actions: ppo.invalid_penalty is for empty replies" in "".join(capsys.readouterr())
     assert set(results["policies"]) == {"base", "ppo"}
     assert [pair["b"] for pair in results["paired"]] == ["base"]
     assert not (out / "episodes" / "demos.jsonl").exists()
     assert len(read_metrics(out, "ppo")) == 2
-    assert run_all(config, out, say=Progress(quiet=True)) == results  # nothing is taken for lost
+    assert run_all(config, out, say=Progress(quiet=True)) == results
+    capsys.readouterr()
+    run_stage("demos", config, out, say=Progress())
+    assert "demos is done in" in "".join(capsys.readouterr())  # none are lost
     assert run_stage("ppo", config, out, say=Progress(quiet=True), again=True)["env_steps"]
 
 

@@ -173,10 +173,12 @@ def test_games_of_two_kinds_with_one_seed_are_two_games() -> None:
 
 
 def test_turns_are_compared_where_plays_of_a_game_showed_the_same() -> None:
-    """Two plays begin alike. One comes back to where it began, later; the other goes on to what nobody else sees."""
-    a, b, c = (Observation(text, "", "", ("go",), 0.0) for text in "abc")
+    """Two plays begin alike. One comes back to where it began, later; the other goes on with other things in hand."""
+    a = Observation("a", "", "", ("go",), 0.0, to_go=4)
+    b, c = replace(a, actions=("stay",)), replace(a, inventory="a lamp")
+    later = replace(a, to_go=2, score=0.5)  # which are not shown
     back = episode((0.0, 0.0, 1.0), (0.0,) * 3)
-    back = replace(back, turns=tuple(replace(t, observation=o) for t, o in zip(back.turns, (a, b, a), strict=True)))
+    back = replace(back, turns=tuple(replace(t, observation=o) for t, o in zip(back.turns, (a, b, later), strict=True)))
     on = episode((0.0, 0.5), (0.0,) * 2, Outcome.LIMIT)
     on = replace(on, turns=tuple(replace(t, observation=o) for t, o in zip(on.turns, (a, c), strict=True)))
     other = episode((1.0,), (0.0,), seed=1)

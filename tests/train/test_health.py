@@ -61,7 +61,7 @@ def test_games_that_all_return_the_same_are_told_of_once(capsys: pytest.CaptureF
     assert "10 games in a row were not won and returned the same" in said(health, empty)
     assert not said(health, *[empty] * 6, penalised, *[empty] * 6)
     # a resumed training goes on counting; null is what files say for NaN
-    rows = [{"entropy": 0.5, "success": 0.0, "explained_variance": None, "episodes": 2}] * 4
+    rows = [{"entropy": 0.5, "success": 0.0, "explained_variance": None, "episodes": 3, "failed": 1}] * 4
     assert "10 games in a row" in said(Health(config, Progress(quiet=True), rows), empty)
     assert not said(Health(config, Progress(quiet=True), [*rows, *rows]), empty)
 

@@ -234,7 +234,7 @@ class Config(Section):
         if not self.demos.games and (imitating := [stage for stage in TRAINING if self.learns_from_demos(stage)]):
             without = {"sft": "sft.epochs=0", "dagger": "dagger.demo_share=0"}
             raise ConfigError(
-                f"demos.games=0 leaves nothing to imitate for stage {' and '.join(imitating)}",
+                f"demos.games=0 leaves nothing to imitate for {' and '.join(imitating)}",
                 hint=f"record some with demos.games=N, or add {' '.join(without[stage] for stage in imitating)}",
             )
         return self

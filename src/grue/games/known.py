@@ -38,7 +38,7 @@ def is_native(game: str) -> bool:
     return game.partition(":")[0] in NATIVE
 
 
-def without_list(game: str) -> str:
+def no_list_hint(game: str) -> str:
     """A hint for policies that choose, where `game` lists no valid actions."""
     listed = "some games list them with validActions=1 in game.params"
     own = "return them, sorted, in Observation.actions"

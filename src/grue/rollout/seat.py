@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from grue.errors import GameError, ModelError
 from grue.games import Game, begin_step
-from grue.games.known import without_list
+from grue.games.known import no_list_hint
 from grue.games.teachers import Adviser
 from grue.policy.decision import Decision, Query, not_finite
 from grue.policy.policy import Policy
@@ -57,7 +57,7 @@ class Seat:
         if self.policy.needs_actions and not self.observation.actions:
             raise ModelError(
                 f"{task.game} (seed {task.seed}) lists no valid actions after 0 steps",
-                hint=without_list(task.game),
+                hint=no_list_hint(task.game),
             )
         self._show()
         return None

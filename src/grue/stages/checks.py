@@ -55,7 +55,7 @@ def check_ready(stage: str, out: Path, config: Config) -> None:
         if not is_done(out, "sft"):  # which hands the base on, where the settings skip it
             raise DataError(f"SFT is not done in {out}", hint=f"begin or finish it: grue sft {out}")
         check_weights(out, "sft")
-    elif stage == "sft" and not config.demos.games and not is_done(out, "demos"):  # which looks at the game
+    elif stage == "sft" and not config.sft.epochs and not is_done(out, "demos"):  # which looks at the game
         raise DataError(f"the games of {out} have not been looked at", hint=f"first: grue demos {out}")
 
 

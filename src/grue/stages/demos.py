@@ -12,7 +12,7 @@ import torch
 from grue.errors import ConfigError, GameError, TeacherError
 from grue.evaluate.failures import failures_of
 from grue.games import what_checks
-from grue.games.known import ships, without_list
+from grue.games.known import no_list_hint, ships
 from grue.games.omission import replay_with_omissions
 from grue.games.play import demo_report, play
 from grue.games.teachers import GoldPruned, teacher
@@ -76,7 +76,7 @@ def _check_listed(session: Session, task: Task, first: Observation) -> None:
     if kind != "write" and not first.actions:
         raise ConfigError(
             f"{task.game} lists no valid actions, but policy.kind={kind} chooses among them",
-            hint=without_list(task.game),
+            hint=no_list_hint(task.game),
         )
 
 

@@ -16,9 +16,7 @@ def ppo(session: Session) -> dict[str, Any]:
         session.say("PPO is skipped: ppo.iterations=0")
         return {}
     if cfg.invalid_penalty and not session.lists_actions:
-        session.say.warn(
-            f"ppo.invalid_penalty={cfg.invalid_penalty:g} has no effect: {config.game.name} lists no actions"
-        )
+        session.say.warn(f"{config.game.name} lists no actions: ppo.invalid_penalty is for empty replies alone")
     session.load("dagger" if config.dagger.rounds else "sft")
     learner = session.learner(cfg, value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate)
     facts = train_ppo(session.context(cfg, learner), demo_steps(session) if cfg.game_baseline else None)

@@ -77,7 +77,10 @@ class Session:
 
     @cached_property
     def lists_actions(self) -> bool:
-        """Did the game list valid actions in its demonstrations? If not, nobody can play who chooses among them."""
+        """Does the game list valid actions? If not, nobody can play who chooses among them.
+
+        By its demonstrations, or else its first train games.
+        """
         demos = episodes.read(self.run.episodes("demos"), missing_ok=True)
         seen = next((demo.first for demo in demos if demo.first is not None), None)
         if seen is not None:

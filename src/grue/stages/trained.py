@@ -139,7 +139,7 @@ def check_trains(run: Path, config: Config, policy: str) -> None:
     if config.lengths.get(policy) == 0:
         raise CheckpointError(
             f"{run} trains no policy {policy}: {policy}.{LENGTHS[policy]}=0",
-            hint="leave the policy out, or name another",
+            hint="name a policy that it trains, or base",
         )
 
 
@@ -156,7 +156,8 @@ def check_weights(run: Path, stage: str, *, instead: bool = False) -> Path:
     if path is not None:
         return path
     folder, before = checkpoints_folder(run, stage), FURTHEST_FIRST[FURTHEST_FIRST.index(stage) + 1 :]
-    if not read_run_config(run).lengths[stage]:
+    hands_on = stage == "sft" and is_done(run, stage)  # what it began with, where it is skipped
+    if not read_run_config(run).lengths[stage] and not hands_on:
         raise CheckpointError(
             f"{run} has no {stage} weights: its settings skip that stage",
             hint=f"to train them: grue {stage} {run} {stage}.{LENGTHS[stage]}=N --again",

@@ -83,7 +83,7 @@ class Health:
         if row.get("success") != 0 or (explained is not None and math.isfinite(explained)):
             self.alike = self.games = 0
             return False
-        self.alike, self.games = self.alike + 1, self.games + int(row["episodes"])
+        self.alike, self.games = self.alike + 1, self.games + int(row["episodes"] - row["failed"])
         first = self.alike == MOST_ALIKE and not self.told_alike
         self.told_alike = self.told_alike or first
         return first
