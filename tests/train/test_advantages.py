@@ -172,11 +172,11 @@ def test_games_of_two_kinds_with_one_seed_are_two_games() -> None:
     assert [a.tolist() for a in against_group(plays, settings())] == [[0.0]] * 4
 
 
-def test_turns_are_compared_where_plays_of_a_game_showed_the_same() -> None:
+def test_turns_are_compared_where_plays_of_a_game_were_in_the_same_state() -> None:
     """Two plays begin alike. One comes back to where it began, later; the other goes on with other things in hand."""
     a = Observation("a", "", "", ("go",), 0.0, to_go=4)
-    b, c = replace(a, actions=("stay",)), replace(a, inventory="a lamp")
-    later = replace(a, to_go=2, score=0.5)  # which are not shown
+    b, c = replace(a, score=0.5), replace(a, inventory="a lamp")
+    later = replace(a, to_go=2, actions=("stay",))  # still the same
     back = episode((0.0, 0.0, 1.0), (0.0,) * 3)
     back = replace(back, turns=tuple(replace(t, observation=o) for t, o in zip(back.turns, (a, b, later), strict=True)))
     on = episode((0.0, 0.5), (0.0,) * 2, Outcome.LIMIT)

@@ -158,7 +158,7 @@ class PPOConfig(LearningConfig):
         ge=0,
         le=100,
         description="with group_weight: weight of a turn's return minus its mean over turns at which plays of the same "
-        "game showed the same (GiGPO: 1)",
+        "game were in the same state (GiGPO: 1)",
     )
     rename: float = Field(0.0, ge=0, le=1, description="share of training games with things renamed")
     win_bonus: float = Field(0.0, ge=0, description="added to the reward of the turn that wins a game")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from grue.algos.advantages import discounted_returns, normalise, turn_gae
 from grue.config import PPOConfig
-from grue.types import Episode, Outcome, Task
+from grue.types import Episode, Observation, Outcome, Task
 
 Array = NDArray[np.float64]
 
@@ -86,21 +86,28 @@ def against_group(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 
 
 
 def against_state(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 1.0) -> list[Array]:
-    """Return from each turn on less its mean over all turns at which plays of the same game showed the same.
+    """Return from each turn on less its mean over the turns at which plays of the same game were in the same state.
 
+    That is: showed the same text and inventory, at the same score.
     The step-level groups of GiGPO (Feng et al. 2025), without dividing by each group's deviation. 0 for a turn that
     stands alone.
     """
     returns = [turn_returns(episode, cfg, divisor) for episode in episodes]
-    groups: dict[tuple[Task, tuple[str, ...]], list[float]] = {}
-    for episode, returns_T in zip(episodes, returns, strict=True):
-        for turn, total in zip(episode.turns, returns_T, strict=True):
-            groups.setdefault((episode.task, turn.observation.texts), []).append(float(total))
+    states = [[_state(episode.task, turn.observation) for turn in episode.turns] for episode in episodes]
+    groups: dict[tuple[Task, str, str, float], list[float]] = {}
+    for visited, returns_T in zip(states, returns, strict=True):
+        for state, total in zip(visited, returns_T, strict=True):
+            groups.setdefault(state, []).append(float(total))
     means = {state: float(np.mean(totals)) for state, totals in groups.items()}
     return [
-        returns_T - np.array([means[episode.task, turn.observation.texts] for turn in episode.turns])
-        for episode, returns_T in zip(episodes, returns, strict=True)
+        returns_T - np.array([means[state] for state in visited])
+        for visited, returns_T in zip(states, returns, strict=True)
     ]
+
+
+def _state(task: Task, seen: Observation) -> tuple[Task, str, str, float]:
+    """What turns are compared by. By all that is shown, the list of actions too, PPO learnt less (docs/experiments.md)."""
+    return task, seen.text, seen.inventory, seen.score
 
 
 def turn_rewards(episode: Episode, cfg: PPOConfig) -> Array:
