@@ -106,7 +106,7 @@ def against_state(episodes: Sequence[Episode], cfg: PPOConfig, divisor: float = 
 
 
 def _state(task: Task, seen: Observation) -> tuple[Task, str, str, float]:
-    """What turns are compared by. By all that is shown, the list of actions too, PPO learnt less (docs/experiments.md)."""
+    """What turns are compared by; with all that is shown, PPO learnt less (docs/experiments.md)."""
     return task, seen.text, seen.inventory, seen.score
 
 
