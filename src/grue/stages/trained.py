@@ -138,8 +138,8 @@ def check_trains(run: Path, config: Config, policy: str) -> None:
     """CheckpointError if `policy` is a stage that the run leaves out. What it hands on is the policy before it."""
     if config.lengths.get(policy) == 0:
         raise CheckpointError(
-            f"{run} trains no policy {policy}: {policy}.{LENGTHS[policy]}=0",
-            hint="name a policy that it trains, or base",
+            f"{run} has no {policy} weights: its settings skip that stage",
+            hint=f"to train them: grue {policy} {run} {policy}.{LENGTHS[policy]}=N --again",
         )
 
 
@@ -156,12 +156,8 @@ def check_weights(run: Path, stage: str, *, instead: bool = False) -> Path:
     if path is not None:
         return path
     folder, before = checkpoints_folder(run, stage), FURTHEST_FIRST[FURTHEST_FIRST.index(stage) + 1 :]
-    hands_on = stage == "sft" and is_done(run, stage)  # what it began with, where it is skipped
-    if not read_run_config(run).lengths[stage] and not hands_on:
-        raise CheckpointError(
-            f"{run} has no {stage} weights: its settings skip that stage",
-            hint=f"to train them: grue {stage} {run} {stage}.{LENGTHS[stage]}=N --again",
-        )
+    if stage != "sft" or not is_done(run, stage):  # SFT hands on what it began with, where it is skipped
+        check_trains(run, read_run_config(run), stage)
     if not is_done(run, stage):
         raise CheckpointError(f"{folder} holds no checkpoint", hint=f"run the stage first: grue {stage} {run}")
     others = "".join(f", or use --policy {name}" for name in before if instead and _newest(run, name) is not None)
