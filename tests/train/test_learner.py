@@ -512,3 +512,12 @@ def test_an_algorithm_of_ones_own_is_kept_in_a_run(tmp_path: Path) -> None:
     for one in (learner, twin):
         one.step(played, nll, 0.5)
     assert same(weights(learner.policy_model), weights(twin.policy_model))
+
+
+def test_a_segment_that_is_longer_than_the_model_knows_is_refused() -> None:
+    model = tiny.policy_model()
+    known, item = model.positions, items(model)[0]
+    assert known is not None
+    long = replace(item, ids=(item.ids * (known // len(item.ids) + 1))[: known + 1])
+    with pytest.raises(TrainingError, match=f"{known + 1} tokens is longer than the {known} positions"):
+        learner_of(model).measure([long], lambda reading, batch: (reading.values_T.sum(), {}))

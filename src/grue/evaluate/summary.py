@@ -62,6 +62,7 @@ class Comparison(TypedDict):
 def summarise(episodes: Sequence[Episode], *, fold: str, env_steps_trained: int = 0, bootstrap: int = 2000) -> Result:
     """One row of results from the games that one policy played on one fold; equal episodes give an equal row.
 
+    What only turns can tell is None where a finished episode has none, as those that `grue eval` keeps.
     Raises DataError when there are no episodes or when one of them belongs to another fold.
     """
     if not episodes:
@@ -78,6 +79,8 @@ def summarise(episodes: Sequence[Episode], *, fold: str, env_steps_trained: int 
     listed = [turn for episode in finished for turn in episode.turns if turn.observation.actions is not None]
     scores = [episode.score for episode in finished]
     problems = shared([problem_of(episode) for episode in finished])
+    # the games of a run's table are kept without their turns
+    whole = finished if all(episode.turns for episode in finished) else []
 
     row = Result(
         fold=fold,
@@ -88,9 +91,9 @@ def summarise(episodes: Sequence[Episode], *, fold: str, env_steps_trained: int 
         success_ci95=_rounded(success_interval([episode.won for episode in finished], problems)),
         score=_mean(scores),
         score_ci95=_rounded(score_interval(scores, problems, bootstrap)),
-        best_score=_mean([best_score(episode) for episode in finished]),
-        return_mean=_mean([sum(turn.reward for turn in episode.turns) for episode in finished]),
-        steps_mean=_mean([episode.steps for episode in finished]),
+        best_score=_mean([best_score(episode) for episode in whole]),
+        return_mean=_mean([sum(turn.reward for turn in episode.turns) for episode in whole]),
+        steps_mean=_mean([episode.steps for episode in whole]),
         limit=_mean([episode.outcome is Outcome.LIMIT for episode in finished]),
         lost=_mean([episode.outcome is Outcome.LOST for episode in finished]),
         invalid=_mean([not turn.valid for turn in listed]) if listed else None,

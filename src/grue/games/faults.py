@@ -7,7 +7,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from math import isfinite
@@ -24,6 +24,8 @@ _PYTHONS = f"{sysconfig.get_paths()['stdlib']}{os.sep}"  # installed packages ma
 _traced: set[str] = set()  # where exceptions came from whose traceback has been printed: a game may fail often
 
 _MOST_SCORE = 1 + 1e-4  # sums of rewards are rounded, and a game may compute in 32 bits
+# what teachers ask of a game; `dir` does not show it of a wrapper that forwards calls
+_ASKED = ("gold", "rehearse", "equivalent", "plan", "advice", "state", "save", "restore")
 _PATHS = ("gold", "plan")  # methods that give a list of actions
 
 
@@ -88,6 +90,10 @@ class Guarded:
                 # as attributes of the instance, which isinstance with a protocol sees (since Python 3.12 it does not
                 # look into __getattr__) and which are copied with it: a copy asks its own game
                 setattr(self, name, partial(_ask, game, name))
+        for name in (name for name in _ASKED if not hasattr(type(game), name)):
+            with suppress(Exception):  # whoever asks for it meets the error
+                if callable(getattr(game, name)):
+                    setattr(self, name, partial(_ask, game, name))
 
     def reset(self, task: Task) -> Observation:
         if self._check_task is not None:

@@ -44,7 +44,7 @@ class Recorder:
         valid = before.actions is None or action in before.actions
         self.final, reward, outcome = self.game.step(action)
         self.turns.append(Turn(observation=before, action=action, reward=reward, valid=valid))
-        return outcome
+        return None if outcome is None else Outcome(outcome)  # a game may give the plain text
 
     def end(self, outcome: Outcome, error: str = "", segments: tuple[Segment, ...] = ()) -> Episode:
         """The episode so far, as one that ended like this. `segments` are what a policy has read and written."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from grue.engine.engine import Engine
+from grue.errors import ModelError
 from grue.models.policy_model import PolicyModel
 from grue.policy.aligned import AlignedPolicy
 from grue.policy.choose import ChoosePolicy
@@ -31,7 +32,9 @@ class Policy(Protocol):
     def act(self, engine: Engine, queries: Sequence[Query], decoding: Decoding) -> list[Decision]:
         """A finished decision for each query, after its unread ids have been fed.
 
-        Greedy decoding, too, reports log-probabilities at the temperature of `decoding`.
+        Of the ids that a decision has `taken` the engine has been fed the first `fed`, and nothing after them
+        (`Engine.reset` takes back what was fed too much). Greedy decoding, too, reports log-probabilities at the
+        temperature of `decoding`.
         """
 
     def lesson(self, actions: tuple[str, ...], action: str, state_position: int) -> Lesson:
@@ -44,6 +47,27 @@ class Policy(Protocol):
 
         A `text` that is given again for the next turn spares reading again what came before.
         """
+
+
+def decide(policy: Policy, engine: Engine, queries: Sequence[Query], decoding: Decoding) -> list[Decision]:
+    """`policy.act`, with what it gives held against its contract. ModelError where a class breaks that.
+
+    A row of the engine that holds other ids than the transcript would make all later turns of its game wrong.
+    """
+    decisions, kind = policy.act(engine, queries, decoding), type(policy).__name__
+    if len(decisions) != len(queries) or not all(isinstance(one, Decision) for one in decisions):
+        raise ModelError(f"act of {kind} gave no list of {len(queries)} Decisions", hint="one for each query, in order")
+    for query, decision in zip(queries, decisions, strict=True):
+        if not decision.taken:
+            raise ModelError(f"act of {kind} gave a Decision without ids", hint="Decision.taken: those of its action")
+        held, due = engine.lengths[query.row], query.offset + decision.fed
+        if held != due:
+            raise ModelError(
+                f"act of {kind} left {held} ids in a row of the engine that should hold {due}",
+                hint="feed the unread ids of every query (grue.policy.decision.read); Decision.fed is how many of its "
+                "own ids the engine has read, and engine.reset(query.row, length) takes back the others",
+            )
+    return decisions
 
 
 def make_policy(model: PolicyModel, encoder: Encoder) -> Policy:

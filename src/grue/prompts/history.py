@@ -62,6 +62,11 @@ class History:
         self.seen += fed
         self._past.append((self._now, tuple(ids)))
 
+    def take_back(self) -> None:
+        """Remove what the policy did last; `seen` stays, and may then be too large."""
+        _, done = self._past.pop()
+        del self.ids[len(self.ids) - len(done) :]
+
     def _begin(self, whole: list[int], room: int) -> None:
         if self.ids:
             self._finished.append(Segment(tuple(self.ids)))

@@ -13,7 +13,7 @@ from grue.games import Game, begin_reset
 from grue.games.teachers import Adviser, teacher
 from grue.parallel import ALONE, Processes
 from grue.policy.decision import Decoding
-from grue.policy.policy import Policy
+from grue.policy.policy import Policy, decide
 from grue.rollout.seat import Seat
 from grue.types import Episode, Task
 
@@ -44,6 +44,7 @@ def collect(
     its limit showed last (`Episode.last_value`).
     """
 
+    _check_given(policy, games, tasks, decoding)
     if len({id(game) for game in games}) < len(games):
         raise ConfigError(
             "the same game object was given twice", hint="make one for each: [make(name) for _ in range(8)]"
@@ -68,6 +69,30 @@ def collect(
         return [episodes[index] for index in range(len(part))]
 
     return processes.all_of(tasks, play)
+
+
+def _check_given(policy: object, games: object, tasks: object, decoding: object) -> None:
+    """ConfigError for arguments that are easily confused."""
+    if not all(hasattr(policy, part) for part in ("model", "encoder", "room", "act", "needs_actions")):
+        inside = isinstance(getattr(policy, "policy", None), object) and hasattr(
+            getattr(policy, "policy", None), "room"
+        )
+        raise ConfigError(
+            f"a policy is what load_policy and make_policy give, not {type(policy).__name__}",
+            hint="of what load_policy gives, policy.policy plays many games"
+            if inside
+            else "for any other player: [play(game, task, player) for task in tasks], then summarise (docs/python.md)",
+        )
+    if not isinstance(games, Sequence) or not all(isinstance(game, Game) for game in games):
+        hint = "[game] plays one at a time" if isinstance(games, Game) else '[make("toy") for _ in range(8)] makes one'
+        raise ConfigError(f"games={games!r} is not a list of games", hint=hint)
+    if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
+        raise ConfigError("tasks is not a list of tasks", hint='tasks("toy", fold="dev", limit=16, count=24) makes one')
+    if not isinstance(decoding, Decoding):
+        raise ConfigError(
+            f"{decoding!r} is no Decoding",
+            hint="Decoding(greedy=True), or Decoding(temperature=1.0) to sample",
+        )
 
 
 def _check_begun(errors: Sequence[ModelError], tasks: int, processes: Processes) -> None:
@@ -123,6 +148,7 @@ def _collect_here(
                     finish(index, failed)
                 empty.append(seat)
 
+    policy.model.eval()  # a loop of one's own may have left dropout on
     engine = Engine(policy.model.base_lm(), len(seats), context)
     refill(seats)
     playing = [seat for seat in seats if seat.task is not None]
@@ -145,7 +171,7 @@ def _collect_here(
 def _decide(policy: Policy, engine: Engine, seats: list[Seat], decoding: Decoding) -> None:
     """Give every seat a decision, with the critic's value."""
     _forget(engine, seats)
-    decisions = policy.act(engine, [seat.query() for seat in seats], decoding)
+    decisions = decide(policy, engine, [seat.query() for seat in seats], decoding)
     for seat, decision in zip(seats, decisions, strict=True):
         seat.decision = decision
 

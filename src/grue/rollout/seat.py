@@ -94,7 +94,7 @@ class Seat:
         decision, before, history = self.decision, self.observation, self.history
         assert decision is not None and before is not None and history is not None
         try:
-            self.observation, reward, outcome = self.game.step(decision.action)
+            self.observation, reward, ended = self.game.step(decision.action)
         except GameError as error:
             # If asking the teacher crashed the engine, the next step fails; report the teacher's error as the cause.
             asked = self.adviser.trouble if self.adviser is not None else ""
@@ -106,6 +106,7 @@ class Seat:
         history.act(decision.taken, decision.fed)
         if self.adviser is not None:
             self.adviser.saw(decision.action)
+        outcome = None if ended is None else Outcome(ended)  # a game may give the plain text
         self.at_limit = self.values_limit and outcome is Outcome.LIMIT
         if outcome is not None and not self.at_limit:
             return self._end(outcome)

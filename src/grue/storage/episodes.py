@@ -28,6 +28,8 @@ _TURN_DEFAULTS = {
 
 def append(path: Path | str, episodes: Iterable[Episode]) -> None:
     """Append episodes to a JSONL file."""
+    if isinstance(episodes, Episode):
+        raise DataError("append takes several episodes, not one", hint="append(path, [episode])")
     jsonl.append(Path(path), (to_dict(episode) for episode in episodes))
 
 

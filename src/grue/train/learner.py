@@ -142,6 +142,12 @@ class Learner:
 
         A sharded layer is gathered by all processes at once, so all must make the same number of passes.
         """
+        known, longest = self.policy_model.positions, max((len(item.ids) for item in items), default=0)
+        if known is not None and longest > known:  # which none is in play
+            raise TrainingError(
+                f"a segment of {longest} tokens is longer than the {known} positions that the model knows",
+                hint="tokenise(episode, policy, context) cuts it",
+            )
         count = self.processes.count
         cut = [micro_batches(pile, tokens) for pile in piles(items, count)]
         # one of each pile in turn, since that is how they are dealt out
