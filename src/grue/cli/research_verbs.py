@@ -45,7 +45,7 @@ def pretrain(
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="which experiment: eval-gap")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="which experiment: eval-gap or second-visit")],
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -70,7 +70,11 @@ def experiment(
 ) -> None:
     """Answer a question by measurements on a run.
 
-    eval-gap: why a policy does worse in evaluation than in collection, one suspect at a time. Goes on where it stopped.
+    eval-gap: why a policy does worse in evaluation than in collection, one suspect at a time.
+
+    second-visit: does a note about an earlier visit to a game help? Policies trained with notes and without.
+
+    Both go on where they stopped.
     """
 
     def work(say: Progress) -> object:

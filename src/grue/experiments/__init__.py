@@ -1,4 +1,4 @@
-"""Questions answered by measurement, one command each: `eval-gap`."""
+"""Questions answered by measurement, one command each: `eval-gap`, `second-visit`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from grue.errors import ConfigError
 from grue.progress import Progress
 from grue.storage.contents import check_distinct
 
-NAMES = ("eval-gap",)
+NAMES = ("eval-gap", "second-visit")
 
 
 def check_name(name: str) -> None:
@@ -33,6 +33,8 @@ def prepare(
     `settings` are `key=value` texts for the experiment's own sizes; `only` names the contrasts to measure.
     """
     check_name(name)
+    if name == "second-visit":
+        return _second_visit(runs, settings, only=only, training=training, out=out)
     from grue.experiments.eval_gap import main as eval_gap
     from grue.experiments.eval_gap.settings import read_settings
     from grue.experiments.eval_gap.suspects import wanted
@@ -42,5 +44,26 @@ def prepare(
 
     def start(say: Progress) -> dict[str, Any]:
         return eval_gap.run(runs, size, suspects, out=out, say=say)
+
+    return start
+
+
+def _second_visit(
+    runs: Sequence[Path], settings: Sequence[str], *, only: Sequence[str], training: bool, out: Path | None
+) -> Callable[[Progress], dict[str, Any]]:
+    from grue.experiments.second_visit import main as second_visit
+    from grue.experiments.second_visit.settings import Settings
+    from grue.experiments.sizes import read_sizes
+
+    if only or not training:
+        raise ConfigError("--only and --no-training are for eval-gap", hint="second-visit has sizes: seeds=1")
+    if len(runs) > 1:
+        raise ConfigError(
+            f"second-visit examines one run, not {len(runs)}", hint="its trainings have seeds of their own"
+        )
+    size = read_sizes(Settings, settings)
+
+    def start(say: Progress) -> dict[str, Any]:
+        return second_visit.run(runs[0], size, out=out, say=say)
 
     return start

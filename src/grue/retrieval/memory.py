@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import getattr_static
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from grue.errors import ConfigError, needs, whole_number
 from grue.games.base import PROTECTED, Game, begin_reset, begin_step
 from grue.games.copies import has_copies
 from grue.games.spread import problem
 from grue.games.teachers.optimal import SeesAll
-from grue.types import Episode, Observation, Outcome, Task
+from grue.types import Episode, Observation, Outcome, Task, Turn
 
 _ASKED = ("gold", "rehearse", "equivalent", "plan", "advice", "state")  # what teachers ask; it moves no episode
 _WORD = re.compile(r"[^\W_]+")  # letters and digits of any script
@@ -33,21 +33,43 @@ class Note:
     begins: str  # the first observation: what notes are found by
     text: str  # what the player is told
     task: Task
+    actions: tuple[str, ...] = ()  # that `text` names
 
 
 def note_of(episode: Episode, most: int = 20) -> Note | None:
     """The actions of an episode in order, with a + after those that scored, and how it ended.
 
-    Actions that the game did not list are left out, as are those after the first `most`. None for an episode with no
-    actions left, and for one that crashed, whose end means nothing.
+    Detours (`direct`) and actions that the game did not list are left out, as are those after the first `most`. None
+    for an episode with no actions left, and for one that crashed, whose end means nothing.
     """
-    listed = [turn for turn in episode.turns if turn.valid][: max(0, most)]
+    listed = direct([turn for turn in episode.turns if turn.valid])[: max(0, most)]
     if not listed or episode.failed:
         return None
     actions = ", ".join(turn.action + (" +" if turn.reward > 0 else "") for turn in listed)
     ended = {Outcome.WON: "won", Outcome.LOST: "lost"}.get(episode.outcome, "out of time")
     text = f"Before: {actions}. It was {ended}."
-    return Note(episode.turns[0].observation.text, text, episode.task)
+    return Note(episode.turns[0].observation.text, text, episode.task, tuple(turn.action for turn in listed))
+
+
+def direct(turns: Sequence[Turn]) -> list[Turn]:
+    """The turns without detours: where text, inventory and score come again, what led back to them is left out."""
+    kept: list[Turn] = []
+    places: dict[tuple[str, str, float], int] = {}  # what was seen -> index in `kept`
+    for turn in turns:
+        seen = (turn.observation.text, turn.observation.inventory, turn.observation.score)
+        for undone in kept[places.get(seen, len(kept)) :]:
+            places.pop((undone.observation.text, undone.observation.inventory, undone.observation.score))
+        del kept[len(places) :]
+        places[seen] = len(kept)
+        kept.append(turn)
+    return kept
+
+
+@runtime_checkable
+class Recalls(Protocol):
+    """What can tell the player of a game about earlier ones: a `Memory`, or `Memories`."""
+
+    def told(self, task: Task, begins: str, count: int, *, own: bool) -> list[Note]: ...
 
 
 class Memory:
@@ -98,6 +120,35 @@ class Memory:
         return self.search(begins, count, without=None if own else task)
 
 
+class Memories:
+    """The memories of many players, each of whom has been in `places` of the games: a game is told by its own player.
+
+    The games of each fold are dealt out in the order of `episodes`. With few places to confuse, the note that is found
+    is more often about the game itself. A game that nobody has played is told nothing.
+    """
+
+    def __init__(self, episodes: Iterable[Episode], places: int) -> None:
+        places = whole_number("places", places, least=1, hint="how many games each player has been in")
+        played: dict[str, list[Episode]] = {}
+        for episode in episodes:
+            played.setdefault(episode.task.fold, []).append(episode)
+        self._of: dict[Task, Memory] = {}
+        for games in played.values():
+            for first in range(0, len(games), places):
+                memory = Memory(games[first : first + places])
+                self._of |= {_place(episode.task): memory for episode in games[first : first + places]}
+
+    def told(self, task: Task, begins: str, count: int, *, own: bool) -> list[Note]:
+        """What the player of `task` may be told."""
+        memory = self._of.get(_place(task))
+        return [] if memory is None else memory.told(task, begins, count, own=own)
+
+
+def _place(task: Task) -> Task:
+    """The task whatever its step limit: an earlier visit may have been longer."""
+    return replace(task, limit=0)
+
+
 class Remembering:
     """`game` with notes from `memory`, about games that begin like this one, added to its goal.
 
@@ -108,8 +159,8 @@ class Remembering:
     Teachers play it as they play `game`: it solves itself, saves and restores where `game` can.
     """
 
-    def __init__(self, game: Game, memory: Memory, count: int = 1, *, own: bool = True) -> None:
-        if not isinstance(memory, Memory):
+    def __init__(self, game: Game, memory: Recalls, count: int = 1, *, own: bool = True) -> None:
+        if not isinstance(memory, Recalls):
             raise ConfigError(f"{type(memory).__name__} is no Memory", hint="Memory(episodes) makes one of episodes")
         self._game, self._memory, self._own = game, memory, own
         self._count = whole_number("count", count, least=0, hint="how many notes a game is told")
@@ -159,7 +210,7 @@ def with_notes(goal: str, notes: Iterable[Note]) -> str:
     return "\n".join([goal, *(note.text for note in notes)])
 
 
-def remembered(episode: Episode, memory: Memory, count: int = 1, *, own: bool = True) -> Episode:
+def remembered(episode: Episode, memory: Recalls, count: int = 1, *, own: bool = True) -> Episode:
     """A played episode as if it had been played with `memory`: for demonstrations to fine-tune on."""
     if not episode.turns:
         return episode
@@ -173,7 +224,7 @@ def remembered(episode: Episode, memory: Memory, count: int = 1, *, own: bool = 
 def _problem(task: Task, begins: str) -> Hashable:
     if has_copies(task.game, task.params):  # another seed may make the same game, which then begins alike
         return (task.game, task.params, task.fold, begins)
-    return problem(replace(task, limit=0), Observation(begins, "", "", None, 0.0))
+    return problem(_place(task), Observation(begins, "", "", None, 0.0))
 
 
 def words(text: str) -> list[str]:

@@ -1,7 +1,6 @@
 """Why a policy does worse in evaluation than in collection: each suspect measured alone, in a repaired pipeline.
 
 settings    sizes
-cells       what is played: the outcome of every game, one file per cell
 prompts     prompts as a first notebook builds them: windows, cuts, retokenised text
 player      plays with such prompts, choosing among the valid actions or writing freely
 defects     credit, sampling and a game with the defects of the notebook

@@ -12,7 +12,7 @@ from grue.evaluate.bootstrap import expanded_percentiles, paired_wins
 from grue.evaluate.seeds import gap_over_seeds, mean_over_seeds
 from grue.evaluate.stats import FloatArray, Interval, by_problem, never_certain
 from grue.evaluate.summary import success_interval
-from grue.experiments.eval_gap.cells import Cell
+from grue.experiments.cells import Cell
 from grue.experiments.eval_gap.draws import Places, grouped, redrawn
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from grue.errors import DataError
-from grue.experiments.eval_gap.cells import Cell
+from grue.experiments.cells import Cell
 from grue.experiments.eval_gap.contrasts import Contrast, contrast, counted
 from grue.experiments.eval_gap.draws import spread_draw
 

@@ -12,10 +12,10 @@ import orjson
 from grue.config import Config
 from grue.errors import ConfigError, DataError
 from grue.evaluate.runs import training_settings
+from grue.experiments.cells import Cell, Cells, digest
 from grue.experiments.eval_gap.arms import Weights
-from grue.experiments.eval_gap.cells import Cell, Cells
 from grue.experiments.eval_gap.contrasts import Contrast
-from grue.experiments.eval_gap.measure import Measure, digest
+from grue.experiments.eval_gap.measure import Measure
 from grue.experiments.eval_gap.settings import Settings
 from grue.experiments.eval_gap.suspects import Pair, Suspect, fitting
 from grue.experiments.eval_gap.table import markdown, ranked

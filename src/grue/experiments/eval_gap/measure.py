@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,8 @@ import numpy as np
 from grue.errors import DataError
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import with_problems
+from grue.experiments.cells import Cell, Cells, digest, from_episodes
 from grue.experiments.eval_gap.arms import PPOArm, Weights, measured, train_sft_arm
-from grue.experiments.eval_gap.cells import Cell, Cells, from_episodes
 from grue.experiments.eval_gap.defects import Arm, ExtraStep, cut_at_limit, top_k_policy
 from grue.experiments.eval_gap.player import Answer, choosing, play_prompts, writing
 from grue.experiments.eval_gap.prompts import Style
@@ -255,12 +254,3 @@ class Measure:
         config = self.session.config
         kind = {} if config.policy.kind == "choose" else {"kind": config.policy.kind, "min_p": config.policy.min_p}
         return kind if config.sampling_temperature == 1 else {**kind, "temperature": config.sampling_temperature}
-
-
-def digest(weights: Weights) -> str:
-    """A name for these weights."""
-    found = hashlib.sha256()
-    for name in sorted(weights):
-        found.update(name.encode())
-        found.update(weights[name].detach().float().cpu().numpy().tobytes())
-    return found.hexdigest()[:16]

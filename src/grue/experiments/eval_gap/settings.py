@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from grue.config.base import Section
-from grue.errors import ConfigError
+from grue.experiments.sizes import read_sizes
 from grue.names import PolicyName
 
 
@@ -40,17 +40,4 @@ class Settings(Section):
 
 def read_settings(texts: Sequence[str]) -> Settings:
     """Settings from `key=value` texts. ConfigError names an unknown key or a value out of range."""
-    given: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or key.strip() not in Settings.model_fields:
-            known = ", ".join(Settings.model_fields)
-            raise ConfigError(f"{text!r} is not a setting of this experiment", hint=f"settings: {known}")
-        given[key.strip()] = value.strip()
-    try:
-        return Settings.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0])
-        hint = f"{key}: {Settings.model_fields[key].description}"
-        raise ConfigError(f"{key}={first['input']}: {first['msg'].lower()}", hint=hint) from error
+    return read_sizes(Settings, texts)

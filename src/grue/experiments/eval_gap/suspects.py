@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from grue.errors import ConfigError
-from grue.experiments.eval_gap.cells import Cell
+from grue.experiments.cells import Cell
 from grue.experiments.eval_gap.contrasts import Contrast, crossed, other_games, paired, unpaired
 from grue.experiments.eval_gap.defects import Arm
 from grue.experiments.eval_gap.few_games import chosen_on_what_is_reported, few_games

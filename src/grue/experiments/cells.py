@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -18,6 +18,9 @@ from grue.games import what_checks
 from grue.games.spread import problem, problem_of
 from grue.storage.files import explained, write_atomic
 from grue.types import Episode, Outcome, Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,15 @@ def _alike(episodes: Sequence[Episode]) -> dict[int, int]:
     first: dict[Hashable, int] = {}
     found = {e.task.seed: first.setdefault(problem_of(e), e.task.seed) for e in episodes}
     return {seed: other for seed, other in found.items() if other != seed}
+
+
+def digest(weights: Mapping[str, Tensor]) -> str:
+    """A name for these weights."""
+    found = hashlib.sha256()
+    for name in sorted(weights):
+        found.update(name.encode())
+        found.update(weights[name].detach().float().cpu().numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 class Cells:

@@ -1,0 +1,135 @@
+"""Who comes a second time: policies trained with notes and without, and a player that does what its note says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grue.config import Config
+from grue.experiments.second_visit.settings import Settings
+from grue.games import Game
+from grue.models.learned import copy_of_learned, load_weights
+from grue.retrieval.memory import Memories, Remembering
+from grue.rollout.pack import Sample, samples, tokenise
+from grue.stages.demos import demo_steps
+from grue.stages.trained import check_weights
+from grue.storage.run import Run
+from grue.train.ppo import train_ppo
+from grue.train.sft import train_sft
+from grue.types import Episode, Observation, Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from grue.stages.session import Session
+
+DEV_EVERY = 10  # iterations
+
+
+def told(games: Sequence[Game], memories: Memories | None, notes: int, *, own: bool = True) -> Sequence[Game]:
+    """`games` that tell their notes, if there are memories. own=False: only notes about other games."""
+    return games if memories is None else [Remembering(game, memories, notes, own=own) for game in games]
+
+
+def training_config(config: Config, size: Settings, seed: int, lessons: int) -> Config:
+    """The run's own settings at the sizes of the experiment. Nothing is renamed: notes are about things by name."""
+    data = config.model_dump()
+    data["seed"] = seed
+    data["dagger"]["rounds"] = 0
+    data["sft"] |= {"epochs": lessons, "learning_rate": size.lesson_rate, "rename": 0.0, "episodes_per_batch": 16}
+    data["ppo"] |= {
+        "iterations": size.iterations,
+        "episodes_per_iteration": size.episodes,
+        "minibatches": min(config.ppo.minibatches, size.episodes),
+        "plays_per_game": 1,
+        "group_weight": 0.0,
+        "warmup_iterations": min(config.ppo.warmup_iterations, size.iterations // 4),
+        "rename": 0.0,
+        "hidden_state": False,
+        "dev_every": min(DEV_EVERY, size.iterations),
+        "dev_games": size.dev_games,
+    }
+    return Config.model_validate(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One training on second visits in a run directory of its own, which goes on where it stopped.
+
+    With `memories` its games tell their notes; it then first learns from `taught`.
+    """
+
+    session: Session
+    size: Settings
+    out: Path
+    seed: int
+    start: Mapping[str, Tensor]
+    memories: Memories | None = None
+    taught: Sequence[Episode] = ()
+
+    def train_or_load(self) -> dict[str, Tensor]:
+        """The weights that did best on dev games."""
+        session = self.session
+        session.say(
+            f"training {self.seed}, {'no note' if self.memories is None else 'notes'}: {self.out}", style="bold"
+        )
+        config = training_config(session.config, self.size, self.seed, self.size.lessons if self.taught else 0)
+        run = Run(self.out, config)
+        run.keep_prompt(session.encoder.fingerprint)
+        load_weights(session.model, self.start)
+        if self.taught and not run.is_done("sft"):
+            self._learn_lessons(run, config)
+        elif self.taught:
+            self._load_lessons(run)
+        cfg = config.ppo
+        learner = session.learner(cfg, value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate)
+        context = session.context(cfg, learner)
+        context = replace(context, run=run, config=config, games=told(context.games, self.memories, self.size.notes))
+        if not run.is_done("ppo"):
+            run.begin("ppo")
+        facts = train_ppo(context, demo_steps(session) if cfg.game_baseline else None)  # only loads what is done
+        if not run.is_done("ppo"):
+            run.done("ppo", **facts)
+        return copy_of_learned(session.model)
+
+    def _learn_lessons(self, run: Run, config: Config) -> None:
+        session = self.session
+        run.begin("sft")
+        policy, context = session.policy(), config.model.context
+        items: list[Sample] = samples([tokenise(episode, policy, context) for episode in self.taught])
+        learner = session.learner(config.sft, dropout=True)
+        train_sft(run, config, learner, lambda _: items, session.say, session.interrupt)
+        run.done("sft", samples=len(items))
+
+    def _load_lessons(self, run: Run) -> None:
+        load_weights(self.session.model, run.load(check_weights(run.out, "sft")).tensors["model"])
+
+
+class Follower:
+    """Does what its note says, action by action; where there is none, or it can do no more, it acts at random.
+
+    What retrieval alone is worth: nothing has been learnt.
+    """
+
+    name = "follow"
+
+    def __init__(self, memories: Memories, notes: int = 1) -> None:
+        self._memories, self._notes = memories, notes
+        self._left: list[str] = []
+        self._rng = random.Random()
+
+    def start(self, task: Task, observation: Observation) -> None:
+        notes = self._memories.told(task, observation.text, self._notes, own=True)
+        self._left = [action for note in notes[:1] for action in note.actions]
+        self._rng = random.Random(f"{task.fold}/{task.seed}")
+
+    def act(self, observation: Observation) -> str:
+        listed: Any = observation.actions
+        while self._left:
+            action = self._left.pop(0)
+            if listed is None or action in listed:
+                return action
+        return self._rng.choice(listed) if listed else "look"

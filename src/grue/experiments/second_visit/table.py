@@ -1,0 +1,112 @@
+"""Rates and differences over games and trainings, and the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import Any
+
+import numpy as np
+
+from grue.evaluate.bootstrap import paired_wins
+from grue.evaluate.seeds import mean_over_seeds
+from grue.evaluate.stats import Interval, by_problem, never_certain
+from grue.evaluate.summary import success_interval
+from grue.experiments.cells import Cell
+
+
+def rate(name: str, decoding: str, cells: Sequence[Cell]) -> dict[str, Any]:
+    """A row: success over the trainings (or of one player), its interval over trainings and games, steps of wins."""
+    games = shared_games(cells)
+    wins_SG = np.stack([cell.wins(games) for cell in cells])
+    problems = cells[0].problems(games) or games
+    if len(cells) == 1:
+        interval = success_interval([bool(won) for won in wins_SG[0]], cells[0].problems(games))
+    else:
+        interval = _over_trainings(wins_SG, problems)
+    steps = [cell.steps[seed] for cell in cells for seed in games if cell.won[seed]]
+    assert interval is not None
+    return {
+        "player": name,
+        "decoding": decoding,
+        "success": round(float(wins_SG.mean()), 6),
+        "success_ci95": [round(max(0.0, interval.low), 6), round(min(1.0, interval.high), 6)],
+        "by_training": [round(float(row.mean()), 6) for row in wins_SG],
+        "steps_of_wins": round(float(np.mean(steps)), 3) if steps else None,
+        "games": len(games),
+        "failed": sum(cell.failed for cell in cells),
+    }
+
+
+def difference(
+    a: str, b: str, decoding: str, of_a: Sequence[Cell], of_b: Sequence[Cell], resamples: int
+) -> dict[str, Any]:
+    """a less b in points of success, on the same games; trainings are paired by seed."""
+    count = max(len(of_a), len(of_b))
+    firsts, seconds = ([*cells] * (count if len(cells) == 1 else 1) for cells in (of_a, of_b))
+    games = shared_games([*firsts, *seconds])
+    apart_SG = np.stack([x.wins(games) - y.wins(games) for x, y in zip(firsts, seconds, strict=True)])
+    problems = of_a[0].problems(games)
+    if count == 1:
+        found = paired_wins(of_a[0].wins(games), of_b[0].wins(games), resamples, clusters=problems)
+        interval = Interval(found.low, found.high)
+    else:
+        interval = _over_trainings(apart_SG, problems or games)
+    low, high = (round(100 * min(1.0, max(-1.0, end)), 3) for end in interval)
+    return {
+        "a": a,
+        "b": b,
+        "decoding": decoding,
+        "points": round(100 * float(apart_SG.mean()), 3),
+        "ci95": [low, high],
+        "by_training": [round(100 * float(row.mean()), 3) for row in apart_SG],
+    }
+
+
+def _over_trainings(values_SG: Any, problems: Sequence[Any]) -> Interval:
+    value, count = float(values_SG.mean()), len(set(problems))
+    found = Interval(value, value)
+    if count > 1:
+        found = Interval(*mean_over_seeds(by_problem(values_SG, problems))[1:3])
+    return Interval(*never_certain(value, found, len(problems), count))
+
+
+def shared_games(cells: Sequence[Cell]) -> list[int]:
+    """The seeds of the games that all of them have finished."""
+    return sorted(set.intersection(*(set(cell.won) for cell in cells)))
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The result for people."""
+    size, visits = result["settings"], result["first_visits"]
+    over = f"games and {size['seeds']} trainings" if size["seeds"] > 1 else "games; one training"
+    text = (
+        f"A first visit has {result['visit_limit']} steps, the second {result['limit']}. In {visits['games']} "
+        f"{size['fold']} games the first visit won {visits['success']:.1%}, and the note that is found is about the "
+        f"very game in {visits['found']:.1%}. Intervals are 95 %, over {over}."
+    )
+    lines = [f"# Does a note about the first visit help? {result['run']}, {size['fold']} fold", ""]
+    lines += [*wrap(text, 120), ""]
+    lines += ["| second visit | decoding | success | 95 % interval | by training | steps of wins |"]
+    lines += ["|---|---|---:|---:|---:|---:|"]
+    for row in result["rows"]:
+        low, high = row["success_ci95"]
+        each = [f"{share:.1%}" for share in row["by_training"]]
+        steps = "" if row["steps_of_wins"] is None else f"{row['steps_of_wins']:.1f}"
+        rate_of = [f"{row['success']:.1%}", f"{low:.1%} to {high:.1%}"]
+        cells = [row["player"], row["decoding"], *rate_of, _several(each), steps]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "| difference | decoding | points | 95 % interval | by training |", "|---|---|---:|---:|---:|"]
+    for row in result["differences"]:
+        low, high = row["ci95"]
+        clear = "**" if low > 0 or high < 0 else ""
+        each = [f"{points:+z.1f}" for points in row["by_training"]]
+        what = f"{clear}{row['a']} - {row['b']}{clear}"
+        cells = [what, row["decoding"], f"{row['points']:+z.1f}", f"{low:+z.1f} to {high:+z.1f}", _several(each)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _several(texts: Sequence[str]) -> str:
+    """What each training gave, if there are several."""
+    return ", ".join(texts) if len(texts) > 1 else ""

@@ -1,0 +1,81 @@
+"""First visits: played once with ample steps, kept in a file, and turned into memories and lessons."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grue.errors import DataError
+from grue.evaluate.failures import failures_of
+from grue.games import Game, what_checks
+from grue.games.omission import replay_with_omissions
+from grue.policy.decision import Decoding
+from grue.retrieval.memory import Memories, direct, remembered
+from grue.rollout.collect import collect
+from grue.storage import episodes
+from grue.storage.files import explained
+from grue.types import Episode, Task
+
+if TYPE_CHECKING:
+    from grue.stages.session import Session
+
+
+def first_visits(session: Session, file: Path, fold: str, tasks: Sequence[Task], limit: int) -> list[Episode]:
+    """One sampled game of the session's policy for each of `tasks`, with `limit` steps; from `file` if it is there."""
+    if file.exists():
+        known = list(episodes.read(file))
+        if [visit.task.seed for visit in known] == [task.seed for task in tasks]:
+            return known
+        raise DataError(f"{file} holds other games than these", hint="delete it: they are played again")
+    config = session.config
+    with session.say.bar(f"first visits, {fold}", len(tasks), unit="games") as bar:
+        played = collect(
+            session.policy(),
+            session.games(min(config.eval.slots, len(tasks))),
+            [replace(task, limit=limit) for task in tasks],
+            Decoding(temperature=config.sampling_temperature),
+            seed=f"{config.seed}/first visit/{fold}",
+            context=config.model.context,
+            player="first-visit",
+            on_episode=lambda _: bar.advance(),
+        )
+    found = failures_of(played)
+    if found.all:
+        raise DataError(f"all {found.games} first visits failed: {found.error}", hint=what_checks(config.game.name))
+    found.warn(f"first visits, {fold}", session.say)
+    with explained(f"write {file}"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")  # a file that is there is whole
+        part.unlink(missing_ok=True)
+        episodes.append(part, [replace(visit, segments=()) for visit in played])
+        part.replace(file)
+    return list(episodes.read(file))
+
+
+def lessons(game: Game, visits: Iterable[Episode], limit: int, memories: Memories, notes: int) -> list[Episode]:
+    """The way of each visit that won, gone again without its detours, as it is seen by who has a note about it.
+
+    Only those that win within `limit` steps: that is how a note of the same game is used.
+    """
+    found = []
+    for visit in visits:
+        if not visit.won:
+            continue
+        way = replace(visit, task=replace(visit.task, limit=limit), turns=tuple(direct(visit.turns)))
+        again = replay_with_omissions(game, way, 0.0, random.Random(0))
+        if again.won and again.steps <= limit:
+            found.append(remembered(replace(again, player="lesson", task=way.task), memories, notes))
+    return found
+
+
+def share_found(visits: Sequence[Episode], memories: Memories, notes: int) -> float:
+    """Share of the visited games of which a note is among those that the game is told."""
+    told = 0
+    for visit in visits:
+        begins = visit.first.text if visit.first is not None else ""
+        found = memories.told(visit.task, begins, notes, own=True)
+        told += any(note.task == visit.task for note in found)
+    return told / max(1, len(visits))
