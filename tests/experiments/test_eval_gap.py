@@ -22,8 +22,8 @@ from grue.errors import ConfigError, DataError
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.stats import wilson
 from grue.experiments import prepare
-from grue.experiments.eval_gap.arms import PPOArm, arm_config, defective
 from grue.experiments.cells import Cell, Cells, from_episodes
+from grue.experiments.eval_gap.arms import PPOArm, arm_config, defective
 from grue.experiments.eval_gap.contrasts import crossed, crossed_interval, other_games, paired, unpaired
 from grue.experiments.eval_gap.defects import Arm, ExtraStep, advantages_with, cut_at_limit, top_k_policy
 from grue.experiments.eval_gap.few_games import chosen_on_what_is_reported, few_games

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from grue.config import Config
-from grue.errors import ConfigError, DataError
+from grue.errors import ConfigError, DataError, needs
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import with_problems
 from grue.experiments.cells import Cell, Cells, digest, from_episodes
@@ -46,6 +46,7 @@ def run(folder: Path, size: Settings, *, out: Path | None, say: Progress) -> dic
     What is on file there is not played or trained again, so the same command goes on where it stopped.
     """
     config = _examined(folder, size.policy)
+    needs("bm25s", feature="an experiment with a memory")
     out = out or folder / "experiments" / "second-visit"
     with explained(f"open {out}", ConfigError):
         lock_folder(out)
@@ -143,7 +144,7 @@ class _Second:
         """Make the first visits, and memories of them."""
         session, size = self.session, self.size
         # dev games choose the weights, and may be those that are measured: each is visited once
-        tasks = {"train": session.tasks("train"), "dev": session.tasks("dev", size.dev_games)}
+        tasks = {"train": session.tasks("train", size.train_games or None), "dev": session.tasks("dev", size.dev_games)}
         visited = tasks | {size.fold: list(dict.fromkeys([*tasks.get(size.fold, ()), *self.measured]))}
         self.visits = {}
         for fold, each in visited.items():
@@ -200,7 +201,8 @@ class _Second:
         sizes = self.size.model_dump(exclude={"fold", "games", "seeds", "bootstrap"})
         made = self._made | {"sizes": sizes, "ppo": config.ppo.model_dump(), "sft": config.sft.model_dump()}
         place = self._cells.path(f"{'notes' if notes else 'control'}-{seed}", made).with_suffix("")
-        return Training(self.session, self.size, place, seed, self.start, **notes)
+        tasks = [replace(visit.task, limit=config.game.limit) for visit in self.visits["train"]]
+        return Training(self.session, self.size, place, seed, self.start, tasks, **notes)
 
     def _cell(self, name: str, how: str, weights: dict[str, Any], seats: Seats | None = None) -> Cell:
         """The measured games played with `weights`, in `seats` made of games."""

@@ -67,6 +67,7 @@ class Training:
     out: Path
     seed: int
     start: Mapping[str, Tensor]
+    tasks: Sequence[Task]  # train games, which were visited
     memories: Memories | None = None
     taught: Sequence[Episode] = ()
 
@@ -87,7 +88,8 @@ class Training:
         cfg = config.ppo
         learner = session.learner(cfg, value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate)
         context = session.context(cfg, learner)
-        context = replace(context, run=run, config=config, games=told(context.games, self.memories, self.size.notes))
+        context = replace(context, run=run, config=config, train_tasks=self.tasks)
+        context = replace(context, games=told(context.games, self.memories, self.size.notes))
         if not run.is_done("ppo"):
             run.begin("ppo")
         facts = train_ppo(context, demo_steps(session) if cfg.game_baseline else None)  # only loads what is done

@@ -15,6 +15,7 @@ class Settings(Section):
 
     policy: PolicyName = Field("ppo", description="policy of the run that makes the first visits and learns on")
     fold: Literal["dev", "test"] = Field("dev", description="fold that is measured (test: final result only)")
+    train_games: int = Field(0, ge=0, description="train games that are visited and trained on; 0 = all")
     games: int = Field(300, ge=2, le=1000, description="games that are measured")
     places: int = Field(25, ge=2, description="games that a player remembers: among these its note is looked for")
     notes: int = Field(1, ge=1, le=10, description="notes that a game is told")

@@ -1,0 +1,236 @@
+"""Second visits: what is remembered of the first, who comes again, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import tiny
+from grue import games, load_policy
+from grue.cli.main import app
+from grue.config import load_config
+from grue.errors import ConfigError, DataError
+from grue.experiments import prepare
+from grue.experiments.cells import Cell
+from grue.games.play import play
+from grue.games.teachers import teacher
+from grue.progress import Progress
+from grue.stages import run_all
+from grue.types import Observation, Outcome, Turn
+
+pytest.importorskip("bm25s", reason="the extra [retrieval] is not installed")
+
+from grue.experiments.second_visit import main as second_visit
+from grue.experiments.second_visit.players import Follower
+from grue.experiments.second_visit.table import difference, rate
+from grue.experiments.second_visit.visits import lessons, share_found
+from grue.retrieval.memory import Memories, direct, note_of
+
+QUIET = Progress(quiet=True)
+
+
+def went(*rooms: str, score: float = 0.0) -> list[Turn]:
+    """Turns in which rooms were seen in this order; the action names where it was taken and how often."""
+    return [
+        Turn(Observation(room, "find it", "", ("look",), score), f"{room}{number}", 0.0)
+        for number, room in enumerate(rooms)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rooms", "kept"),
+    [
+        ("ab", ["a0", "b1"]),
+        ("aba", ["a2"]),  # back where it was: what was done there last counts
+        ("abcbd", ["a0", "b3", "d4"]),
+        ("abcabd", ["a3", "b4", "d5"]),
+        ("aabb", ["a1", "b3"]),
+        ("", []),
+    ],
+)
+def test_the_direct_way_leaves_out_what_led_back(rooms: str, kept: list[str]) -> None:
+    assert [turn.action for turn in direct(went(*rooms))] == kept
+
+
+def test_where_the_score_has_changed_it_is_another_place() -> None:
+    turns = [*went("a", "b"), *went("a", score=0.5)]
+    assert direct(turns) == turns
+
+
+def test_a_note_names_the_direct_way() -> None:
+    gold = tiny.scripted("gold", 1)[0]
+    wandering = replace(gold, turns=(*gold.turns[:2], *gold.turns))
+    note, straight = note_of(wandering), note_of(gold)
+    assert note == straight and note is not None and note.actions == tuple(turn.action for turn in gold.turns)
+
+
+def test_each_player_remembers_its_own_places() -> None:
+    episodes = list(tiny.scripted("gold", 12))
+    memories = Memories(episodes, places=4)
+    for number, episode in enumerate(episodes):
+        mine = {other.task.seed for other in episodes[number // 4 * 4 :][:4]}
+        begins, later = episode.turns[0].observation.text, replace(episode.task, limit=99)
+        told = memories.told(later, begins, 12, own=True)
+        assert {note.task.seed for note in told} == mine
+        assert {note.task.seed for note in memories.told(later, begins, 12, own=False)} == mine - {episode.task.seed}
+    stranger = tiny.tasks(1, start=30)[0]
+    assert memories.told(stranger, "a hall", 1, own=True) == []
+    with pytest.raises(ConfigError, match="places=0"):
+        Memories(episodes, places=0)
+
+
+def test_lessons_follow_the_first_visit_without_its_detours() -> None:
+    """A visit that looked around twice, and had more steps than the second one has."""
+    game, gold = games.make("toy"), tiny.scripted("gold", 6)
+    visits = []
+    for episode in gold:
+        task = replace(episode.task, limit=60)
+        visits.append(play(game, task, Detour(teacher("gold", game))))
+    assert all(visit.won and visit.steps > episode.steps for visit, episode in zip(visits, gold, strict=True))
+    memories = Memories(visits, places=6)
+    taught = lessons(game, visits, tiny.LIMIT, memories, notes=1)
+    short = [episode for episode in gold if episode.steps <= tiny.LIMIT]
+    assert short and [each.task.seed for each in taught] == [episode.task.seed for episode in short]
+    for lesson, episode in zip(taught, short, strict=True):
+        assert [turn.action for turn in lesson.turns] == [turn.action for turn in episode.turns]
+        assert lesson.task.limit == tiny.LIMIT and "Before: " in lesson.turns[0].observation.goal
+    lost = [replace(visit, outcome=Outcome.LIMIT) for visit in visits]
+    assert lessons(game, lost, tiny.LIMIT, memories, notes=1) == []
+    assert share_found(visits, memories, 1) == pytest.approx(
+        np.mean([memories.told(v.task, v.turns[0].observation.text, 1, own=True)[0].task == v.task for v in visits])
+    )
+
+
+class Detour:
+    """The teacher, who looks around before it begins."""
+
+    name = "detour"
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.looks = inner, 0
+
+    def start(self, task: Any, observation: Observation) -> None:
+        self.inner.start(task, observation)
+        self.looks = 2
+
+    def act(self, observation: Observation) -> str:
+        self.looks -= 1
+        return "look" if self.looks >= 0 else str(self.inner.act(observation))
+
+
+def test_who_follows_a_note_of_the_game_does_what_was_done() -> None:
+    game, gold = games.make("toy"), tiny.scripted("gold", 4)
+    memories = Memories(gold, places=1)  # nothing to confuse
+    for episode in gold:
+        again = play(game, episode.task, Follower(memories))
+        assert [turn.action for turn in again.turns] == [turn.action for turn in episode.turns]
+    nothing = Memories(tiny.scripted("gold", 1), places=1)
+    other = play(game, gold[3].task, Follower(nothing))  # no note: random valid actions, the same each time
+    assert all(turn.valid for turn in other.turns)
+    assert other == play(game, gold[3].task, Follower(nothing))
+
+
+def cell(*won: bool) -> Cell:
+    seeds = range(len(won))
+    return Cell(
+        "x", dict(zip(seeds, won, strict=True)), dict.fromkeys(seeds, 0.0), dict(zip(seeds, range(3, 99), strict=False))
+    )
+
+
+def test_rates_and_differences_by_hand() -> None:
+    one = rate("a", "greedy", [cell(True, True, False, False)])
+    assert one["success"] == 0.5 and one["steps_of_wins"] == 3.5 and one["games"] == 4
+    assert 0.1 < one["success_ci95"][0] < 0.5 < one["success_ci95"][1] < 0.9
+    two = rate("a", "greedy", [cell(True, True, False, False), cell(True, True, True, False)])
+    assert two["success"] == 0.625 and two["by_training"] == [0.5, 0.75]
+    paired = difference("a", "b", "greedy", [cell(True, True, True, False)], [cell(True, False, False, False)], 200)
+    assert paired["points"] == 50 and paired["ci95"][0] <= 50 <= paired["ci95"][1]
+    against_one = difference("a", "b", "greedy", [cell(True, True), cell(True, False)], [cell(False, False)], 200)
+    assert against_one["points"] == 75 and against_one["by_training"] == [100, 50]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has learnt a little in the toy game."""
+    out = tmp_path_factory.mktemp("second") / "toy"
+    small = ["demos.games=12", "sft.epochs=1", "ppo.iterations=1", "ppo.episodes_per_iteration=8", "ppo.minibatches=1"]
+    small += ["ppo.dev_games=4", "eval.games=2", "eval.side_games=0", "threads=1"]
+    run_all(load_config("toy", small), out, say=QUIET)
+    return out
+
+
+SMALL = ["seeds=2", "iterations=2", "episodes=8", "dev_games=4", "games=6", "train_games=8", "places=4", "lessons=1"]
+SMALL += ["visit_limit=60", "bootstrap=100"]
+
+
+def test_the_whole_experiment_goes_on_where_it_stopped(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {file: file.read_bytes() for file in trained.iterdir() if file.is_file()}
+    result = prepare("second-visit", [trained], SMALL)(QUIET)
+    out = trained / "experiments" / "second-visit"
+    assert {file: file.read_bytes() for file in before} == before  # the run is only read
+    stored = json.loads((out / "second-visit.json").read_text())
+    assert stored["rows"] == result["rows"] and stored["differences"] == result["differences"]
+    assert len(result["rows"]) == 9 and len(result["differences"]) == 8
+    assert all(row["games"] == 6 for row in result["rows"])
+    assert {len(row["by_training"]) for row in result["rows"] if row["player"].startswith("trained")} == {2}
+    text = (out / "second-visit.md").read_text()
+    assert "| trained with notes | greedy |" in text and "over games and 2 trainings" in text
+    with_notes = sorted(path for path in (out / "cells").glob("notes-?-*") if path.is_dir())
+    assert len(with_notes) == 2
+    policy = load_policy(with_notes[0])  # a run directory like others
+    task = games.tasks("toy", fold="dev", limit=16, count=1)[0]
+    game = games.make("toy")
+    assert policy.act(game.reset(task)) in (game.reset(task).actions or ())
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("all of this is on file")
+
+    for name in ("evaluate", "play"):
+        monkeypatch.setattr(second_visit, name, refuse)
+    again = prepare("second-visit", [trained], SMALL)(QUIET)
+    assert again["rows"] == result["rows"] and again["differences"] == result["differences"]
+
+
+def test_visits_that_show_no_way_to_win_are_an_error(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="shows a way to win within 16 steps") as found:
+        prepare("second-visit", [trained], [*SMALL, "visit_limit=1"], out=tmp_path / "none")(QUIET)
+    assert "lessons=0" in found.value.hint
+
+
+def test_other_visits_under_its_name_are_refused(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "other"
+    with pytest.raises(DataError, match="shows a way"):
+        prepare("second-visit", [trained], [*SMALL, "visit_limit=1"], out=out)(QUIET)
+    (file,) = (out / "cells").glob("visits-train-*.jsonl")
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:-1]))
+    with pytest.raises(DataError, match="holds other games than these"):
+        prepare("second-visit", [trained], [*SMALL, "visit_limit=1"], out=out)(QUIET)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--no-training"], "--only and --no-training are for eval-gap"),
+        (["--only", "windows"], "--only and --no-training are for eval-gap"),
+        (["game=3"], "'game=3' is not a setting of this experiment"),
+        (["seeds=0"], "seeds=0: input should be greater than or equal to 1"),
+        (["policy=dagger"], "has no dagger weights"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_before_anything_is_played(
+    arguments: list[str], said: str, trained: Path
+) -> None:
+    found = CliRunner().invoke(app, ["experiment", "second-visit", str(trained), *arguments])
+    assert found.exit_code and said in f"{found.output}{found.exception}"
+
+
+def test_several_runs_are_refused(trained: Path) -> None:
+    with pytest.raises(ConfigError, match="examines one run, not 2"):
+        prepare("second-visit", [trained, trained.parent])
