@@ -511,3 +511,9 @@ def test_a_number_with_a_zero_in_front_is_not_octal(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("seed: 010", encoding="utf-8")
     assert load_config(file=file).seed == 10
+
+
+def test_settings_that_are_one_text_are_refused() -> None:
+    with pytest.raises(ConfigError, match="is one text, not a list") as found:
+        load_config("toy", "ppo.iterations=3")
+    assert found.value.hint == "['ppo.iterations=3']"

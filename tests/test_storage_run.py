@@ -147,7 +147,7 @@ def test_stages_are_remembered(tmp_path: Path) -> None:
     assert again.facts("demos")["games"] == 64
     assert again.facts("sft") == {}
     assert read_stages(tmp_path)["demos"]["state"] == "done"
-    with pytest.raises(ValueError, match="nosuch"):
+    with pytest.raises(ConfigError, match="no stage 'nosuch'"):
         run.begin("nosuch")
     again.begin("demos")  # its file was deleted, say
     assert not Run(tmp_path, config).is_done("demos")
@@ -622,3 +622,10 @@ def test_a_run_may_begin_where_another_was_moved_away(tmp_path: Path) -> None:
     code = f"import pathlib, grue.storage.files as f; f.lock_folder(pathlib.Path({str(tmp_path / 'y')!r}))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "another process is working on" in ended.stderr
+
+
+def test_a_metric_does_not_replace_what_a_row_says_of_itself(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", load_config("toy"))
+    with pytest.raises(ConfigError, match="step, time_s of a row are set here"):
+        run.log("ppo", 1, {"step": 7, "time_s": 0.0, "success": 1.0})
+    assert not run.metrics_file.exists()

@@ -30,6 +30,8 @@ def load_config(
     preset: str | None = None, overrides: Iterable[str] = (), file: Path | None = None, seed: int | None = None
 ) -> Config:
     """The configuration of a new run. `preset` defaults to the one that `file` names, or else to one for the game."""
+    if isinstance(overrides, str):
+        raise ConfigError(f"settings={overrides!r} is one text, not a list", hint=f"[{overrides!r}]")
     layer = {} if file is None else read_yaml(file)
     named = layer.get("preset")
     if preset is not None and named is not None and preset != named:

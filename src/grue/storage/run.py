@@ -200,6 +200,8 @@ class Run:
         """
         if not self.leads:
             return
+        if taken := {"stage", "step", "time_s"} & set(metrics):
+            raise ConfigError(f"{', '.join(sorted(taken))} of a row are set here", hint="give the metric another name")
         if stage not in self._clocks:
             self._start_clock(stage)
         time_s = round(time.monotonic() - self._clocks[stage], 3)
@@ -261,7 +263,7 @@ class Run:
 
     def _mark(self, stage: str, entry: dict[str, Any]) -> None:
         if stage not in STAGES:
-            raise ValueError(f"{stage!r} is not one of {STAGES}")
+            raise ConfigError(f"a run has no stage {stage!r}", hint=f"its stages are {', '.join(STAGES)}")
         self._stages[stage] = entry
         self._write(self._stages_file, _pretty(self._stages))
 

@@ -47,7 +47,10 @@ def smoothing_of(config: Config, cfg: ImitationConfig) -> float:
 def imitation_step(
     learner: Learner, part: Sequence[Sample], cfg: ImitationConfig, rate: float, dropout: str
 ) -> dict[str, float]:
-    """One optimiser step on the samples of `part`; `dropout` seeds its dropout, differently in each process."""
+    """One optimiser step on the samples of `part`; `dropout` seeds its dropout, differently in each process.
+
+    `cfg.smoothing` is taken as it is: for free text give it a `cfg` with that of `smoothing_of`.
+    """
     nodes = max(1, sum(len(turn.branches) for item in part for turn in item.turns))
     number = learner.processes.rank
     torch.manual_seed(hash_seed(f"{dropout}/{number}" if number else dropout))
