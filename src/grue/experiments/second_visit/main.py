@@ -86,8 +86,9 @@ class _Second:
     out: Path
     start: dict[str, Any] = field(init=False)  # weights of the policy
     measured: list[Task] = field(init=False)
-    visits: dict[str, list[Episode]] = field(init=False)  # first ones, by fold
-    memories: Memories = field(init=False)  # of the games that are trained on, and of those that choose
+    train: list[Episode] = field(init=False)  # first visits to train games
+    first: list[Episode] = field(init=False)  # ... and to those that are measured
+    memories: Memories = field(init=False)  # of the games that are trained on, and of the dev games that choose
     of_measured: Memories = field(init=False)
 
     def __post_init__(self) -> None:
@@ -106,7 +107,7 @@ class _Second:
             for how in DECODINGS
             for a, b in ((NOTES, CONTROL), (NOTES, OTHER), (NOTES, FOLLOW), (CONTROL, BEFORE))
         ]
-        first = self._first_visits
+        first = self.first
         return {
             "settings": size.model_dump(),
             "limit": session.config.game.limit,
@@ -143,36 +144,30 @@ class _Second:
     def _visit(self) -> None:
         """Make the first visits, and memories of them."""
         session, size = self.session, self.size
-        # dev games choose the weights, and may be those that are measured: each is visited once
-        tasks = {"train": session.tasks("train", size.train_games or None), "dev": session.tasks("dev", size.dev_games)}
-        visited = tasks | {size.fold: list(dict.fromkeys([*tasks.get(size.fold, ()), *self.measured]))}
-        self.visits = {}
-        for fold, each in visited.items():
-            file = self._cells.path(f"visits-{fold}", self._made | {"seeds": [task.seed for task in each]})
-            self.visits[fold] = first_visits(session, file.with_suffix(".jsonl"), fold, each, self._visit_limit)
-        # what is measured has memories of its own, so that trainings do not depend on it
-        dev = self.visits["dev"][: len(tasks["dev"])]
-        self.memories = Memories([*self.visits["train"], *dev], size.places)
-        self.of_measured = Memories(self._first_visits, size.places)
+        self.train = self._first_visits("train", session.tasks("train", size.train_games or None))
+        dev = self._first_visits("dev", session.tasks("dev", size.dev_games))
+        self.memories = Memories([*self.train, *dev], size.places)
+        # what is measured is visited by itself, so that trainings do not depend on it
+        self.first = self._first_visits(size.fold, self.measured)
+        self.of_measured = Memories(self.first, size.places)
 
-    @property
-    def _first_visits(self) -> list[Episode]:
-        """Those to the games that are measured."""
-        seen = {visit.task.seed: visit for visit in self.visits[self.size.fold]}
-        return [seen[task.seed] for task in self.measured]
+    def _first_visits(self, fold: str, tasks: Sequence[Task]) -> list[Episode]:
+        made = self._made | {"seeds": [task.seed for task in tasks]}
+        file = self._cells.path(f"visits-{fold}", made).with_suffix(".jsonl")
+        return first_visits(self.session, file, fold, tasks, self._visit_limit)
 
     def _lessons(self) -> list[Episode]:
         session, size, limit = self.session, self.size, self.session.config.game.limit
         if not size.lessons:
             return []
         (game,) = session.games(1)
-        taught = lessons(game, self.visits["train"], limit, self.memories, size.notes)
+        taught = lessons(game, self.train, limit, self.memories, size.notes)
         if not taught:
             raise DataError(
                 f"no first visit to a train game shows a way to win within {limit} steps",
                 hint="lessons=0 trains without such games; a longer visit_limit may find some",
             )
-        session.say(f"{len(taught)} lessons of {len(self.visits['train'])} first visits to train games")
+        session.say(f"{len(taught)} lessons of {len(self.train)} first visits to train games")
         return taught
 
     def _rows(self, taught: Sequence[Episode]) -> dict[tuple[str, str], list[Cell]]:
@@ -201,7 +196,7 @@ class _Second:
         sizes = self.size.model_dump(exclude={"fold", "games", "seeds", "bootstrap"})
         made = self._made | {"sizes": sizes, "ppo": config.ppo.model_dump(), "sft": config.sft.model_dump()}
         place = self._cells.path(f"{'notes' if notes else 'control'}-{seed}", made).with_suffix("")
-        tasks = [replace(visit.task, limit=config.game.limit) for visit in self.visits["train"]]
+        tasks = [replace(visit.task, limit=config.game.limit) for visit in self.train]
         return Training(self.session, self.size, place, seed, self.start, tasks, **notes)
 
     def _cell(self, name: str, how: str, weights: dict[str, Any], seats: Seats | None = None) -> Cell:
