@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +18,15 @@ import tiny
 from grue import games, load_policy
 from grue.cli.main import app
 from grue.config import load_config
-from grue.errors import ConfigError, DataError
+from grue.errors import CheckpointError, ConfigError, DataError
 from grue.experiments import prepare
 from grue.experiments.cells import Cell
 from grue.games.play import play
 from grue.games.teachers import teacher
+from grue.interrupt import Interrupt, Interrupted
 from grue.progress import Progress
 from grue.stages import run_all
-from grue.types import Observation, Outcome, Turn
+from grue.types import Observation, Outcome, Task, Turn
 
 pytest.importorskip("bm25s", reason="the extra [retrieval] is not installed")
 
@@ -93,18 +97,45 @@ def test_lessons_follow_the_first_visit_without_its_detours() -> None:
         task = replace(episode.task, limit=60)
         visits.append(play(game, task, Detour(teacher("gold", game))))
     assert all(visit.won and visit.steps > episode.steps for visit, episode in zip(visits, gold, strict=True))
-    memories = Memories(visits, places=6)
-    taught = lessons(game, visits, tiny.LIMIT, memories, notes=1)
+    memories, interrupt = Memories(visits, places=6), Interrupt()
+    taught = lessons(game, visits, tiny.LIMIT, interrupt)
     short = [episode for episode in gold if episode.steps <= tiny.LIMIT]
     assert short and [each.task.seed for each in taught] == [episode.task.seed for episode in short]
     for lesson, episode in zip(taught, short, strict=True):
         assert [turn.action for turn in lesson.turns] == [turn.action for turn in episode.turns]
-        assert lesson.task.limit == tiny.LIMIT and "Before: " in lesson.turns[0].observation.goal
+        assert lesson.task.limit == tiny.LIMIT
     lost = [replace(visit, outcome=Outcome.LIMIT) for visit in visits]
-    assert lessons(game, lost, tiny.LIMIT, memories, notes=1) == []
+    assert lessons(game, lost, tiny.LIMIT, interrupt) == []
+    unlisted = [replace(visit, turns=tuple(map(without_list, visit.turns))) for visit in visits]
+    assert len(lessons(Unlisted(game), unlisted, tiny.LIMIT, interrupt)) == len(taught)
+    with Interrupt() as asked:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            lessons(game, visits, tiny.LIMIT, asked)
     assert share_found(visits, memories, 1) == pytest.approx(
         np.mean([memories.told(v.task, v.turns[0].observation.text, 1, own=True)[0].task == v.task for v in visits])
     )
+
+
+def without_list(turn: Turn) -> Turn:
+    return replace(turn, observation=replace(turn.observation, actions=None))
+
+
+class Unlisted:
+    """A game that does not list its actions."""
+
+    def __init__(self, game: games.Game) -> None:
+        self.game = game
+
+    def reset(self, task: Task) -> Observation:
+        return replace(self.game.reset(task), actions=None)
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        observation, reward, outcome = self.game.step(action)
+        return replace(observation, actions=None), reward, outcome
+
+    def close(self) -> None:
+        self.game.close()
 
 
 class Detour:
@@ -144,14 +175,19 @@ def cell(*won: bool) -> Cell:
 
 
 def test_rates_and_differences_by_hand() -> None:
-    one = rate("a", "greedy", [cell(True, True, False, False)])
+    posed = cell(True, True, True, True)
+    one = rate("a", "greedy", [cell(True, True, False, False)], posed)
     assert one["success"] == 0.5 and one["steps_of_wins"] == 3.5 and one["games"] == 4
     assert 0.1 < one["success_ci95"][0] < 0.5 < one["success_ci95"][1] < 0.9
-    two = rate("a", "greedy", [cell(True, True, False, False), cell(True, True, True, False)])
+    two = rate("a", "greedy", [cell(True, True, False, False), cell(True, True, True, False)], posed)
     assert two["success"] == 0.625 and two["by_training"] == [0.5, 0.75]
-    paired = difference("a", "b", "greedy", [cell(True, True, True, False)], [cell(True, False, False, False)], 200)
+    paired = difference(
+        "a", "b", "greedy", [cell(True, True, True, False)], [cell(True, False, False, False)], posed, 200
+    )
     assert paired["points"] == 50 and paired["ci95"][0] <= 50 <= paired["ci95"][1]
-    against_one = difference("a", "b", "greedy", [cell(True, True), cell(True, False)], [cell(False, False)], 200)
+    against_one = difference(
+        "a", "b", "greedy", [cell(True, True), cell(True, False)], [cell(False, False)], posed, 200
+    )
     assert against_one["points"] == 75 and against_one["by_training"] == [100, 50]
 
 
@@ -195,6 +231,24 @@ def test_the_whole_experiment_goes_on_where_it_stopped(trained: Path, monkeypatc
         monkeypatch.setattr(second_visit, name, refuse)
     again = prepare("second-visit", [trained], SMALL)(QUIET)
     assert again["rows"] == result["rows"] and again["differences"] == result["differences"]
+
+    monkeypatch.undo()
+    trainings = [path for path in (out / "cells").glob("*") if path.is_dir()]
+    prepare("second-visit", [trained], [*SMALL, "fold=test", "games=4"])(QUIET)  # trains nothing anew
+    assert [path for path in (out / "cells").glob("*") if path.is_dir()] == trainings
+    shutil.rmtree(with_notes[0] / "checkpoints" / "ppo")
+    with pytest.raises(CheckpointError, match="though ppo is done") as found:
+        prepare("second-visit", [trained], SMALL)(QUIET)
+    assert "or delete" in found.value.hint
+
+
+def test_a_run_without_demonstrations_is_examined_too(tmp_path: Path) -> None:
+    out = tmp_path / "toy"
+    small = ["demos.games=0", "sft.epochs=0", "ppo.iterations=1", "ppo.episodes_per_iteration=4", "ppo.minibatches=1"]
+    run_all(load_config("toy", [*small, "ppo.dev_games=2", "eval.games=2", "eval.side_games=0"]), out, say=QUIET)
+    sizes = ["seeds=1", "iterations=1", "episodes=4", "dev_games=2", "games=4", "train_games=40", "visit_limit=150"]
+    result = prepare("second-visit", [out], [*sizes, "policy=base"])(QUIET)
+    assert result["lessons"] > 0 and len(result["rows"]) == 9
 
 
 def test_visits_that_show_no_way_to_win_are_an_error(trained: Path, tmp_path: Path) -> None:

@@ -182,8 +182,9 @@ class Shaped:
 def test_a_wrapper_that_forwards_has_teachers_and_its_plain_outcomes_count() -> None:
     guarded, tasks = Guarded(Shaped(games.make("toy"))), tiny.tasks(2)  # type: ignore[arg-type]
     assert play(guarded, tasks[0], teacher("gold", guarded)).won
-    plain: Any = Shaped(games.make("toy"))
-    episode = play(plain, tasks[0], teacher("gold", plain))
+    inner = games.make("toy")
+    plain: Any = Shaped(inner)
+    episode = play(plain, tasks[0], teacher("gold", inner))
     assert episode.outcome is Outcome.WON and summarise([episode], fold="train")["success"] == 1
     played = collect(tiny.policy(), [plain], tasks, Decoding(), seed="0", context=CONTEXT)
     assert all(isinstance(each.outcome, Outcome) for each in played)
@@ -222,3 +223,24 @@ def test_games_kept_without_turns_say_nothing_of_steps() -> None:
     assert row["steps_mean"] == whole.steps and row["return_mean"] == row["best_score"] == 1
     assert kept["steps_mean"] is kept["return_mean"] is kept["best_score"] is None
     assert kept["success"] == row["success"] == 1
+
+
+def test_nothing_can_be_replaced_after_a_call_that_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    game, task, mine = games.make("toy"), tiny.tasks(1)[0], player()
+    observation = game.reset(task)
+    mine.start(task, observation)
+    observation, _, _ = game.step(mine.act(observation))
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mine.policy, "act", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mine.act(observation)
+    with pytest.raises(ModelError, match="no action has been named"):
+        mine.played("look")
+    assert observation.text in mine.transcript  # and it goes on
+    mine.act(observation)
+    mine.played("look")
+    assert mine.transcript.count(observation.text) == 1

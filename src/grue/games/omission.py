@@ -31,7 +31,8 @@ def replay_with_omissions(
         recorder.reset(replace(task, limit=max(task.limit, demonstration.steps)))
         for planned in demonstration.turns:
             left_out = rng.random() < share and not (keep and planned.action.startswith(keep))
-            if left_out or planned.action not in (recorder.observation.actions or ()):
+            listed = recorder.observation.actions
+            if left_out or (listed is not None and planned.action not in listed):
                 continue
             outcome = recorder.step(planned.action)
             if outcome is not None:

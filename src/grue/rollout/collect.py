@@ -83,8 +83,9 @@ def _check_given(policy: object, games: object, tasks: object, decoding: object)
             if inside
             else "for any other player: [play(game, task, player) for task in tasks], then summarise (docs/python.md)",
         )
-    if not isinstance(games, Sequence) or not all(isinstance(game, Game) for game in games):
-        hint = "[game] plays one at a time" if isinstance(games, Game) else '[make("toy") for _ in range(8)] makes one'
+    # a wrapper that forwards `close` is no Game to isinstance from Python 3.12 on, and plays all the same
+    if not isinstance(games, Sequence) or not all(_plays(game) for game in games):
+        hint = "[game] plays one at a time" if _plays(games) else '[make("toy") for _ in range(8)] makes one'
         raise ConfigError(f"games={games!r} is not a list of games", hint=hint)
     if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
         raise ConfigError("tasks is not a list of tasks", hint='tasks("toy", fold="dev", limit=16, count=24) makes one')
@@ -93,6 +94,10 @@ def _check_given(policy: object, games: object, tasks: object, decoding: object)
             f"{decoding!r} is no Decoding",
             hint="Decoding(greedy=True), or Decoding(temperature=1.0) to sample",
         )
+
+
+def _plays(game: object) -> bool:
+    return all(callable(getattr(game, name, None)) for name in ("reset", "step", "close"))
 
 
 def _check_begun(errors: Sequence[ModelError], tasks: int, processes: Processes) -> None:

@@ -64,6 +64,7 @@ class PolicyPlayer:
             raise ModelError(
                 "the observation lists no valid actions to choose from", hint="policy.kind=write needs none"
             )
+        self._answered = None  # the last action is behind; whoever interrupts this call finds none to replace
         if observation != self._unanswered:
             history.show(observation, self.policy.room(actions))
         self._unanswered = observation

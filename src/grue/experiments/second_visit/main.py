@@ -15,7 +15,7 @@ from grue.errors import ConfigError, DataError, needs
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import with_problems
 from grue.experiments.cells import Cell, Cells, digest, from_episodes
-from grue.experiments.second_visit.players import Follower, Training, told
+from grue.experiments.second_visit.players import Follower, Training, told, training_config
 from grue.experiments.second_visit.settings import Settings
 from grue.experiments.second_visit.table import difference, markdown, rate
 from grue.experiments.second_visit.visits import first_visits, lessons, share_found
@@ -25,11 +25,12 @@ from grue.hardware import hardware, versions
 from grue.models.learned import copy_of_learned, load_weights
 from grue.policy.decision import Decoding
 from grue.progress import Progress
-from grue.retrieval.memory import Memories
+from grue.retrieval.memory import Memories, remembered
 from grue.stages.session import Session, open_session
 from grue.storage.contents import read_run_config
 from grue.storage.files import explained, lock_folder, write_atomic
 from grue.storage.run import Run
+from grue.storage.settled import used_settings
 from grue.types import Episode, Task
 
 Seats = Callable[[Sequence[Game]], Sequence[Game]]
@@ -85,6 +86,7 @@ class _Second:
     size: Settings
     out: Path
     start: dict[str, Any] = field(init=False)  # weights of the policy
+    configs: list[Config] = field(init=False)  # of the trainings
     measured: list[Task] = field(init=False)
     train: list[Episode] = field(init=False)  # first visits to train games
     first: list[Episode] = field(init=False)  # ... and to those that are measured
@@ -93,6 +95,7 @@ class _Second:
 
     def __post_init__(self) -> None:
         self.start = copy_of_learned(self.session.model)
+        self.configs = [training_config(self.session.config, self.size, seed) for seed in range(self.size.seeds)]
         self.measured = self.session.tasks(self.size.fold, self.size.games)
         self._cells = Cells(self.out / "cells")
 
@@ -102,10 +105,13 @@ class _Second:
         self._visit()
         taught = self._lessons()
         rows = self._rows(taught)
+        (posed,) = rows[BEFORE, DECODINGS[0]]  # its games look as they are
         differences = [
-            difference(a, b, how, rows[a, how], rows[b, "scripted" if b == FOLLOW else how], size.bootstrap)
+            difference(
+                NOTES, b, how, rows[NOTES, how], rows[b, "scripted" if b == FOLLOW else how], posed, size.bootstrap
+            )
             for how in DECODINGS
-            for a, b in ((NOTES, CONTROL), (NOTES, OTHER), (NOTES, FOLLOW), (CONTROL, BEFORE))
+            for b in (CONTROL, OTHER, FOLLOW, BEFORE)
         ]
         first = self.first
         return {
@@ -118,7 +124,7 @@ class _Second:
                 "success": round(sum(visit.won for visit in first) / len(first), 6),
                 "found": round(share_found(first, self.of_measured, size.notes), 6),
             },
-            "rows": [rate(name, how, cells) for (name, how), cells in rows.items()],
+            "rows": [rate(name, how, cells, posed) for (name, how), cells in rows.items()],
             "differences": differences,
             "hardware": hardware(),
             "versions": versions(),
@@ -130,16 +136,22 @@ class _Second:
 
     @property
     def _made(self) -> dict[str, Any]:
-        """What decides how first visits go."""
+        """What decides how the policy plays, and first visits go."""
         config = self.session.config
-        game = config.game.model_dump(exclude={"java"})
-        return {"game": game, "seed": config.seed, "weights": digest(self.start), "visit_limit": self._visit_limit}
+        used = {
+            key: value
+            for key, value in used_settings(config).items()
+            if key == "seed" or key.startswith(("game.", "model.", "policy."))
+        }
+        played = {"weights": digest(self.start), "visit_limit": self._visit_limit}
+        # a cell names its game by this
+        return {"game": {"name": config.game.name}, "used": used, "temperature": config.sampling_temperature, **played}
 
     @property
     def _told(self) -> dict[str, Any]:
         """What decides which notes a measured game is told."""
-        size = self.size
-        return self._made | {"fold": size.fold, "games": size.games, "places": size.places, "notes": size.notes}
+        size, seeds = self.size, [task.seed for task in self.measured]
+        return self._made | {"fold": size.fold, "seeds": seeds, "places": size.places, "notes": size.notes}
 
     def _visit(self) -> None:
         """Make the first visits, and memories of them."""
@@ -161,14 +173,14 @@ class _Second:
         if not size.lessons:
             return []
         (game,) = session.games(1)
-        taught = lessons(game, self.train, limit, self.memories, size.notes)
-        if not taught:
+        found = lessons(game, self.train, limit, session.interrupt)
+        if not found:
             raise DataError(
                 f"no first visit to a train game shows a way to win within {limit} steps",
                 hint="lessons=0 trains without such games; a longer visit_limit may find some",
             )
-        session.say(f"{len(taught)} lessons of {len(self.train)} first visits to train games")
-        return taught
+        session.say(f"{len(found)} lessons of {len(self.train)} first visits to train games")
+        return found
 
     def _rows(self, taught: Sequence[Episode]) -> dict[tuple[str, str], list[Cell]]:
         """(who comes a second time, decoding) -> the games of each training."""
@@ -176,13 +188,12 @@ class _Second:
         rows[FOLLOW, "scripted"] = [self._cells.get("follow", self._told, self._follow)]
         for how in DECODINGS:
             rows[BEFORE, how] = [self._cell("before", how, self.start)]
-        for seed in range(self.size.seeds):
-            control = self._training(seed)
-            notes = self._training(seed, memories=self.memories, taught=taught)
-            weights = control.train_or_load()
+        with_notes = [remembered(lesson, self.memories, self.size.notes) for lesson in taught]
+        for config in self.configs:
+            weights = self._training(config, taught, None).train_or_load()
             for how in DECODINGS:
                 rows.setdefault((CONTROL, how), []).append(self._cell("control", how, weights))
-            weights = notes.train_or_load()
+            weights = self._training(config, with_notes, self.memories).train_or_load()
             for how in DECODINGS:
                 for name, own in ((NOTES, True), (OTHER, False)):
                     seats = partial(told, memories=self.of_measured, notes=self.size.notes, own=own)
@@ -190,18 +201,24 @@ class _Second:
                     rows.setdefault((name, how), []).append(cell)
         return rows
 
-    def _training(self, seed: int, **notes: Any) -> Training:
+    def _training(self, config: Config, taught: Sequence[Episode], memories: Memories | None) -> Training:
         """A training in a folder that is named by all that decides how it goes."""
-        config = self.session.config
-        sizes = self.size.model_dump(exclude={"fold", "games", "seeds", "bootstrap"})
-        made = self._made | {"sizes": sizes, "ppo": config.ppo.model_dump(), "sft": config.sft.model_dump()}
-        place = self._cells.path(f"{'notes' if notes else 'control'}-{seed}", made).with_suffix("")
+        size = self.size
+        made: dict[str, Any] = {"used": used_settings(config), "start": digest(self.start)}
+        made |= {"tasks": [visit.task.seed for visit in self.train]}
+        if size.lessons:
+            made |= {"visit_limit": self._visit_limit}  # which decides the lessons
+        if memories is not None:
+            made |= {"visit_limit": self._visit_limit, "places": size.places, "notes": size.notes}
+        name = f"{'control' if memories is None else 'notes'}-{config.seed}"
+        place = self._cells.path(name, made).with_suffix("")
         tasks = [replace(visit.task, limit=config.game.limit) for visit in self.train]
-        return Training(self.session, self.size, place, seed, self.start, tasks, **notes)
+        return Training(self.session, config, size.notes, place, self.start, tasks, taught, memories)
 
     def _cell(self, name: str, how: str, weights: dict[str, Any], seats: Seats | None = None) -> Cell:
         """The measured games played with `weights`, in `seats` made of games."""
         session = self.session
+        session.interrupt.check()
 
         def played() -> Cell:
             load_weights(session.model, weights)
@@ -221,7 +238,11 @@ class _Second:
     def _follow(self) -> Cell:
         (game,) = self.session.games(1)
         player = Follower(self.of_measured, self.size.notes)
-        return from_episodes("follow", self._named([play(game, task, player) for task in self.measured]))
+        played = []
+        for task in self.measured:
+            self.session.interrupt.check()
+            played.append(play(game, task, player))
+        return from_episodes("follow", self._named(played))
 
     def _named(self, played: Sequence[Episode]) -> Sequence[Episode]:
         return with_problems(played, self.session.problems(self.measured))

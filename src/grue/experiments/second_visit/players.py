@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grue.config import Config
+from grue.errors import CheckpointError
 from grue.experiments.second_visit.settings import Settings
 from grue.games import Game
 from grue.models.learned import copy_of_learned, load_weights
@@ -34,12 +35,13 @@ def told(games: Sequence[Game], memories: Memories | None, notes: int, *, own: b
     return games if memories is None else [Remembering(game, memories, notes, own=own) for game in games]
 
 
-def training_config(config: Config, size: Settings, seed: int, lessons: int) -> Config:
+def training_config(config: Config, size: Settings, seed: int) -> Config:
     """The run's own settings at the sizes of the experiment. Nothing is renamed: notes are about things by name."""
     data = config.model_dump()
     data["seed"] = seed
     data["dagger"]["rounds"] = 0
-    data["sft"] |= {"epochs": lessons, "learning_rate": size.lesson_rate, "rename": 0.0, "episodes_per_batch": 16}
+    data["demos"]["games"] = config.demos.games or size.lessons  # a run of SFT has something to learn from
+    data["sft"] |= {"epochs": size.lessons, "learning_rate": size.lesson_rate, "rename": 0.0, "episodes_per_batch": 16}
     data["ppo"] |= {
         "iterations": size.iterations,
         "episodes_per_iteration": size.episodes,
@@ -59,55 +61,62 @@ def training_config(config: Config, size: Settings, seed: int, lessons: int) -> 
 class Training:
     """One training on second visits in a run directory of its own, which goes on where it stopped.
 
-    With `memories` its games tell their notes; it then first learns from `taught`.
+    It learns from the `lessons` first, and its games tell their notes if there are `memories`.
     """
 
     session: Session
-    size: Settings
+    config: Config
+    notes: int
     out: Path
-    seed: int
     start: Mapping[str, Tensor]
     tasks: Sequence[Task]  # train games, which were visited
+    lessons: Sequence[Episode]
     memories: Memories | None = None
-    taught: Sequence[Episode] = ()
 
     def train_or_load(self) -> dict[str, Tensor]:
         """The weights that did best on dev games."""
-        session = self.session
-        session.say(
-            f"training {self.seed}, {'no note' if self.memories is None else 'notes'}: {self.out}", style="bold"
-        )
-        config = training_config(session.config, self.size, self.seed, self.size.lessons if self.taught else 0)
+        session, config = self.session, self.config
+        what = "no note" if self.memories is None else "notes"
+        session.interrupt.check()
+        session.say(f"training {config.seed}, {what}: {self.out}", style="bold")
         run = Run(self.out, config)
         run.keep_prompt(session.encoder.fingerprint)
+        if run.is_done("ppo"):
+            self._load(run, "ppo")
+            return copy_of_learned(session.model)
         load_weights(session.model, self.start)
-        if self.taught and not run.is_done("sft"):
-            self._learn_lessons(run, config)
-        elif self.taught:
-            self._load_lessons(run)
+        if self.lessons and not run.is_done("sft"):
+            self._learn_lessons(run)
+        elif self.lessons:
+            self._load(run, "sft")
         cfg = config.ppo
         learner = session.learner(cfg, value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate)
         context = session.context(cfg, learner)
         context = replace(context, run=run, config=config, train_tasks=self.tasks)
-        context = replace(context, games=told(context.games, self.memories, self.size.notes))
-        if not run.is_done("ppo"):
-            run.begin("ppo")
-        facts = train_ppo(context, demo_steps(session) if cfg.game_baseline else None)  # only loads what is done
-        if not run.is_done("ppo"):
-            run.done("ppo", **facts)
+        context = replace(context, games=told(context.games, self.memories, self.notes))
+        run.begin("ppo")
+        facts = train_ppo(context, demo_steps(session) if cfg.game_baseline else None)
+        session.tell_skipped(learner)
+        run.done("ppo", **facts)
         return copy_of_learned(session.model)
 
-    def _learn_lessons(self, run: Run, config: Config) -> None:
-        session = self.session
+    def _learn_lessons(self, run: Run) -> None:
+        session, config = self.session, self.config
         run.begin("sft")
         policy, context = session.policy(), config.model.context
-        items: list[Sample] = samples([tokenise(episode, policy, context) for episode in self.taught])
+        items: list[Sample] = samples([tokenise(episode, policy, context) for episode in self.lessons])
         learner = session.learner(config.sft, dropout=True)
         train_sft(run, config, learner, lambda _: items, session.say, session.interrupt)
+        session.tell_skipped(learner)
         run.done("sft", samples=len(items))
 
-    def _load_lessons(self, run: Run) -> None:
-        load_weights(self.session.model, run.load(check_weights(run.out, "sft")).tensors["model"])
+    def _load(self, run: Run, stage: str) -> None:
+        try:
+            path = check_weights(run.out, stage)
+        except CheckpointError as error:
+            hint = f"put it back, or delete {run.out}: it is trained again"
+            raise CheckpointError(error.message, hint=hint) from error
+        load_weights(self.session.model, run.load(path).tensors["model"])
 
 
 class Follower:

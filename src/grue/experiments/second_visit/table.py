@@ -10,20 +10,23 @@ import numpy as np
 
 from grue.evaluate.bootstrap import paired_wins
 from grue.evaluate.seeds import mean_over_seeds
-from grue.evaluate.stats import Interval, by_problem, never_certain
+from grue.evaluate.stats import Interval, by_problem, never_certain, not_surer
 from grue.evaluate.summary import success_interval
 from grue.experiments.cells import Cell
 
 
-def rate(name: str, decoding: str, cells: Sequence[Cell]) -> dict[str, Any]:
-    """A row: success over the trainings (or of one player), its interval over trainings and games, steps of wins."""
+def rate(name: str, decoding: str, cells: Sequence[Cell], posed: Cell) -> dict[str, Any]:
+    """A row: success over the trainings (or of one player), its interval over trainings and games, steps of wins.
+
+    `posed` says which games pose the same problem: games that tell notes all look different.
+    """
     games = shared_games(cells)
     wins_SG = np.stack([cell.wins(games) for cell in cells])
-    problems = cells[0].problems(games) or games
+    problems = posed.problems(games)
     if len(cells) == 1:
-        interval = success_interval([bool(won) for won in wins_SG[0]], cells[0].problems(games))
+        interval = success_interval([bool(won) for won in wins_SG[0]], problems)
     else:
-        interval = _over_trainings(wins_SG, problems)
+        interval = not_surer(_over_trainings(wins_SG, problems or games), len(set(problems or games)))
     steps = [cell.steps[seed] for cell in cells for seed in games if cell.won[seed]]
     assert interval is not None
     return {
@@ -39,19 +42,21 @@ def rate(name: str, decoding: str, cells: Sequence[Cell]) -> dict[str, Any]:
 
 
 def difference(
-    a: str, b: str, decoding: str, of_a: Sequence[Cell], of_b: Sequence[Cell], resamples: int
+    a: str, b: str, decoding: str, of_a: Sequence[Cell], of_b: Sequence[Cell], posed: Cell, resamples: int
 ) -> dict[str, Any]:
     """a less b in points of success, on the same games; trainings are paired by seed."""
     count = max(len(of_a), len(of_b))
     firsts, seconds = ([*cells] * (count if len(cells) == 1 else 1) for cells in (of_a, of_b))
     games = shared_games([*firsts, *seconds])
     apart_SG = np.stack([x.wins(games) - y.wins(games) for x, y in zip(firsts, seconds, strict=True)])
-    problems = of_a[0].problems(games)
+    problems = posed.problems(games)
     if count == 1:
         found = paired_wins(of_a[0].wins(games), of_b[0].wins(games), resamples, clusters=problems)
         interval = Interval(found.low, found.high)
     else:
+        value = float(apart_SG.mean())
         interval = _over_trainings(apart_SG, problems or games)
+        interval = never_certain(value, interval, len(games), len(set(problems or games)))
     low, high = (round(100 * min(1.0, max(-1.0, end)), 3) for end in interval)
     return {
         "a": a,
@@ -64,11 +69,9 @@ def difference(
 
 
 def _over_trainings(values_SG: Any, problems: Sequence[Any]) -> Interval:
-    value, count = float(values_SG.mean()), len(set(problems))
-    found = Interval(value, value)
-    if count > 1:
-        found = Interval(*mean_over_seeds(by_problem(values_SG, problems))[1:3])
-    return Interval(*never_certain(value, found, len(problems), count))
+    if len(set(problems)) == 1:
+        return Interval(float(values_SG.mean()), float(values_SG.mean()))
+    return Interval(*mean_over_seeds(by_problem(values_SG, problems))[1:3])
 
 
 def shared_games(cells: Sequence[Cell]) -> list[int]:
@@ -84,6 +87,7 @@ def markdown(result: dict[str, Any]) -> str:
         f"A first visit has {result['visit_limit']} steps, the second {result['limit']}. In {visits['games']} "
         f"{size['fold']} games the first visit won {visits['success']:.1%}, and the note that is found is about the "
         f"very game in {visits['found']:.1%}. Intervals are 95 %, over {over}."
+        + (" Dev games also chose the weights." if size["fold"] == "dev" else "")
     )
     lines = [f"# Does a note about the first visit help? {result['run']}, {size['fold']} fold", ""]
     lines += [*wrap(text, 120), ""]

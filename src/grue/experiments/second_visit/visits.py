@@ -12,8 +12,9 @@ from grue.errors import DataError
 from grue.evaluate.failures import failures_of
 from grue.games import Game, what_checks
 from grue.games.omission import replay_with_omissions
+from grue.interrupt import Interrupt
 from grue.policy.decision import Decoding
-from grue.retrieval.memory import Memories, direct, remembered
+from grue.retrieval.memory import Memories, direct
 from grue.rollout.collect import collect
 from grue.storage import episodes
 from grue.storage.files import explained
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 def first_visits(session: Session, file: Path, fold: str, tasks: Sequence[Task], limit: int) -> list[Episode]:
     """One sampled game of the session's policy for each of `tasks`, with `limit` steps; from `file` if it is there."""
+    session.interrupt.check()
     if file.exists():
         known = list(episodes.read(file))
         if [visit.task.seed for visit in known] == [task.seed for task in tasks]:
@@ -55,19 +57,17 @@ def first_visits(session: Session, file: Path, fold: str, tasks: Sequence[Task],
     return list(episodes.read(file))
 
 
-def lessons(game: Game, visits: Iterable[Episode], limit: int, memories: Memories, notes: int) -> list[Episode]:
-    """The way of each visit that won, gone again without its detours, as it is seen by who has a note about it.
-
-    Only those that win within `limit` steps: that is how a note of the same game is used.
-    """
+def lessons(game: Game, visits: Iterable[Episode], limit: int, interrupt: Interrupt) -> list[Episode]:
+    """The way of each visit that won, gone again without its detours: only those that win within `limit` steps."""
     found = []
     for visit in visits:
+        interrupt.check()
         if not visit.won:
             continue
         way = replace(visit, task=replace(visit.task, limit=limit), turns=tuple(direct(visit.turns)))
         again = replay_with_omissions(game, way, 0.0, random.Random(0))
         if again.won and again.steps <= limit:
-            found.append(remembered(replace(again, player="lesson", task=way.task), memories, notes))
+            found.append(replace(again, player="lesson", task=way.task))
     return found
 
 
