@@ -57,11 +57,12 @@ def first_visits(session: Session, file: Path, fold: str, tasks: Sequence[Task],
     return list(episodes.read(file))
 
 
-def lessons(game: Game, visits: Iterable[Episode], limit: int, interrupt: Interrupt) -> list[Episode]:
+def lessons(game: Game, visits: Iterable[Episode], limit: int, interrupt: Interrupt | None = None) -> list[Episode]:
     """The way of each visit that won, gone again without its detours: only those that win within `limit` steps."""
     found = []
     for visit in visits:
-        interrupt.check()
+        if interrupt is not None:
+            interrupt.check()
         if not visit.won:
             continue
         way = replace(visit, task=replace(visit.task, limit=limit), turns=tuple(direct(visit.turns)))
