@@ -299,7 +299,7 @@ def test_evaluate_takes_a_loaded_policy_and_says_how_other_players_are_evaluated
     seats, tasks = [games.make("toy") for _ in range(2)], tiny.tasks(3, "dev")
     loaded = PolicyPlayer(inner, name="ppo", context=512, limit=tiny.LIMIT, decoding=decoding)
     assert evaluate(loaded, seats, tasks, decoding, context=512) == evaluate(inner, seats, tasks, decoding, context=512)
-    with pytest.raises(ConfigError, match=r"evaluate plays a policy, .* not Gold") as caught:
+    with pytest.raises(ConfigError, match=r"a policy is what load_policy and make_policy give, not Gold") as caught:
         evaluate(teacher("gold", seats[0]), seats, tasks, decoding, context=512)  # type: ignore[arg-type]
     assert "[play(game, task, player) for task in tasks]" in caught.value.hint
 

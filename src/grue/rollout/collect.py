@@ -74,9 +74,7 @@ def collect(
 def _check_given(policy: object, games: object, tasks: object, decoding: object) -> None:
     """ConfigError for arguments that are easily confused."""
     if not all(hasattr(policy, part) for part in ("model", "encoder", "room", "act", "needs_actions")):
-        inside = isinstance(getattr(policy, "policy", None), object) and hasattr(
-            getattr(policy, "policy", None), "room"
-        )
+        inside = hasattr(getattr(policy, "policy", None), "room")
         raise ConfigError(
             f"a policy is what load_policy and make_policy give, not {type(policy).__name__}",
             hint="of what load_policy gives, policy.policy plays many games"
