@@ -24,15 +24,17 @@ from grue.evaluate.stats import wilson
 from grue.experiments import prepare
 from grue.experiments.cells import Cell, Cells, from_episodes
 from grue.experiments.eval_gap.arms import PPOArm, arm_config, defective
-from grue.experiments.eval_gap.contrasts import crossed, crossed_interval, other_games, paired, unpaired
+from grue.experiments.eval_gap.contrasts import crossed, other_games, paired, unpaired
 from grue.experiments.eval_gap.defects import Arm, ExtraStep, advantages_with, cut_at_limit, top_k_policy
 from grue.experiments.eval_gap.few_games import chosen_on_what_is_reported, few_games
 from grue.experiments.eval_gap.measure import Measure
 from grue.experiments.eval_gap.player import Answer, Table, choosing, play_prompts, writing
 from grue.experiments.eval_gap.prompts import Style, prompt_ids
-from grue.experiments.eval_gap.settings import Settings, read_settings
+from grue.experiments.eval_gap.settings import Settings
 from grue.experiments.eval_gap.suspects import EVALUATION, TRAINING, fitting, wanted
 from grue.experiments.eval_gap.table import markdown, ranked
+from grue.experiments.sizes import read_sizes
+from grue.experiments.trainings import crossed_interval
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.games.toy import ToyGame
@@ -458,7 +460,7 @@ def test_the_table_ranks_costs_by_size_and_keeps_gaps_apart() -> None:
 
 
 def test_settings_name_what_is_wrong() -> None:
-    assert read_settings(["games=50", "fold=test"]) == Settings(games=50, fold="test")
+    assert read_sizes(Settings, ["games=50", "fold=test"]) == Settings(games=50, fold="test")
     for wrong, said in (
         ("gmaes=3", "not a setting"),
         ("games=0", "games=0"),
@@ -466,7 +468,7 @@ def test_settings_name_what_is_wrong() -> None:
         ("games", "not a setting"),
     ):
         with pytest.raises(ConfigError, match=said):
-            read_settings([wrong])
+            read_sizes(Settings, [wrong])
 
 
 @pytest.mark.parametrize("preset", ["cooking16", "toy", "coin"])
@@ -593,7 +595,7 @@ def test_a_run_that_changes_meanwhile_is_noticed(trained: Path, tmp_path: Path) 
     with open_session(Run(trained, config, leads=False), config, Progress(quiet=True)) as session:
         session.load("ppo")
         weights = {name: p.detach().clone() for name, p in session.model.named_parameters() if p.requires_grad}
-        size = read_settings(SMALL)
+        size = read_sizes(Settings, SMALL)
         assert Measure(session, size, Cells(tmp_path), weights).played().won
         older = {name: weight + 1 for name, weight in weights.items()}
         with pytest.raises(DataError, match="other ppo weights than when this command began"):
@@ -758,7 +760,7 @@ def test_the_rate_of_an_arm_rises_as_that_of_a_run(trained: Path) -> None:
             session.config = override(config, [f"ppo.rate_warmup={steps}"], None)
             session.load("sft")
             start = {name: p.detach().clone() for name, p in session.model.named_parameters()}
-            model, _ = PPOArm(session, Arm(), read_settings(SMALL), 0, start).train()
+            model, _ = PPOArm(session, Arm(), read_sizes(Settings, SMALL), 0, start).train()
         policy = {name: p.detach() for name, p in model.named_parameters() if name.startswith("lm.")}
         moved.append(sum(float((p - start[name]).abs().sum()) for name, p in policy.items()))
     assert 0 < moved[1] < moved[0] / 50  # four steps at 1 to 4 thousandths of the rate

@@ -62,7 +62,7 @@ class Comparison(TypedDict):
 def summarise(episodes: Sequence[Episode], *, fold: str, env_steps_trained: int = 0, bootstrap: int = 2000) -> Result:
     """One row of results from the games that one policy played on one fold; equal episodes give an equal row.
 
-    What only turns can tell is None where a finished episode has none, as those that `grue eval` keeps.
+    Steps and rewards are None where a finished episode has no turns, as in the games that `grue eval` keeps.
     Raises DataError when there are no episodes or when one of them belongs to another fold.
     """
     if not episodes:

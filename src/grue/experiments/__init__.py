@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grue.errors import ConfigError
+from grue.experiments.sizes import read_sizes
 from grue.progress import Progress
 from grue.storage.contents import check_distinct
 
@@ -33,19 +34,20 @@ def prepare(
     `settings` are `key=value` texts for the experiment's own sizes; `only` names the contrasts to measure.
     """
     check_name(name)
-    if name == "second-visit":
-        return _second_visit(runs, settings, only=only, training=training, out=out)
+    check_distinct(runs)
+    make = _eval_gap if name == "eval-gap" else _second_visit
+    return make(runs, settings, only=only, training=training, out=out)
+
+
+def _eval_gap(
+    runs: Sequence[Path], settings: Sequence[str], *, only: Sequence[str], training: bool, out: Path | None
+) -> Callable[[Progress], dict[str, Any]]:
     from grue.experiments.eval_gap import main as eval_gap
-    from grue.experiments.eval_gap.settings import read_settings
+    from grue.experiments.eval_gap.settings import Settings
     from grue.experiments.eval_gap.suspects import wanted
 
-    check_distinct(runs)
-    size, suspects = read_settings(settings), wanted(tuple(only), training=training)
-
-    def start(say: Progress) -> dict[str, Any]:
-        return eval_gap.run(runs, size, suspects, out=out, say=say)
-
-    return start
+    size, suspects = read_sizes(Settings, settings), wanted(tuple(only), training=training)
+    return lambda say: eval_gap.run(runs, size, suspects, out=out, say=say)
 
 
 def _second_visit(
@@ -53,7 +55,6 @@ def _second_visit(
 ) -> Callable[[Progress], dict[str, Any]]:
     from grue.experiments.second_visit import main as second_visit
     from grue.experiments.second_visit.settings import Settings
-    from grue.experiments.sizes import read_sizes
 
     if only or not training:
         raise ConfigError("--only and --no-training are for eval-gap", hint="second-visit has sizes: seeds=1")
@@ -62,8 +63,4 @@ def _second_visit(
             f"second-visit examines one run, not {len(runs)}", hint="its trainings have seeds of their own"
         )
     size = read_sizes(Settings, settings)
-
-    def start(say: Progress) -> dict[str, Any]:
-        return second_visit.run(runs[0], size, out=out, say=say)
-
-    return start
+    return lambda say: second_visit.run(runs[0], size, out=out, say=say)

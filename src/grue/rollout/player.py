@@ -96,11 +96,12 @@ class PolicyPlayer:
             return
         actions, policy = tuple(observation.actions or ()), self.policy
         history.take_back()
-        by_itself = action in actions if policy.needs_actions else True
-        known = policy.lesson(actions, action, len(history.ids) - 1).ids if by_itself else None
+        possible = action in actions or not policy.needs_actions  # for this policy
+        state = len(history.ids) - 1
+        ids = policy.lesson(actions, action, state).ids if possible else policy.encoder.unlearnt(action)
         if history.seen > len(history.ids):  # the engine has read some of what is taken back
             history.seen = 0
-        history.act(known or policy.encoder.unlearnt(action))
+        history.act(ids)
         self.decision, self._answered = None, None
 
     def probabilities(self) -> list[tuple[str, float]]:

@@ -10,10 +10,11 @@ import numpy as np
 from grue.errors import DataError
 from grue.evaluate.bootstrap import expanded_percentiles, paired_wins
 from grue.evaluate.seeds import gap_over_seeds, mean_over_seeds
-from grue.evaluate.stats import FloatArray, Interval, by_problem, never_certain
+from grue.evaluate.stats import FloatArray, Interval, by_problem
 from grue.evaluate.summary import success_interval
 from grue.experiments.cells import Cell
 from grue.experiments.eval_gap.draws import Places, grouped, redrawn
+from grue.experiments.trainings import crossed_interval, shared_games
 
 
 class Side(TypedDict):
@@ -118,7 +119,7 @@ def crossed(
     """
     if len(repaired) != len(defect):
         raise DataError(f"{name}: {len(repaired)} and {len(defect)} trainings cannot be paired")
-    games = _shared(name, [*repaired, *defect])
+    games = shared_games(name, [*repaired, *defect])
     difference_SG = np.stack([a.wins(games) - b.wins(games) for a, b in zip(repaired, defect, strict=True)])
     problems = repaired[0].problems(games)
     low, high = crossed_interval(difference_SG, problems)
@@ -163,20 +164,6 @@ def other_games(name: str, question: str, repaired: Sequence[Cell], defect: Sequ
         pairing=f"{len(repaired)} trainings, different games on each side",
         details=details,
     )
-
-
-def crossed_interval(difference_SG: FloatArray, problems: Sequence[Hashable] | None = None) -> tuple[float, float]:
-    """95 % interval of the mean over trainings S and games G: `mean_over_seeds` of the differences of each pair.
-
-    The two trainings of a pair share games and random draws, so a pair counts once; three pairs leave two degrees of
-    freedom. Where games share `problems` [G], the problems are the independent units.
-    """
-    posed = problems or range(difference_SG.shape[1])
-    value, count = float(difference_SG.mean()), len(set(posed))
-    found = Interval(value, value)
-    if count > 1:
-        found = Interval(*mean_over_seeds(by_problem(difference_SG, posed))[1:3])
-    return never_certain(value, found, len(posed), count)
 
 
 def contrast(
@@ -244,12 +231,5 @@ def _wins_by_problem(cell: Cell) -> tuple[FloatArray, list[Places]]:
 
 def _wins_of_trainings(name: str, cells: Sequence[Cell]) -> tuple[FloatArray, Sequence[Hashable]]:
     """Wins [trainings, games] of the games that all have finished, and the problem that each game poses."""
-    games = _shared(name, cells)
+    games = shared_games(name, cells)
     return np.stack([cell.wins(games) for cell in cells]), cells[0].problems(games) or games
-
-
-def _shared(name: str, cells: Sequence[Cell]) -> list[int]:
-    games = sorted(set.intersection(*(set(cell.won) for cell in cells)))
-    if not games:
-        raise DataError(f"{name}: the trainings share no game", hint="delete their cells to remeasure")
-    return games

@@ -19,11 +19,11 @@ from grue.experiments.eval_gap.measure import Measure
 from grue.experiments.eval_gap.settings import Settings
 from grue.experiments.eval_gap.suspects import Pair, Suspect, fitting
 from grue.experiments.eval_gap.table import markdown, ranked
+from grue.experiments.examined import examined_config
 from grue.hardware import hardware, versions
 from grue.models.learned import copy_of_learned
 from grue.progress import Progress
 from grue.stages.session import open_session
-from grue.storage.contents import read_run_config
 from grue.storage.files import explained, lock_folder, write_atomic
 from grue.storage.run import Run
 
@@ -74,13 +74,7 @@ def _place(folder: Path) -> Path:
 
 def _examined(folder: Path, trained: str) -> Config:
     """The configuration of a run. ConfigError if it does not train `trained`, or a kind of policy not examined here."""
-    config = read_run_config(folder)
-    left = ["base", *(stage for stage, length in config.lengths.items() if length)]
-    if trained not in left:
-        raise ConfigError(
-            f"{folder} has no {trained} weights: its settings skip that stage",
-            hint=f"policy={' or policy='.join(left)}",
-        )
+    config = examined_config(folder, trained)
     policy = config.policy
     fits = policy.kind in ("aligned", "choose")
     if not fits or (policy.template, policy.list_actions, policy.history) != ("plain", False, 0):

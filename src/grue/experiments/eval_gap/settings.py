@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from grue.config.base import Section
-from grue.experiments.sizes import read_sizes
 from grue.names import PolicyName
 
 
@@ -36,8 +34,3 @@ class Settings(Section):
     lora_rate: float = Field(10.0, gt=0, description="learning rate of the adapters, as a multiple of the run's own")
     dropout: float = Field(0.25, gt=0, lt=1, description="dropout of the adapters while PPO updates")
     bootstrap: int = Field(2000, ge=100, description="resamples for an interval")
-
-
-def read_settings(texts: Sequence[str]) -> Settings:
-    """Settings from `key=value` texts. ConfigError names an unknown key or a value out of range."""
-    return read_sizes(Settings, texts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from grue.errors import ConfigError, DataError, needs
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import with_problems
 from grue.experiments.cells import Cell, Cells, digest, from_episodes
-from grue.experiments.second_visit.players import Follower, Training, told, training_config
+from grue.experiments.examined import examined_config
+from grue.experiments.second_visit.players import Follower, Training, telling, training_config
 from grue.experiments.second_visit.settings import Settings
 from grue.experiments.second_visit.table import difference, markdown, rate
 from grue.experiments.second_visit.visits import first_visits, lessons, share_found
@@ -27,7 +28,6 @@ from grue.policy.decision import Decoding
 from grue.progress import Progress
 from grue.retrieval.memory import Memories, remembered
 from grue.stages.session import Session, open_session
-from grue.storage.contents import read_run_config
 from grue.storage.files import explained, lock_folder, write_atomic
 from grue.storage.run import Run
 from grue.storage.settled import used_settings
@@ -46,7 +46,7 @@ def run(folder: Path, size: Settings, *, out: Path | None, say: Progress) -> dic
 
     What is on file there is not played or trained again, so the same command goes on where it stopped.
     """
-    config = _examined(folder, size.policy)
+    config = examined_config(folder, size.policy)
     needs("bm25s", feature="an experiment with a memory")
     out = out or folder / "experiments" / "second-visit"
     with explained(f"open {out}", ConfigError):
@@ -64,18 +64,6 @@ def run(folder: Path, size: Settings, *, out: Path | None, say: Progress) -> dic
     say(markdown(result))
     say(f"table: {out / 'second-visit.md'}")
     return result
-
-
-def _examined(folder: Path, policy: str) -> Config:
-    """The configuration of a run. ConfigError if it does not train `policy`."""
-    config = read_run_config(folder)
-    left = ["base", *(stage for stage, length in config.lengths.items() if length)]
-    if policy not in left:
-        raise ConfigError(
-            f"{folder} has no {policy} weights: its settings skip that stage",
-            hint=f"policy={' or policy='.join(left)}",
-        )
-    return config
 
 
 @dataclass
@@ -113,16 +101,15 @@ class _Second:
             for how in DECODINGS
             for b in (CONTROL, OTHER, FOLLOW, BEFORE)
         ]
-        first = self.first
         return {
             "settings": size.model_dump(),
             "limit": session.config.game.limit,
             "visit_limit": self._visit_limit,
             "lessons": len(taught),
             "first_visits": {
-                "games": len(first),
-                "success": round(sum(visit.won for visit in first) / len(first), 6),
-                "found": round(share_found(first, self.of_measured, size.notes), 6),
+                "games": len(self.first),
+                "success": round(sum(visit.won for visit in self.first) / len(self.first), 6),
+                "found": round(share_found(self.first, self.of_measured, size.notes), 6),
             },
             "rows": [rate(name, how, cells, posed) for (name, how), cells in rows.items()],
             "differences": differences,
@@ -134,7 +121,7 @@ class _Second:
     def _visit_limit(self) -> int:
         return self.size.visit_limit or int(2.5 * self.session.config.game.limit)
 
-    @property
+    @cached_property  # hashing weights takes a while
     def _made(self) -> dict[str, Any]:
         """What decides how the policy plays, and first visits go."""
         config = self.session.config
@@ -148,7 +135,7 @@ class _Second:
         return {"game": {"name": config.game.name}, "used": used, "temperature": config.sampling_temperature, **played}
 
     @property
-    def _told(self) -> dict[str, Any]:
+    def _made_with_notes(self) -> dict[str, Any]:
         """What decides which notes a measured game is told."""
         size, seeds = self.size, [task.seed for task in self.measured]
         return self._made | {"fold": size.fold, "seeds": seeds, "places": size.places, "notes": size.notes}
@@ -185,7 +172,7 @@ class _Second:
     def _rows(self, taught: Sequence[Episode]) -> dict[tuple[str, str], list[Cell]]:
         """(who comes a second time, decoding) -> the games of each training."""
         rows: dict[tuple[str, str], list[Cell]] = {}
-        rows[FOLLOW, "scripted"] = [self._cells.get("follow", self._told, self._follow)]
+        rows[FOLLOW, "scripted"] = [self._cells.get("follow", self._made_with_notes, self._follow)]
         for how in DECODINGS:
             rows[BEFORE, how] = [self._cell("before", how, self.start)]
         with_notes = [remembered(lesson, self.memories, self.size.notes) for lesson in taught]
@@ -196,7 +183,7 @@ class _Second:
             weights = self._training(config, with_notes, self.memories).train_or_load()
             for how in DECODINGS:
                 for name, own in ((NOTES, True), (OTHER, False)):
-                    seats = partial(told, memories=self.of_measured, notes=self.size.notes, own=own)
+                    seats = partial(telling, memories=self.of_measured, notes=self.size.notes, own=own)
                     cell = self._cell("notes" if own else "other-notes", how, weights, seats)
                     rows.setdefault((name, how), []).append(cell)
         return rows
@@ -204,7 +191,7 @@ class _Second:
     def _training(self, config: Config, taught: Sequence[Episode], memories: Memories | None) -> Training:
         """A training in a folder that is named by all that decides how it goes."""
         size = self.size
-        made: dict[str, Any] = {"used": used_settings(config), "start": digest(self.start)}
+        made: dict[str, Any] = {"used": used_settings(config), "start": self._made["weights"]}
         made |= {"tasks": [visit.task.seed for visit in self.train]}
         if size.lessons:
             made |= {"visit_limit": self._visit_limit}  # which decides the lessons
@@ -232,12 +219,12 @@ class _Second:
             )
             return from_episodes(name, self._named(found))
 
-        made = self._told | {"player": digest(weights), "decoding": how, "cell": name}
+        made = self._made_with_notes | {"player": digest(weights), "decoding": how, "cell": name}
         return self._cells.get(f"{name}-{how}", made, played)
 
     def _follow(self) -> Cell:
         (game,) = self.session.games(1)
-        player = Follower(self.of_measured, self.size.notes)
+        player = Follower(self.of_measured)
         played = []
         for task in self.measured:
             self.session.interrupt.check()

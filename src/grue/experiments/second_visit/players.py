@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grue.config import Config
 from grue.errors import CheckpointError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DEV_EVERY = 10  # iterations
 
 
-def told(games: Sequence[Game], memories: Memories | None, notes: int, *, own: bool = True) -> Sequence[Game]:
+def telling(games: Sequence[Game], memories: Memories | None, notes: int, *, own: bool = True) -> Sequence[Game]:
     """`games` that tell their notes, if there are memories. own=False: only notes about other games."""
     return games if memories is None else [Remembering(game, memories, notes, own=own) for game in games]
 
@@ -40,7 +40,8 @@ def training_config(config: Config, size: Settings, seed: int) -> Config:
     data = config.model_dump()
     data["seed"] = seed
     data["dagger"]["rounds"] = 0
-    data["demos"]["games"] = config.demos.games or size.lessons  # a run of SFT has something to learn from
+    if size.lessons:  # they take the place of demonstrations, without which SFT is refused
+        data["demos"]["games"] = max(1, config.demos.games)
     data["sft"] |= {"epochs": size.lessons, "learning_rate": size.lesson_rate, "rename": 0.0, "episodes_per_batch": 16}
     data["ppo"] |= {
         "iterations": size.iterations,
@@ -93,7 +94,7 @@ class Training:
         learner = session.learner(cfg, value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate)
         context = session.context(cfg, learner)
         context = replace(context, run=run, config=config, train_tasks=self.tasks)
-        context = replace(context, games=told(context.games, self.memories, self.notes))
+        context = replace(context, games=telling(context.games, self.memories, self.notes))
         run.begin("ppo")
         facts = train_ppo(context, demo_steps(session) if cfg.game_baseline else None)
         session.tell_skipped(learner)
@@ -127,18 +128,18 @@ class Follower:
 
     name = "follow"
 
-    def __init__(self, memories: Memories, notes: int = 1) -> None:
-        self._memories, self._notes = memories, notes
+    def __init__(self, memories: Memories) -> None:
+        self._memories = memories
         self._left: list[str] = []
         self._rng = random.Random()
 
     def start(self, task: Task, observation: Observation) -> None:
-        notes = self._memories.told(task, observation.text, self._notes, own=True)
-        self._left = [action for note in notes[:1] for action in note.actions]
+        notes = self._memories.told(task, observation.text, 1, own=True)
+        self._left = [action for note in notes for action in note.actions]
         self._rng = random.Random(f"{task.fold}/{task.seed}")
 
     def act(self, observation: Observation) -> str:
-        listed: Any = observation.actions
+        listed = observation.actions
         while self._left:
             action = self._left.pop(0)
             if listed is None or action in listed:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from grue.evaluate.bootstrap import paired_wins
-from grue.evaluate.seeds import mean_over_seeds
-from grue.evaluate.stats import Interval, by_problem, never_certain, not_surer
+from grue.evaluate.stats import Interval, not_surer
 from grue.evaluate.summary import success_interval
 from grue.experiments.cells import Cell
+from grue.experiments.trainings import crossed_interval, interval_over_trainings, shared_games
 
 
 def rate(name: str, decoding: str, cells: Sequence[Cell], posed: Cell) -> dict[str, Any]:
@@ -20,13 +20,13 @@ def rate(name: str, decoding: str, cells: Sequence[Cell], posed: Cell) -> dict[s
 
     `posed` says which games pose the same problem: games that tell notes all look different.
     """
-    games = shared_games(cells)
+    games = shared_games(name, cells)
     wins_SG = np.stack([cell.wins(games) for cell in cells])
     problems = posed.problems(games)
     if len(cells) == 1:
         interval = success_interval([bool(won) for won in wins_SG[0]], problems)
     else:
-        interval = not_surer(_over_trainings(wins_SG, problems or games), len(set(problems or games)))
+        interval = not_surer(interval_over_trainings(wins_SG, problems), len(set(problems or games)))
     steps = [cell.steps[seed] for cell in cells for seed in games if cell.won[seed]]
     assert interval is not None
     return {
@@ -47,16 +47,14 @@ def difference(
     """a less b in points of success, on the same games; trainings are paired by seed."""
     count = max(len(of_a), len(of_b))
     firsts, seconds = ([*cells] * (count if len(cells) == 1 else 1) for cells in (of_a, of_b))
-    games = shared_games([*firsts, *seconds])
+    games = shared_games(f"{a} - {b}", [*firsts, *seconds])
     apart_SG = np.stack([x.wins(games) - y.wins(games) for x, y in zip(firsts, seconds, strict=True)])
     problems = posed.problems(games)
     if count == 1:
         found = paired_wins(of_a[0].wins(games), of_b[0].wins(games), resamples, clusters=problems)
         interval = Interval(found.low, found.high)
     else:
-        value = float(apart_SG.mean())
-        interval = _over_trainings(apart_SG, problems or games)
-        interval = never_certain(value, interval, len(games), len(set(problems or games)))
+        interval = crossed_interval(apart_SG, problems)
     low, high = (round(100 * min(1.0, max(-1.0, end)), 3) for end in interval)
     return {
         "a": a,
@@ -66,17 +64,6 @@ def difference(
         "ci95": [low, high],
         "by_training": [round(100 * float(row.mean()), 3) for row in apart_SG],
     }
-
-
-def _over_trainings(values_SG: Any, problems: Sequence[Any]) -> Interval:
-    if len(set(problems)) == 1:
-        return Interval(float(values_SG.mean()), float(values_SG.mean()))
-    return Interval(*mean_over_seeds(by_problem(values_SG, problems))[1:3])
-
-
-def shared_games(cells: Sequence[Cell]) -> list[int]:
-    """The seeds of the games that all of them have finished."""
-    return sorted(set.intersection(*(set(cell.won) for cell in cells)))
 
 
 def markdown(result: dict[str, Any]) -> str:

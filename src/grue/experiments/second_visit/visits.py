@@ -74,9 +74,9 @@ def lessons(game: Game, visits: Iterable[Episode], limit: int, interrupt: Interr
 
 def share_found(visits: Sequence[Episode], memories: Memories, notes: int) -> float:
     """Share of the visited games of which a note is among those that the game is told."""
-    told = 0
+    own = 0
     for visit in visits:
         begins = visit.first.text if visit.first is not None else ""
         found = memories.told(visit.task, begins, notes, own=True)
-        told += any(note.task == visit.task for note in found)
-    return told / max(1, len(visits))
+        own += any(note.task == visit.task for note in found)
+    return own / max(1, len(visits))
