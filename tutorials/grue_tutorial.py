@@ -137,7 +137,7 @@ if importlib.util.find_spec("grue") is None:
 #
 # You need Python 3.11 or newer and the package. Java, which the game engine needs, is installed as a wheel. Results depend on
 # versions, on the processor and on the number of threads, which round sums differently: over a whole training that changes the outcome as much
-# as another seed would. With one thread instead of two this notebook once ended at 81 % instead of 90 %, on the same games. So your numbers will
+# as another seed would ([measured](../README.md#the-result)). So your numbers will
 # differ from those in the text; we print what they depend on. `GRUE_TUTORIAL_FAST=1` in the environment makes everything small: it shows that the code
 # works and proves nothing else. The full version takes 5 to 30 minutes on two cores; the last code cell
 # prints how long it took.
@@ -1464,8 +1464,8 @@ plt.show()
 # BM25 (Robertson and Zaragoza 2009) finds the note whose game began most alike. The note is written under the task, at
 # the head of the transcript. Nothing else changes: ids are still only appended, and policy and loss are the same.
 #
-# In the kitchen such notes do not help: who reads the cookbook and the rooms again needs none
-# ([measured](../docs/experiments.md#2026-11-30--does-a-note-help-in-the-kitchen)). So here is a game in which a first visit finds out
+# In the kitchen such notes brought nothing that could be measured: who reads the cookbook and the rooms again needs none
+# ([experiment](../docs/experiments.md#2026-11-30--does-a-note-help-in-the-kitchen)). So here is a game in which a first visit finds out
 # what a second one cannot see: a coin lies in one of eleven rooms, and the second time there are only eight steps.
 #
 # **The question**, made testable: does a note about the first visit help? The control is a model that learns from the same lessons,
