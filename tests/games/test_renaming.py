@@ -88,7 +88,7 @@ def test_names_are_fixed_by_the_salt_and_a_share_of_the_games_keeps_its_own() ->
 
 @pytest.mark.usefixtures("market")
 def test_a_recorded_game_is_renamed_throughout() -> None:
-    game, found = games.make("market"), renamer("market")
+    game, found = games.make("market"), renamer("market", {})
     assert found is not None
     (task,) = games.tasks("market", "", "train", 6, count=1)
     gold = play(game, task, teacher("gold", game))
@@ -138,9 +138,9 @@ def test_a_recorded_game_whose_names_cannot_be_drawn_keeps_them(
 
 @pytest.mark.usefixtures("market")
 def test_a_game_that_cannot_rename_things_is_refused() -> None:
-    check_training("market", 0.5)
+    check_training("market", {}, 0.5)
     with pytest.raises(ConfigError, match=r"sft.rename is for .* that have a method renaming; this is toy") as caught:
-        check_training("toy", 0.5, stage="sft")
+        check_training("toy", {}, 0.5, stage="sft")
     assert caught.value.hint == "set sft.rename=0"
     with pytest.raises(ConfigError, match=r"ppo\.rename is for"):
         training_games([games.make("toy")], 0.5, "salt")
@@ -155,7 +155,7 @@ def test_a_renaming_that_needs_an_instance_is_refused_where_it_is_asked_for(mark
         .replace("renaming(first", "renaming(self, first")
     )
     market.write_text(text, encoding="utf-8")
-    for call in (lambda: check_training("market", 0.5), lambda: renamer("market")):
+    for call in (lambda: check_training("market", {}, 0.5), lambda: renamer("market", {})):
         with pytest.raises(GameError, match="renaming of the game 'market' is no static method"):
             call()
     said = CliRunner().invoke(app, ["check-game", "market_package:Market", "--games", "1"])

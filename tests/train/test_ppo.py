@@ -63,14 +63,14 @@ def test_one_win_more_is_better_whatever_the_score() -> None:
 def test_only_games_that_can_are_renamed_or_tell_of_a_plan() -> None:
     seats = [games.make("toy")]
     assert training_games(seats, 0.0, "x") is seats
-    with pytest.raises(ConfigError, match=r"ppo\.rename is for cookingworld, simonsays"):
+    with pytest.raises(ConfigError, match=r"ppo\.rename is for cookingworld, simonsays, .*coin with ten rooms or more"):
         training_games(seats, 0.5, "x")
     with pytest.raises(ConfigError, match=r"ppo\.hidden_state is for cookingworld"):
         training_games(seats, 0.0, "x", {})
     for name in ("simonsays", "twc"):  # whose things have other names
-        check_training(name, 0.5)
+        check_training(name, "", 0.5)
         with pytest.raises(ConfigError, match=rf"ppo\.hidden_state is for cookingworld; this is {name}"):
-            check_training(name, 0.5, hidden_state=True)
+            check_training(name, "", 0.5, hidden_state=True)
 
 
 def test_what_the_game_cannot_do_is_said_before_anything_is_played(tmp_path: Path) -> None:

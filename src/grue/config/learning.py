@@ -181,6 +181,11 @@ class PPOConfig(LearningConfig):
         return self.group_weight < 1 or self.bootstrap_at_limit
 
     @property
+    def value_rate_in_loss(self) -> float:
+        """Learning rate of the value head in the policy's own steps: 0 where it has passes of its own."""
+        return 0.0 if self.value_passes else self.value_learning_rate
+
+    @property
     def ratio_bounds(self) -> tuple[float, float]:
         """The bounds that the policy ratio is clipped to."""
         return 1 - self.clip, 1 + (self.clip if self.clip_high is None else self.clip_high)

@@ -61,6 +61,13 @@ def begin_reset(game: Game, task: Task) -> None:
             start(task)
 
 
+def innermost(game: Game) -> Game:
+    """What is played in the end, where classes that change what a game shows hold it as `inner`."""
+    while isinstance(inner := getattr(game, "inner", None), Game):
+        game = inner
+    return game
+
+
 def check_open(closed: bool) -> None:
     """Raise ConfigError where a game is `closed`: whoever begins one again is mistaken, and the game did not crash."""
     if closed:

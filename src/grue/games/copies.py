@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from grue.games.base import fold_range
-from grue.games.params import coin_rooms, values
+from grue.games.params import Params, coin_rooms, values
 from grue.games.twx.jvm import JvmSettings
 from grue.types import Task
 
@@ -31,7 +31,7 @@ class Reader:
     close: Callable[[], None] = lambda: None
 
 
-def has_copies(game: str, params: str) -> bool:
+def has_copies(game: str, params: Params) -> bool:
     """Whether folds of this game are searched for copies."""
     if game in ("coin", "mapreader"):
         rooms = values(game, params)["numLocations"]

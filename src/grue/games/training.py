@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from grue.errors import ConfigError
-from grue.games.base import Game
+from grue.games.base import Game, innermost
+from grue.games.params import Params
 from grue.games.plugins import is_plugin, plugin_class
 from grue.games.renaming import RenamedOwn, renamed_own, static_renaming
+from grue.games.twx.directions import can_turn
 from grue.games.twx.game import TwxGame
 from grue.games.twx.renamed import GAMES as RENAMED
 from grue.games.twx.renamed import RenamedTwx, renamed_episode
@@ -19,17 +21,17 @@ from grue.types import Episode
 Renamer = Callable[[Episode, random.Random], Episode]
 
 
-def renamer(game: str) -> Renamer | None:
+def renamer(game: str, params: Params) -> Renamer | None:
     """What renames things in recorded episodes of `game`; None for a game whose things cannot be renamed."""
     if game in RENAMED:
-        return renamed_episode
+        return renamed_episode if game != "coin" or can_turn(params) else None
     renaming = static_renaming(plugin_class(game), game) if is_plugin(game) else None
     return None if renaming is None else partial(renamed_own, renaming=renaming)
 
 
-def check_training(name: str, rename: float, hidden_state: bool = False, *, stage: str = "ppo") -> None:
+def check_training(name: str, params: Params, rename: float, hidden_state: bool = False, *, stage: str = "ppo") -> None:
     """ConfigError where the settings of a stage require something that a game cannot do."""
-    if rename and renamer(name) is None:
+    if rename and renamer(name, params) is None:
         raise _cannot_rename(name, stage)
     if hidden_state and name != "cookingworld":
         raise _cannot_tell(name)
@@ -44,13 +46,14 @@ def training_games(games: Sequence[Game], rename: float, salt: str, starts: Star
 
 
 def _training_game(game: Game, rename: float, salt: str, starts: Starts | None) -> Game:
-    if isinstance(game, TwxGame):
-        check_training(game.game, rename, starts is not None)
+    engine = innermost(game)
+    if isinstance(engine, TwxGame):
+        check_training(engine.game, engine.params, rename, starts is not None)
         telling = game if starts is None else Told(game, starts)
         return RenamedTwx(telling, salt, rename) if rename else telling
     if starts is not None:
         raise _cannot_tell("another game")
-    renaming = getattr(game, "renaming", None)
+    renaming = getattr(engine, "renaming", None)
     if renaming is None:
         raise _cannot_rename("another game", "ppo")
     return RenamedOwn(game, renaming, salt, rename)
@@ -58,7 +61,8 @@ def _training_game(game: Game, rename: float, salt: str, starts: Starts | None) 
 
 def _cannot_rename(name: str, stage: str) -> ConfigError:
     return ConfigError(
-        f"{stage}.rename is for {', '.join(RENAMED)} and games of your own that have a method renaming; this is {name}",
+        f"{stage}.rename is for {', '.join(RENAMED)} with ten rooms or more, and games of your own that have a method "
+        f"renaming; this is {name}",
         hint=f"set {stage}.rename=0",
     )
 

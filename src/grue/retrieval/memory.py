@@ -52,7 +52,10 @@ def note_of(episode: Episode, most: int = 20) -> Note | None:
 
 
 def direct(turns: Sequence[Turn]) -> list[Turn]:
-    """The turns without detours: where text, inventory and score come again, what led back to them is left out."""
+    """The turns without detours: where text, inventory and score come again, what led back to them is left out.
+
+    What was changed elsewhere meanwhile, such as a door opened, is then missing from the way.
+    """
     kept: list[Turn] = []
     places: dict[tuple[str, str, float], int] = {}  # what was seen -> index in `kept`
     for turn in turns:
@@ -162,7 +165,7 @@ class Remembering:
     def __init__(self, game: Game, memory: Recalls, count: int = 1, *, own: bool = True) -> None:
         if not isinstance(memory, Recalls):
             raise ConfigError(f"{type(memory).__name__} is no Memory", hint="Memory(episodes) makes one of episodes")
-        self._game, self._memory, self._own = game, memory, own
+        self.inner, self._memory, self._own = game, memory, own
         self._count = whole_number("count", count, least=0, hint="how many notes a game is told")
         self._goal = ""
         for name in _ASKED:  # as attributes of the instance, which isinstance with a protocol sees, as in `Guarded`
@@ -170,39 +173,39 @@ class Remembering:
                 setattr(self, name, getattr(game, name))
 
     def begin_reset(self, task: Task) -> None:
-        begin_reset(self._game, task)
+        begin_reset(self.inner, task)
 
     def reset(self, task: Task) -> Observation:
-        observation = self._game.reset(task)
+        observation = self.inner.reset(task)
         notes = self._memory.told(task, observation.text, self._count, own=self._own)
         self._goal = with_notes(observation.goal, notes)
         return replace(observation, goal=self._goal)
 
     def begin_step(self, action: str) -> None:
-        begin_step(self._game, action)
+        begin_step(self.inner, action)
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
-        observation, reward, outcome = self._game.step(action)
+        observation, reward, outcome = self.inner.step(action)
         return replace(observation, goal=self._goal), reward, outcome
 
     @property
     def history(self) -> tuple[str, ...]:
         """The actions so far, of a game that keeps them."""
-        return cast(SeesAll, self._game).history
+        return cast(SeesAll, self.inner).history
 
     def save(self) -> tuple[str, Any]:
         """A point of the episode, with the goal and its notes, of a game that can `save`."""
-        return self._goal, cast(Any, self._game).save()
+        return self._goal, cast(Any, self.inner).save()
 
     def restore(self, saved: tuple[str, Any]) -> Observation:
         """Go back to a saved point."""
         goal, point = saved
-        observation: Observation = cast(Any, self._game).restore(point)
+        observation: Observation = cast(Any, self.inner).restore(point)
         self._goal = goal
         return replace(observation, goal=goal)
 
     def close(self) -> None:
-        self._game.close()
+        self.inner.close()
 
 
 def with_notes(goal: str, notes: Iterable[Note]) -> str:

@@ -68,13 +68,13 @@ def is_plain(config: Config) -> bool:
 
 def check_games(stage: str, config: Config, say: Progress) -> None:
     """Refuse settings that ask of a game what it cannot do, which would otherwise only show after hours."""
-    game, ppo = config.game.name, config.ppo
+    (game, params), ppo = (config.game.name, config.game.params), config.ppo
     if stage == "sft" and config.sft.epochs:
-        check_training(game, config.sft.rename, stage=stage)
+        check_training(game, params, config.sft.rename, stage=stage)
     if stage == "dagger" and config.dagger.rounds:
-        check_training(game, config.dagger.rename, stage=stage)
+        check_training(game, params, config.dagger.rename, stage=stage)
     if stage == "ppo" and ppo.iterations:
-        check_training(game, ppo.rename, ppo.hidden_state)
+        check_training(game, params, ppo.rename, ppo.hidden_state)
         if ppo.game_baseline and not ppo.asks_critic:
             say.warn("ppo.game_baseline is fitted but not used: ppo.group_weight=1 leaves GAE out")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 from grue.errors import DataError, GameError, ModelError
 from grue.games.training import renamer
@@ -11,6 +12,7 @@ from grue.prompts.tokens import Encoder
 from grue.rollout.pack import Sample, samples, tokenise
 from grue.stages.session import Session
 from grue.storage import episodes
+from grue.types import Episode
 
 
 def check_demonstrations(session: Session) -> None:
@@ -35,7 +37,15 @@ def check_demonstrations(session: Session) -> None:
 
 
 def lessons(session: Session, names: str, rename: float, *kinds: str, corrected: bool = False) -> list[Sample]:
-    """The games in some `kinds` of the run's files; with `corrected`, as the teacher that watched would have played.
+    """The games in some `kinds` of the run's files; with `corrected`, as the teacher that watched would have played."""
+    read = (episode for kind in kinds for episode in episodes.read(session.run.episodes(kind), missing_ok=True))
+    return lessons_of(session, read, names, rename, corrected=corrected)
+
+
+def lessons_of(
+    session: Session, played: Iterable[Episode], names: str, rename: float, *, corrected: bool = False
+) -> list[Sample]:
+    """The games that were `played`, as the session's policy reads them.
 
     In a share `rename` of the games things are renamed, with names drawn from the seed `names`. A game that the policy
     could not play, since a text exceeds the context or two actions cannot be told apart, is left out with a warning.
@@ -44,11 +54,10 @@ def lessons(session: Session, names: str, rename: float, *kinds: str, corrected:
     rng = random.Random(names)
     policy, context = make_policy(session.model, session.encoder), session.config.model.context
     longest, unreadable, first = 0, 0, None
-    read = (episode for kind in kinds for episode in episodes.read(session.run.episodes(kind), missing_ok=True))
-    other_names = renamer(session.config.game.name) if rename else None
+    other_names = renamer(session.config.game.name, session.config.game.params) if rename else None
     unnamed, no_name = 0, None
     packed = []
-    for episode in read:
+    for episode in played:
         if other_names is not None and rng.random() < rename:
             try:
                 episode = other_names(episode, rng)

@@ -18,7 +18,7 @@ def ppo(session: Session) -> dict[str, Any]:
     if cfg.invalid_penalty and not session.lists_actions:
         session.say.warn(f"{config.game.name} lists no actions: ppo.invalid_penalty is for empty replies alone")
     session.load("dagger" if config.dagger.rounds else "sft")
-    learner = session.learner(cfg, value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate)
+    learner = session.learner(cfg, value_learning_rate=cfg.value_rate_in_loss)
     facts = train_ppo(session.context(cfg, learner), demo_steps(session) if cfg.game_baseline else None)
     session.tell_skipped(learner)
     keep_shown(session, "ppo", "after PPO")

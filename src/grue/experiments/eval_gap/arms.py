@@ -16,7 +16,7 @@ from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import with_problems
 from grue.experiments.eval_gap.defects import Arm, advantages_with, top_k_policy
 from grue.experiments.eval_gap.settings import Settings
-from grue.games.training import renamer, training_games
+from grue.games.training import training_games
 from grue.models.adapter import with_adapter
 from grue.models.learned import load_weights
 from grue.models.load import load_model
@@ -25,7 +25,8 @@ from grue.policy.actor import Actor
 from grue.policy.decision import Decoding
 from grue.policy.policy import Policy, make_policy
 from grue.rollout.collect import collect
-from grue.rollout.pack import minibatches, samples, tokenise
+from grue.rollout.pack import minibatches, samples
+from grue.stages.lessons import lessons_of
 from grue.train.credit import Array, credit, critic_values, scaled, turn_rewards
 from grue.train.critic import Critic
 from grue.train.learner import Learner
@@ -51,10 +52,7 @@ def train_sft_arm(
     """`base` after one pass of SFT over the demonstrations, in an order drawn by `seed`."""
     cfg = session.config.sft
     model = fresh_model(session, base, seed)
-    policy, rng = make_policy(model, session.encoder), random.Random(f"{seed}/sft/names")
-    other_names = renamer(session.config.game.name) if cfg.rename else None
-    renamed = (other_names(e, rng) if other_names and rng.random() < cfg.rename else e for e in demonstrations)
-    items = samples([tokenise(episode, policy, session.config.model.context) for episode in renamed])
+    items = lessons_of(session, demonstrations, f"{seed}/sft/names", cfg.rename)
     learner = Learner.of(model, session.config.model, cfg, dropout=True)
     steps = max(1, len(items) // size.sft_batch)
     torch.manual_seed(hash_seed(f"{seed}/sft/dropout"))

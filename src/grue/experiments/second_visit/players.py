@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,9 @@ from grue.experiments.second_visit.settings import Settings
 from grue.games import Game
 from grue.models.learned import copy_of_learned, load_weights
 from grue.retrieval.memory import Memories, Remembering
-from grue.rollout.pack import Sample, samples, tokenise
+from grue.rollout.pack import Sample
 from grue.stages.demos import demo_steps
+from grue.stages.lessons import lessons_of
 from grue.stages.trained import check_weights
 from grue.storage.run import Run
 from grue.train.ppo import train_ppo
@@ -36,13 +38,14 @@ def telling(games: Sequence[Game], memories: Memories | None, notes: int, *, own
 
 
 def training_config(config: Config, size: Settings, seed: int) -> Config:
-    """The run's own settings at the sizes of the experiment. Nothing is renamed: notes are about things by name."""
+    """The run's own settings at the sizes of the experiment."""
     data = config.model_dump()
     data["seed"] = seed
     data["dagger"]["rounds"] = 0
     if size.lessons:  # they take the place of demonstrations, without which SFT is refused
         data["demos"]["games"] = max(1, config.demos.games)
-    data["sft"] |= {"epochs": size.lessons, "learning_rate": size.lesson_rate, "rename": 0.0, "episodes_per_batch": 16}
+    data["sft"] |= {"epochs": size.lessons, "learning_rate": size.lesson_rate, "episodes_per_batch": 16}
+    data["sft"]["rename"] = config.ppo.rename  # lessons are games like those that PPO plays
     data["ppo"] |= {
         "iterations": size.iterations,
         "episodes_per_iteration": size.episodes,
@@ -50,7 +53,6 @@ def training_config(config: Config, size: Settings, seed: int) -> Config:
         "plays_per_game": 1,
         "group_weight": 0.0,
         "warmup_iterations": min(config.ppo.warmup_iterations, size.iterations // 4),
-        "rename": 0.0,
         "hidden_state": False,
         "dev_every": min(DEV_EVERY, size.iterations),
         "dev_games": size.dev_games,
@@ -91,7 +93,7 @@ class Training:
         elif self.lessons:
             self._load(run, "sft")
         cfg = config.ppo
-        learner = session.learner(cfg, value_learning_rate=0.0 if cfg.value_passes else cfg.value_learning_rate)
+        learner = session.learner(cfg, value_learning_rate=cfg.value_rate_in_loss)
         context = session.context(cfg, learner)
         context = replace(context, run=run, config=config, train_tasks=self.tasks)
         context = replace(context, games=telling(context.games, self.memories, self.notes))
@@ -104,12 +106,19 @@ class Training:
     def _learn_lessons(self, run: Run) -> None:
         session, config = self.session, self.config
         run.begin("sft")
-        policy, context = session.policy(), config.model.context
-        items: list[Sample] = samples([tokenise(episode, policy, context) for episode in self.lessons])
-        learner = session.learner(config.sft, dropout=True)
-        train_sft(run, config, learner, lambda _: items, session.say, session.interrupt)
+        cfg, names = config.sft, f"{config.seed}/lessons/names"
+
+        @lru_cache(maxsize=1)
+        def items_of(reading: int) -> list[Sample]:
+            return lessons_of(session, self.lessons, f"{names}/{reading}", cfg.rename)
+
+        learner = session.learner(cfg, dropout=True)
+        # as in a run: names are drawn anew for each pass
+        count = train_sft(
+            run, config, learner, lambda epoch: items_of(epoch if cfg.rename else 0), session.say, session.interrupt
+        )
         session.tell_skipped(learner)
-        run.done("sft", samples=len(items))
+        run.done("sft", samples=count)
 
     def _load(self, run: Run, stage: str) -> None:
         try:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from grue.errors import GameError
+from grue.games import base
+from grue.games.base import Game, innermost
 from grue.games.teachers.kitchen import CUT_VERB
 from grue.games.teachers.plan import House, Standing, read, shortest
 from grue.games.twx.game import TwxGame
@@ -34,42 +36,41 @@ Starts = dict[Task, Start]  # shared by the games of a run: tasks return, and so
 class Told:
     """`game` with `to_go` in its observations: the steps of a shortest win from here, None where that is not known."""
 
-    def __init__(self, game: TwxGame, starts: Starts) -> None:
-        self._game, self._starts = game, starts
+    def __init__(self, game: Game, starts: Starts) -> None:
+        engine = innermost(game)
+        assert isinstance(engine, TwxGame)
+        self.inner, self._engine, self._starts = game, engine, starts
         self._start: Start | None = None
         self._standing: Standing | None = None
         self._actions: tuple[str, ...] = ()
         self._served = False  # has the meal been in hand?
 
     def begin_reset(self, task: Task) -> None:
-        self._game.begin_reset(task)
+        base.begin_reset(self.inner, task)
 
     def reset(self, task: Task) -> Observation:
-        observation = self._game.reset(task)
+        observation = self.inner.reset(task)
         if task not in self._starts:
-            self._starts[task] = Start(*read(self._game.state()))
+            self._starts[task] = Start(*read(self._engine.state()))
         self._start = self._starts[task]
         self._standing = self._start.standing
         self._served = False
         return self._told(observation)
 
     def begin_step(self, action: str) -> None:
-        self._game.begin_step(action)
+        base.begin_step(self.inner, action)
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         assert self._start is not None and self._standing is not None
-        observation, reward, outcome = self._game.step(action)
+        observation, reward, outcome = self.inner.step(action)
         if action in self._actions:
             house, self._standing = followed(self._start.house, self._standing, action)
             if house is not self._start.house:  # something was put down elsewhere: other ways, and other costs
                 self._start = Start(house, self._standing)
         return (self._told(observation) if outcome is None else observation), reward, outcome
 
-    def recipe(self, task: Task) -> dict[str, tuple[str, str]]:
-        return self._game.recipe(task)
-
     def close(self) -> None:
-        self._game.close()
+        self.inner.close()
 
     def _told(self, observation: Observation) -> Observation:
         assert self._start is not None and self._standing is not None
