@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -32,8 +31,8 @@ pytest.importorskip("bm25s", reason="the extra [retrieval] is not installed")
 
 from grue.experiments.second_visit import main as second_visit
 from grue.experiments.second_visit.players import Follower
-from grue.experiments.second_visit.table import difference, rate
-from grue.experiments.second_visit.visits import lessons, share_found
+from grue.experiments.second_visit.table import by_note, difference, rate
+from grue.experiments.second_visit.visits import OF_ANOTHER, OF_THE_GAME, RIGHT, lessons, notes_told
 from grue.retrieval.memory import Memories, direct, note_of
 
 QUIET = Progress(quiet=True)
@@ -97,7 +96,7 @@ def test_lessons_follow_the_first_visit_without_its_detours() -> None:
         task = replace(episode.task, limit=60)
         visits.append(play(game, task, Detour(teacher("gold", game))))
     assert all(visit.won and visit.steps > episode.steps for visit, episode in zip(visits, gold, strict=True))
-    memories, interrupt = Memories(visits, places=6), Interrupt()
+    interrupt = Interrupt()
     taught = lessons(game, visits, tiny.LIMIT, interrupt)
     short = [episode for episode in gold if episode.steps <= tiny.LIMIT]
     assert short and [each.task.seed for each in taught] == [episode.task.seed for episode in short]
@@ -112,9 +111,28 @@ def test_lessons_follow_the_first_visit_without_its_detours() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(Interrupted):
             lessons(game, visits, tiny.LIMIT, asked)
-    assert share_found(visits, memories, 1) == pytest.approx(
-        np.mean([memories.told(v.task, v.turns[0].observation.text, 1, own=True)[0].task == v.task for v in visits])
-    )
+
+
+def test_what_a_note_says_of_the_game() -> None:
+    gold = list(tiny.scripted("gold", 6))
+    limit = min(episode.steps for episode in gold)
+    told = notes_told(gold, Memories(gold, places=1), 1, limit)
+    assert told == {episode.task.seed: RIGHT if episode.steps <= limit else OF_THE_GAME for episode in gold}
+    assert len(set(told.values())) == 2
+    lost = [replace(episode, outcome=Outcome.LIMIT) for episode in gold]
+    assert set(notes_told(lost, Memories(lost, places=1), 1, tiny.LIMIT).values()) == {OF_THE_GAME}
+    assert set(notes_told(gold, Memories(gold[:1], places=1), 1, tiny.LIMIT).values()) == {RIGHT, OF_ANOTHER}
+
+
+def test_players_by_what_the_note_says() -> None:
+    told = {0: RIGHT, 1: OF_ANOTHER, 2: RIGHT, 3: RIGHT}
+    posed, won = cell(True, True, True, True), [cell(True, False, True, False), cell(True, True, False, False)]
+    partly = replace(cell(True, True, True, True), won={0: True, 1: False, 2: False}, failed=1)  # game 3 crashed
+    right, other = by_note(told, {"a": won, "b": [partly]}, posed)
+    assert (right["note"], right["games"], other["note"], other["games"]) == (RIGHT, 2, OF_ANOTHER, 1)
+    assert [row["success"] for row in right["rows"]] == [0.75, 0.5]
+    assert [row["success"] for row in other["rows"]] == [0.5, 0]
+    assert right["rows"][0]["by_training"] == [1, 0.5]
 
 
 def without_list(turn: Turn) -> Turn:
@@ -216,6 +234,7 @@ def test_the_whole_experiment_goes_on_where_it_stopped(trained: Path, monkeypatc
     assert all(row["games"] == 6 for row in result["rows"])
     assert {len(row["by_training"]) for row in result["rows"] if row["player"].startswith("trained")} == {2}
     text = (out / "second-visit.md").read_text()
+    assert sum(kind["games"] for kind in result["by_note"]) == 6 and "\n| is of " in text
     assert "| trained with notes | greedy |" in text and "over games and 2 trainings" in text
     with_notes = sorted(path for path in (out / "cells").glob("notes-?-*") if path.is_dir())
     assert len(with_notes) == 2

@@ -18,8 +18,8 @@ from grue.experiments.cells import Cell, Cells, digest, from_episodes
 from grue.experiments.examined import examined_config
 from grue.experiments.second_visit.players import Follower, Training, telling, training_config
 from grue.experiments.second_visit.settings import Settings
-from grue.experiments.second_visit.table import difference, markdown, rate
-from grue.experiments.second_visit.visits import first_visits, lessons, share_found
+from grue.experiments.second_visit.table import by_note, difference, markdown, rate
+from grue.experiments.second_visit.visits import OF_ANOTHER, first_visits, lessons, notes_told
 from grue.games import Game
 from grue.games.play import play
 from grue.hardware import hardware, versions
@@ -94,6 +94,7 @@ class _Second:
         taught = self._lessons()
         rows = self._rows(taught)
         (posed,) = rows[BEFORE, DECODINGS[0]]  # its games look as they are
+        told = notes_told(self.first, self.of_measured, size.notes, session.config.game.limit)
         differences = [
             difference(
                 NOTES, b, how, rows[NOTES, how], rows[b, "scripted" if b == FOLLOW else how], posed, size.bootstrap
@@ -109,9 +110,10 @@ class _Second:
             "first_visits": {
                 "games": len(self.first),
                 "success": round(sum(visit.won for visit in self.first) / len(self.first), 6),
-                "found": round(share_found(self.first, self.of_measured, size.notes), 6),
+                "found": round(sum(kind != OF_ANOTHER for kind in told.values()) / len(told), 6),
             },
             "rows": [rate(name, how, cells, posed) for (name, how), cells in rows.items()],
+            "by_note": by_note(told, {name: cells for (name, how), cells in rows.items() if how != "sampled"}, posed),
             "differences": differences,
             "hardware": hardware(),
             "versions": versions(),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from textwrap import wrap
 from typing import Any
 
@@ -12,6 +13,7 @@ from grue.evaluate.bootstrap import paired_wins
 from grue.evaluate.stats import Interval, not_surer
 from grue.evaluate.summary import success_interval
 from grue.experiments.cells import Cell
+from grue.experiments.second_visit.visits import NOTES
 from grue.experiments.trainings import crossed_interval, interval_over_trainings, shared_games
 
 
@@ -39,6 +41,33 @@ def rate(name: str, decoding: str, cells: Sequence[Cell], posed: Cell) -> dict[s
         "games": len(games),
         "failed": sum(cell.failed for cell in cells),
     }
+
+
+def by_note(told: Mapping[int, str], players: Mapping[str, Sequence[Cell]], posed: Cell) -> list[dict[str, Any]]:
+    """Rows of `rate` for the games that were `told` the same kind of note: players that do not sample, on those games.
+
+    A player that reads no note is in it, too: what it wins there says how hard these games are.
+    """
+    shared = shared_games("notes", [cell for cells in players.values() for cell in cells])
+    found = []
+    for note in sorted(set(told.values()), key=NOTES.index):
+        if seeds := [seed for seed in shared if told[seed] == note]:
+            rows = [
+                rate(name, "greedy", [_among(cell, seeds) for cell in cells], posed) for name, cells in players.items()
+            ]
+            found.append({"note": note, "games": len(seeds), "rows": rows})
+    return found
+
+
+def _among(cell: Cell, seeds: Sequence[int]) -> Cell:
+    """The cell with these games alone."""
+    won, score, steps = cell.won, cell.score, cell.steps
+    return replace(
+        cell,
+        won={seed: won[seed] for seed in seeds},
+        score={seed: score[seed] for seed in seeds},
+        steps={seed: steps[seed] for seed in seeds},
+    )
 
 
 def difference(
@@ -87,6 +116,7 @@ def markdown(result: dict[str, Any]) -> str:
         rate_of = [f"{row['success']:.1%}", f"{low:.1%} to {high:.1%}"]
         cells = [row["player"], row["decoding"], *rate_of, _several(each), steps]
         lines.append(f"| {' | '.join(cells)} |")
+    lines += _by_note(result["by_note"])
     lines += ["", "| difference | decoding | points | 95 % interval | by training |", "|---|---|---:|---:|---:|"]
     for row in result["differences"]:
         low, high = row["ci95"]
@@ -96,6 +126,17 @@ def markdown(result: dict[str, Any]) -> str:
         cells = [what, row["decoding"], f"{row['points']:+z.1f}", f"{low:+z.1f} to {high:+z.1f}", _several(each)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _by_note(found: Sequence[dict[str, Any]]) -> list[str]:
+    """How the players do by what the game was told; those that sample are left out."""
+    players = [row["player"] for row in found[0]["rows"]]
+    lines = ["", "The same games by what the note says, greedy:", ""]
+    lines += [f"| the note | games | {' | '.join(players)} |", f"|---|---:|{'---:|' * len(players)}"]
+    for kind in found:
+        rates = [f"{row['success']:.1%}" for row in kind["rows"]]
+        lines.append(f"| {kind['note']} | {kind['games']} | {' | '.join(rates)} |")
+    return lines
 
 
 def _several(texts: Sequence[str]) -> str:

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from grue.stages.session import Session
 
 
+RIGHT = "shows a way to win in time"
+OF_THE_GAME = "is of this game, but shows none"
+OF_ANOTHER = "is of another game"
+NOTES = (RIGHT, OF_THE_GAME, OF_ANOTHER)
+
+
 def first_visits(session: Session, file: Path, fold: str, tasks: Sequence[Task], limit: int) -> list[Episode]:
     """One sampled game of the session's policy for each of `tasks`, with `limit` steps; from `file` if it is there."""
     session.interrupt.check()
@@ -72,11 +78,14 @@ def lessons(game: Game, visits: Iterable[Episode], limit: int, interrupt: Interr
     return found
 
 
-def share_found(visits: Sequence[Episode], memories: Memories, notes: int) -> float:
-    """Share of the visited games of which a note is among those that the game is told."""
-    own = 0
-    for visit in visits:
-        begins = visit.first.text if visit.first is not None else ""
-        found = memories.told(visit.task, begins, notes, own=True)
-        own += any(note.task == visit.task for note in found)
-    return own / max(1, len(visits))
+def notes_told(visits: Iterable[Episode], memories: Memories, notes: int, limit: int) -> dict[int, str]:
+    """Seed of a visited game -> what its player is told: one of RIGHT, OF_THE_GAME and OF_ANOTHER."""
+    return {visit.task.seed: _told(visit, memories, notes, limit) for visit in visits}
+
+
+def _told(visit: Episode, memories: Memories, notes: int, limit: int) -> str:
+    begins = visit.first.text if visit.first is not None else ""
+    for note in memories.told(visit.task, begins, notes, own=True):
+        if note.task == visit.task:
+            return RIGHT if visit.won and len(note.actions) <= limit else OF_THE_GAME
+    return OF_ANOTHER
