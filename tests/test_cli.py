@@ -20,7 +20,9 @@ from grue.cli.doctor import check_model, what_to_estimate
 from grue.cli.perform import perform
 from grue.config import PRESETS, load_config
 from grue.errors import ConfigError, GrueError, TrainingError
+from grue.experiments.eval_gap import settings as eval_gap
 from grue.experiments.eval_gap.suspects import EVALUATION, TRAINING
+from grue.experiments.second_visit import settings as second_visit
 from grue.games.teachers import TEACHERS
 from grue.interrupt import Interrupted
 from grue.progress import Progress
@@ -101,10 +103,22 @@ def test_help_lists_the_presets_teachers_and_contrasts_that_exist() -> None:
     assert _listed(epilogs.PRESETS, r"tales-[\w-]+") <= set(PRESETS)
     assert _listed(epilogs.TEACHERS, r"^  ([\w-]+)") == set(TEACHERS)
     assert _listed(epilogs.CONTRASTS) == {*EVALUATION, *TRAINING}
+    of_gap, of_visits = epilogs.SIZES.split("\n\n")[:2]
+    for text, sizes in ((of_gap, eval_gap.Settings()), (of_visits, second_visit.Settings())):
+        listed = [
+            size for line in text.splitlines() if line.startswith("  ") for size in re.findall(r"\S+=[^\s,]+", line)
+        ]
+        assert listed == [f"{key}={value}" for key, value in sizes]
 
 
 @pytest.mark.parametrize(
-    ("verb", "text"), [("run", epilogs.PRESETS), ("demos", epilogs.TEACHERS), ("experiment", epilogs.CONTRASTS)]
+    ("verb", "text"),
+    [
+        ("run", epilogs.PRESETS),
+        ("demos", epilogs.TEACHERS),
+        ("experiment", epilogs.CONTRASTS),
+        ("experiment", epilogs.SIZES),
+    ],
 )
 def test_lists_of_the_help_keep_their_lines_in_a_terminal_of_80_columns(verb: str, text: str) -> None:
     shown = grue(verb, "--help", COLUMNS="80").stdout.splitlines()

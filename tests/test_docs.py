@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from grue.cli.reference import page
 from grue.config import load_config
-from grue.config.reference import page
 from grue.progress import Progress
 from grue.stages import run_all
 
@@ -35,5 +35,5 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_page_of_settings_is_up_to_date() -> None:
-    made_by = "python -m grue.config.reference > docs/settings.md"
+    made_by = "python -m grue.cli.reference > docs/settings.md"
     assert (DOCS / "settings.md").read_text(encoding="utf-8") == page(), made_by

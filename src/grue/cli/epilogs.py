@@ -41,3 +41,18 @@ Contrasts of eval-gap:
 Those that train:
   demonstrations-cut, no-bootstrap, leak, no-bootstrap-and-leak, kl-to-old,
   top-k-play, dropout, chosen-on-test"""
+
+SIZES = """\b
+Sizes of eval-gap, as KEY=VALUE, with their defaults:
+  policy=ppo, fold=dev, games=1000, few_games=20, window=11, top_k=50,
+  answer_tokens=15, seeds=3, sft_games=900, sft_batch=32, iterations=30,
+  episodes=128, minibatches=6, arm_games=300, curve_every=5, kl_coef=0.05,
+  lora_rank=4, lora_alpha=32, lora_rate=10.0, dropout=0.25, bootstrap=2000
+
+\b
+Those of second-visit:
+  policy=ppo, fold=dev, train_games=0, games=300, places=25, notes=1,
+  visit_limit=0, lessons=4, lesson_rate=0.0005, iterations=40,
+  episodes=128, dev_games=200, seeds=3, bootstrap=2000
+
+docs/settings.md says what they mean."""

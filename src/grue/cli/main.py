@@ -309,5 +309,5 @@ def check_game(
 
 
 app.command("pretrain")(research_verbs.pretrain)
-app.command("experiment", epilog=epilogs.CONTRASTS)(research_verbs.experiment)
+app.command("experiment", epilog=f"{epilogs.CONTRASTS}\n\n{epilogs.SIZES}")(research_verbs.experiment)
 app.command("bench")(research_verbs.bench)

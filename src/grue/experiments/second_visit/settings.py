@@ -11,7 +11,7 @@ from grue.names import PolicyName
 
 
 class Settings(Section):
-    """What is visited, trained and measured."""
+    """What is visited, trained and measured. The defaults take an hour on one core, most of it for the trainings."""
 
     policy: PolicyName = Field("ppo", description="policy of the run that makes the first visits and learns on")
     fold: Literal["dev", "test"] = Field("dev", description="fold that is measured (test: final result only)")

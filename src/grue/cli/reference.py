@@ -1,4 +1,4 @@
-"""Prints docs/settings.md: every setting with its meaning, and what each preset sets."""
+"""Prints docs/settings.md: every setting with its meaning, what each preset sets, and the sizes of experiments."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from grue.config.base import is_local, is_section
 from grue.config.keys import flat
 from grue.config.presets import PRESETS
 from grue.config.stages import Config
+from grue.experiments.eval_gap import settings as eval_gap
+from grue.experiments.second_visit import settings as second_visit
 
 _HEAD = """# Settings
 
-Made by `python -m grue.config.reference > docs/settings.md`; do not edit it by hand.
+Made by `python -m grue.cli.reference > docs/settings.md`; do not edit it by hand.
 
 Settings are given as `key=value` after a verb (`grue run ppo.iterations=40`), or in a YAML file with `--config`. A run
 keeps all of its settings in `config.yaml`. Those marked *local* concern only how this machine does the work: they may
@@ -38,6 +40,12 @@ def page() -> str:
                 _table(f"{name}.", section.model_fields),
             ]
     parts += ["## What the presets set\n", "Settings that a preset does not name have their default.\n", *_presets()]
+    for experiment, sizes in (("eval-gap", eval_gap.Settings), ("second-visit", second_visit.Settings)):
+        parts += [
+            f"## Sizes of `grue experiment {experiment}`\n",
+            f"{sizes.__doc__}\n",
+            _table("", sizes.model_fields),
+        ]
     return "\n".join(parts)
 
 
