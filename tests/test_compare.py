@@ -319,6 +319,16 @@ def test_sampled_play_at_another_temperature_is_of_another_kind(tmp_path: Path) 
     ]
 
 
+def test_an_algorithm_of_ones_own_is_of_another_kind(tmp_path: Path) -> None:
+    outs = [run(tmp_path / f"r{number}", number, [True, False, True]) for number in range(3)]
+    stages = outs[1] / "stages.json"
+    ppo = {"ppo": {"state": "done", "seconds": 1.0, "algorithm": "rloo"}}
+    stages.write_text(json.dumps(json.loads(stages.read_text()) | ppo))
+    ours, own = compare_runs(outs)["kinds"]
+    assert (len(ours["runs"]), len(own["runs"])) == (2, 1)
+    assert own["settings"] == {"algorithm": "rloo"}
+
+
 def test_a_policy_that_is_not_the_last_of_a_run_is_said_to_be_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

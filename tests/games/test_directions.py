@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -18,7 +19,7 @@ from grue.games.training import check_training, renamer, training_games
 from grue.games.twx.directions import can_turn, draw_directions, turn
 from grue.games.twx.game import TwxGame
 from grue.games.twx.renamed import RenamedTwx, renamed_episode
-from grue.types import Outcome, Task
+from grue.types import Observation, Outcome, Task
 
 MAZE = {"numLocations": 11, "includeDoors": 1}
 WAYS = ("north", "south", "east", "west")
@@ -103,6 +104,44 @@ def test_a_memorys_notes_are_turned_along(game: TwxGame) -> None:
         for action in note.actions:  # what the note says leads to the coin in the turned maze
             told, _, outcome = seat.step(turn(action, seat.names.there))
         assert outcome is Outcome.WON
+
+
+class Wrapped:
+    """A class of one's own around a game."""
+
+    def __init__(self, inner: TwxGame) -> None:
+        self.inner = inner
+
+    def reset(self, task: Task) -> Observation:
+        return replace(self.inner.reset(task), goal="Go north, if you can.")
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        observation, reward, outcome = self.inner.step(action)
+        return observation, reward - 0.01, outcome
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class Hiding(Wrapped):
+    """The same, which holds its game under another name."""
+
+    def __init__(self, inner: TwxGame) -> None:
+        self.game = inner
+
+    reset = close = step = None  # type: ignore[assignment]
+
+
+def test_what_wraps_a_game_is_turned_as_a_whole(game: TwxGame) -> None:
+    (task,) = tasks("coin", MAZE, "train", 50, 1)
+    (seat,) = training_games([Wrapped(game)], 1.0, "a salt")
+    shown = seat.reset(task)
+    assert isinstance(seat, RenamedTwx) and seat.names.there["north"] != "north"
+    assert shown.goal == f"Go {seat.names.there['north']}, if you can."
+    assert seat.step((shown.actions or ())[-1])[1] == -0.01
+    with pytest.raises(ConfigError, match="this is another game") as found:
+        training_games([Hiding(game)], 1.0, "a salt")
+    assert "holds it as `inner`" in found.value.hint
 
 
 def test_small_mazes_stay_as_they_are() -> None:

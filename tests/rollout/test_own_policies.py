@@ -19,6 +19,7 @@ from grue.games.faults import Guarded
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.models.policy_model import PolicyModel
+from grue.policy.aligned import AlignedPolicy
 from grue.policy.choose import ChoosePolicy
 from grue.policy.decision import Decision, Decoding, Query, read
 from grue.rollout.collect import collect
@@ -68,6 +69,67 @@ def test_a_policy_that_explores_by_itself_must_have_the_observation_read() -> No
         for turn in drawn:  # what was decided is what the transcript as it is would give
             weighed = dict(plain.weigh(turn, episode.segments[turn.segment].ids, 1.0))
             assert torch.tensor(weighed[turn.action]).log() == pytest.approx(turn.log_prob, abs=1e-4)
+
+
+class Swapping:
+    """Plays another action than it decided on, and leaves the branches as they were."""
+
+    encoder: Any
+
+    def act(self, engine: Engine, queries: Sequence[Query], decoding: Decoding) -> list[Decision]:
+        decisions: list[Decision] = super().act(engine, queries, decoding)  # type: ignore[misc]
+        for decision in decisions:
+            other = next(action for action in decision.query.actions if action != decision.action)
+            engine.reset(decision.query.row, decision.query.offset)
+            decision.action, decision.taken, decision.fed = other, list(self.encoder.action(other)), 0
+        return decisions
+
+
+class SwappingChoose(Swapping, ChoosePolicy):
+    pass
+
+
+class SwappingAligned(Swapping, AlignedPolicy):
+    pass
+
+
+@pytest.mark.parametrize("kind", ["choose", "aligned"])
+def test_branches_that_lead_to_another_action_are_refused(kind: str) -> None:
+    plain = tiny.player(kind=kind, min_p=0.0)
+    policy = (SwappingChoose if kind == "choose" else SwappingAligned)(plain.model, plain.encoder)
+    with pytest.raises(ModelError, match=r"act of Swapping\w* decided on '.*', but its branches lead elsewhere"):
+        collect(policy, seats(), tiny.tasks(3), Decoding(), seed="0", context=CONTEXT)
+
+
+class Mixed(ChoosePolicy):
+    """Every child is drawn with at least half of what chance would give it."""
+
+    def draw_nodes(self, decisions: Sequence[Decision], logits_BC: torch.Tensor, decoding: Decoding) -> None:
+        there_BC = logits_BC > -torch.inf
+        chance_BC = there_BC / there_BC.sum(-1, keepdim=True)
+        super().draw_nodes(decisions, (0.5 * torch.softmax(logits_BC, -1) + 0.5 * chance_BC).log(), decoding)
+
+
+@pytest.mark.parametrize("looks_ahead", [True, False])
+def test_what_draws_in_another_way_does_so_with_look_ahead_too(looks_ahead: bool, monkeypatch: Any) -> None:
+    monkeypatch.setattr(ChoosePolicy, "looks_ahead", looks_ahead)
+    plain = tiny.policy()
+    whole = Engine.__init__
+
+    def ahead(self: Engine, *args: Any, **kwargs: Any) -> None:
+        whole(self, *args, **kwargs)
+        self.looks_ahead = True  # as on a GPU
+
+    monkeypatch.setattr(Engine, "__init__", ahead)
+    policy = Mixed(plain.model, plain.encoder)
+    for episode in collect(policy, seats(), tiny.tasks(3), Decoding(), seed="0", context=CONTEXT):
+        for turn in episode.turns:
+            pi = dict(plain.weigh(turn, episode.segments[turn.segment].ids, 1.0))[turn.action]
+            if len(turn.branches) == 1:
+                (branch,) = turn.branches
+                mixed = 0.5 * pi + 0.5 / len(branch.children)
+                assert turn.log_prob == pytest.approx(torch.tensor(mixed).log().item(), abs=1e-3)
+            assert turn.log_prob >= sum(-torch.tensor(2.0 * len(b.children)).log() for b in turn.branches) - 1e-4
 
 
 @pytest.mark.parametrize(

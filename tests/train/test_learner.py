@@ -32,7 +32,7 @@ from grue.train.learner import Learner
 from grue.train.reference import Reference
 from grue.train.schedule import learning_rate_factor, policy_rate_factor
 from grue.train.seeds import hash_seed
-from grue.train.sft import sft_loss
+from grue.train.sft import imitation_step, sft_loss
 
 
 def learner_of(model: PolicyModel, **changes: float) -> Learner:
@@ -51,6 +51,34 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 def nll(reading: Reading, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     log_probs = torch.log_softmax(reading.logits_NC, -1).gather(1, batch.chosen_N[:, None])
     return -log_probs.mean(), {}
+
+
+@pytest.mark.parametrize("kind", ["choose", "aligned", "write", "think"])
+def test_turns_read_again_are_those_of_play(kind: str) -> None:
+    """In order, across segments and micro-batches, at a temperature; then of the weights as they are."""
+    policy = tiny.player(kind=kind, min_p=0.0)
+    learner = learner_of(policy.model, micro_tokens=512)
+    played = collect(
+        policy, [games.make("toy") for _ in range(3)], tiny.tasks(5), Decoding(temperature=1.5), seed="0", context=256
+    )
+    assert any(len(episode.segments) > 1 for episode in played)
+    items = samples(played, [np.zeros(e.steps) for e in played])
+    turns = [turn for item in items for turn in item.turns]
+    log_probs, values = (torch.cat(found).numpy() for found in zip(*learner.read_turns(items, 1.5), strict=True))
+    assert log_probs == pytest.approx([turn.log_prob for turn in turns], abs=1e-4)
+    assert values == pytest.approx([turn.value for turn in turns], abs=1e-4)
+    learner.step(items, lambda reading, _: (reading.logits_NC.clamp(min=-500).sum(), {}), 1.0)
+    moved = torch.cat([found for found, _ in learner.read_turns(items, 1.5)]).numpy()
+    assert abs(moved - log_probs).max() > 1e-3
+
+
+def test_a_step_without_dropout_leaves_the_random_numbers_of_others_alone() -> None:
+    model = tiny.policy_model()
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    imitation_step(learner_of(model), items(model), SFTConfig(), 1.0, "x")
+    assert torch.equal(torch.rand(3), expected)
 
 
 def items(model: PolicyModel, count: int = 3) -> list[Sample]:

@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 
 import tiny
 from grue.config import Config, PPOConfig, override
-from grue.errors import TrainingError
+from grue.errors import ConfigError, TrainingError
 from grue.models.policy_model import PolicyModel
 from grue.rollout.pack import Sample, collate, samples
 from grue.storage import checkpoint
@@ -54,7 +54,8 @@ def updater_of(config: Config, model: PolicyModel, *, apart: bool = True) -> Upd
         dtype="float32",
     )
     critic = Critic(model.value_head, cfg.value_learning_rate, 2, 2, "0") if apart else None
-    return Updater(config, learner, cfg.entropy_coef, critic)
+    baseline = GameBaseline({}, cfg, "0") if cfg.game_baseline else None
+    return Updater(config, learner, cfg.entropy_coef, critic, baseline)
 
 
 def updated(
@@ -85,6 +86,64 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 def body(model: PolicyModel) -> dict[str, torch.Tensor]:
     return {name: value for name, value in weights(model).items() if name.startswith("lm.")}
+
+
+def test_an_updater_has_what_its_settings_ask_for() -> None:
+    model, config = tiny.policy_model(), settings("ppo.game_baseline=true")
+    learner = Learner.of(model, config.model, config.ppo, value_learning_rate=config.ppo.value_rate_in_loss)
+    made = Updater.of(config, learner, {3: 5})
+    assert made.critic is not None and made.baseline is not None and not learner.learns_values
+    assert (made.critic.head, made.entropy_coef) == (model.value_head, config.ppo.entropy_coef)
+    shared = settings("ppo.value_passes=0")
+    plain = Learner.of(model, config.model, shared.ppo)
+    learning = Learner.of(model, config.model, shared.ppo, value_learning_rate=shared.ppo.value_rate_in_loss)
+    assert Updater.of(shared, learning).critic is None and learning.learns_values
+    # advantages that use no critic need none
+    alone = settings("ppo.group_weight=1", "ppo.plays_per_game=2", "ppo.game_baseline=false")
+    assert Updater(alone, plain, 0.0).critic is None
+    for asked, by, said in (
+        (settings(), learner, "ppo.value_passes=8 asks for a critic"),
+        (shared, plain, "this learner does not move it"),
+        (config, learner, "ppo.game_baseline asks for a baseline"),
+    ):
+        with pytest.raises(ConfigError, match=said) as found:
+            Updater(asked, by, 0.0)
+        assert "Updater.of" in found.value.hint or "value_rate_in_loss" in found.value.hint
+
+
+def test_an_advantage_of_ones_own_is_what_is_learnt() -> None:
+    """Nothing is learnt from zeros, and the settings' own credit from a function that gives just that."""
+    start, cfg, asked = body(tiny.policy_model()), settings("ppo.kl_coef=0", "ppo.entropy_coef=0"), []
+
+    def times(
+        factor: float, episodes: Sequence[Episode], ppo: PPOConfig, values: Sequence[np.ndarray], divisor: float
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        asked.append([e.task.seed for e in episodes])
+        advantages, targets = credit(episodes, ppo, values, divisor)
+        return [factor * each for each in advantages], targets
+
+    found = []
+    for factor in (1.0, 0.0, -1.0):
+        model = tiny.policy_model()
+        updater = Updater.of(cfg, Learner.of(model, cfg.model, cfg.ppo), credit_of=partial(times, factor))
+        failed = replace(played()[0], outcome=Outcome.FAILED)
+        updater.update([*played(), failed], 0, 1.0, Reference(model))
+        found.append(body(model))
+    assert asked == 3 * [[e.task.seed for e in played()]]
+    assert same(found[1], start) and not same(found[0], start) and not same(found[0], found[2])
+    model = tiny.policy_model()
+    Updater.of(cfg, Learner.of(model, cfg.model, cfg.ppo)).update(played(), 0, 1.0, Reference(model))
+    assert same(body(model), found[0])
+
+
+def test_a_divergence_from_nothing_is_an_error() -> None:
+    items, cfg = samples(played()[:2]), PPOConfig(kl_coef=0.02)
+    learner = updater_of(settings(), tiny.policy_model()).learner
+    with pytest.raises(TrainingError, match=r"ppo.kl_coef=0\.02 needs the reference's log-probabilities") as found:
+        learner.step(items, lambda r, b: ppo_loss(r, b, cfg, 10, 0.0, policy=True), 1.0)
+    assert "with_reference" in found.value.hint
+    known = with_reference(items, learner.read(items, 1.0))
+    assert learner.step(known, lambda r, b: ppo_loss(r, b, cfg, 10, 0.0, policy=True), 1.0)["kl_ref"] == 0
 
 
 def test_at_the_first_step_the_policy_is_the_one_that_played() -> None:
@@ -479,7 +538,7 @@ def test_rewards_are_divided_by_the_running_deviation_of_returns() -> None:
     """That of all games so far, these included; what has been kept before stays as it was."""
     model, config = tiny.policy_model(), settings("ppo.normalise_rewards=true", "ppo.game_baseline=true", "ppo.lam=1")
     updater, reference = updater_of(config, model), Reference(model)
-    updater.baseline = GameBaseline({}, config.ppo, "0")
+    assert updater.baseline is not None
     games = [*played()[:6], won(40, 3), won(41, 4)]
     rich = [replace(e, turns=tuple(replace(t, reward=t.reward * 1000, value=0.0) for t in e.turns)) for e in games]
     updater.update(rich, 0, 1.0, reference)
@@ -500,7 +559,7 @@ def test_advantages_are_against_the_baseline() -> None:
     """One that has learnt the returns of these games changes what is learnt from them, as `credit` says."""
     config = settings("ppo.game_baseline=true", "ppo.minibatches=1", "ppo.normalise_rewards=true")
     updater = updater_of(config, tiny.policy_model())
-    updater.baseline = GameBaseline({}, config.ppo, "0")
+    assert updater.baseline is not None
     _, targets = credit(played(), config.ppo)
     for _ in range(30):
         updater.baseline.learn(played(), targets)

@@ -23,7 +23,7 @@ class Watched:
     def __init__(self, out: Path, epochs: int, games: int) -> None:
         self.config = tiny.config(Path("none"), f"sft.epochs={epochs}", "sft.episodes_per_batch=1")
         model = tiny.policy_model()
-        self.learner = Learner.of(model, self.config.model, self.config.sft)
+        self.learner = Learner.of(model, self.config.model, self.config.sft, dropout=True)
         self.items = samples(tiny.rollouts(model, tiny.tasks(games)))
         self.read: list[int] = []  # places in `items`
         self.seeds: list[int] = []

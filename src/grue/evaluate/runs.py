@@ -192,6 +192,7 @@ def _kinds(runs: Sequence[_Run], policy: str) -> list[tuple[dict[str, Any], list
     kinds: dict[str, tuple[dict[str, Any], list[_Run]]] = {}
     for run in runs:
         settings = training_settings(run.config, policy)
+        settings["algorithm"] = read_stages(run.out).get(policy, {}).get("algorithm", "grue's")
         if "sampled" in run.played:  # a setting of the measurement, but it decides what was played
             settings["eval.temperature"] = run.config.sampling_temperature
         kinds.setdefault(json.dumps(settings, sort_keys=True), (settings, []))[1].append(run)

@@ -18,6 +18,7 @@ from grue.games.twx.renamed import RenamedTwx, renamed_episode
 from grue.games.twx.told import Starts, Told
 from grue.types import Episode
 
+_OTHER = "another game"
 Renamer = Callable[[Episode, random.Random], Episode]
 
 
@@ -52,10 +53,10 @@ def _training_game(game: Game, rename: float, salt: str, starts: Starts | None) 
         telling = game if starts is None else Told(game, starts)
         return RenamedTwx(telling, salt, rename) if rename else telling
     if starts is not None:
-        raise _cannot_tell("another game")
+        raise _cannot_tell(_OTHER)
     renaming = getattr(engine, "renaming", None)
     if renaming is None:
-        raise _cannot_rename("another game", "ppo")
+        raise _cannot_rename(_OTHER, "ppo")
     return RenamedOwn(game, renaming, salt, rename)
 
 
@@ -63,7 +64,9 @@ def _cannot_rename(name: str, stage: str) -> ConfigError:
     return ConfigError(
         f"{stage}.rename is for {', '.join(RENAMED)} with ten rooms or more, and games of your own that have a method "
         f"renaming; this is {name}",
-        hint=f"set {stage}.rename=0",
+        hint=f"set {stage}.rename=0; a class that wraps such a game holds it as `inner`"
+        if name == _OTHER
+        else f"set {stage}.rename=0",
     )
 
 

@@ -100,18 +100,27 @@ class ChoosePolicy:
             if not decision.follow_forced() and decision.node in found.nodes
         ]:
             places = [first + found.nodes[decision.node] for decision, found, first in undecided]
-            self._draw([decision for decision, _, _ in undecided], logits_KC[places], decoding)
+            self.draw_nodes([decision for decision, _, _ in undecided], logits_KC[places], decoding)
         return hidden_NH[torch.tensor(states, device=hidden_NH.device)]
 
     @torch.inference_mode()
     def decide(self, decisions: Sequence[Decision], hidden_BH: torch.Tensor, decoding: Decoding) -> None:
-        """One branching node for each decision, whose state is in hidden_BH: draw a child, step down."""
+        """One branching node for each decision, whose state is in hidden_BH: draw a child, step down.
+
+        Not called where the engine looks ahead.
+        """
         widest = max(len(d.node.tokens) for d in decisions)
         children = [list(d.node.tokens) + [-1] * (widest - len(d.node.tokens)) for d in decisions]
-        self._draw(decisions, self.model.logits(hidden_BH, torch.tensor(children, device=hidden_BH.device)), decoding)
+        self.draw_nodes(
+            decisions, self.model.logits(hidden_BH, torch.tensor(children, device=hidden_BH.device)), decoding
+        )
 
-    def _draw(self, decisions: Sequence[Decision], logits_BC: torch.Tensor, decoding: Decoding) -> None:
-        """Draw a child of the node of each decision, record the branch, and step down."""
+    def draw_nodes(self, decisions: Sequence[Decision], logits_BC: torch.Tensor, decoding: Decoding) -> None:
+        """Draw a child of the node of each decision, record the branch, and step down.
+
+        Every draw goes through this, with look-ahead and without: what explores in another way overrides it, with
+        other logits (B, C) of the children; -inf pads.
+        """
         counts = [len(d.node.tokens) for d in decisions]
         drawn = draw(logits_BC, counts, [d.query.rng for d in decisions], decoding)
         for decision, pick, log_prob, entropy in zip(decisions, *drawn, strict=True):

@@ -67,7 +67,22 @@ def decide(policy: Policy, engine: Engine, queries: Sequence[Query], decoding: D
                 hint="feed the unread ids of every query (grue.policy.decision.read); Decision.fed is how many of its "
                 "own ids the engine has read, and engine.reset(query.row, length) takes back the others",
             )
+        if not _leads_to_what_was_taken(decision):
+            raise ModelError(
+                f"act of {kind} decided on {decision.action!r}, but its branches lead elsewhere",
+                hint="training makes the branches likelier: Branch.chosen is what Decision.taken holds there",
+            )
     return decisions
+
+
+def _leads_to_what_was_taken(decision: Decision) -> bool:
+    """Do the branches choose the ids that were taken?"""
+    for branch in decision.branches:
+        place, child = branch.position + 1 - decision.query.offset, branch.children[branch.chosen]
+        chosen = decision.candidates[child].ids if decision.candidates else (child,)
+        if tuple(decision.taken[place : place + len(chosen)]) != tuple(chosen):
+            return False
+    return True
 
 
 def make_policy(model: PolicyModel, encoder: Encoder) -> Policy:

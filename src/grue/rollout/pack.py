@@ -159,7 +159,9 @@ def _check_parallel(episodes: Sequence[Episode], numbers: Sequence[np.ndarray] |
 
 
 def tokenise(episode: Episode, policy: Policy, context: int | None = None, *, advised: bool = False) -> Episode:
-    """A scripted player's episode with the ids, positions and branches that `policy` would have had.
+    """An episode with the ids, positions and branches that `policy` would have had, whoever played it.
+
+    As nothing was drawn, and no state judged, log-probabilities and values are 0.
 
     With `advised` the branches lead to what the teacher advised at each turn, whatever was done.
     """
@@ -194,7 +196,7 @@ def tokenise(episode: Episode, policy: Policy, context: int | None = None, *, ad
             )
         )
         history.act(lesson.ids)
-    return Episode(episode.task, episode.player, tuple(turns), episode.outcome, episode.final, history.segments())
+    return replace(episode, turns=tuple(turns), segments=history.segments(), last_value=0.0)
 
 
 def _advised(turn: Turn, done: Lesson, policy: Policy, state: int) -> Lesson:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -24,6 +24,7 @@ from grue.rollout.pack import Batch, Sample, collate, micro_batches, piles
 from grue.train.optimizers import flatten_state, make_optimizer, page_moments, unflatten_state
 from grue.train.precision import LossScale
 
+Found = TypeVar("Found")
 LossFunction = Callable[[Reading, Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
 
 _LOGGED = {"loss", "grad_norm", "loss_scale", "skipped"}  # what a step says of itself
@@ -89,6 +90,12 @@ class Learner:
             "compiled": settings.compile,
         }
         return cls(model, **asked | changes)
+
+    @property
+    def learns_values(self) -> bool:
+        """Does `step` move the value head?"""
+        head = {id(parameter) for parameter in self.policy_model.value_head.parameters()}
+        return any(id(parameter) in head for parameter in self._learned)
 
     @property
     def _reading_tokens(self) -> int:
@@ -237,23 +244,42 @@ class Learner:
         reader = model if model is not None else self.policy_model
         reader.eval()
         alike = model is None or _formats(model.lm) == _formats(self.policy_model.lm)
-        mine, idle, groups = self._groups(items, self._reading_tokens)
-        read: list[list[torch.Tensor]] = []
-        for group in (*mine, *idle):
+
+        def read(group: list[Sample]) -> list[torch.Tensor]:
             batch = collate(group).to(self.device)
-            if batch.over_vocabulary and temperature != 1:
-                raise TrainingError(
-                    f"a teacher's turns cannot be read at temperature {temperature:g}: their log-probabilities "
-                    "are over the whole vocabulary",
-                    hint="read them apart, at temperature 1",
-                )
             with self._autocast() if alike else nullcontext():
                 logits_NC = reader(*batch.inputs).logits_NC.float()
-            log_probs_NC = logits_NC if batch.over_vocabulary else branch_log_probs(logits_NC, temperature)
-            log_probs_NC = log_probs_NC.cpu()
-            read.append(list(log_probs_NC.split([sum(len(turn.branches) for turn in item.turns) for item in group])))
-        found: dict[int, torch.Tensor] = {}
-        for group, pieces in zip(groups, self.processes.gather(read[: len(mine)]), strict=True):
+            log_probs_NC = _log_probs(logits_NC, batch, temperature).cpu()
+            return list(log_probs_NC.split([sum(len(turn.branches) for turn in item.turns) for item in group]))
+
+        return self._for_each(items, read)
+
+    @peers_explained()
+    @torch.no_grad()
+    def read_turns(self, items: Sequence[Sample], temperature: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """(log-probability (T,) of what was done, critic's value (T,)) at the turns of each sample, as the weights are.
+
+        What corrections of off-policy play weigh with, such as V-trace (Espeholt et al. 2018). On the CPU, in float32.
+        TrainingError as in `read`.
+        """
+        self.policy_model.eval()
+
+        def read(group: list[Sample]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+            batch = collate(group).to(self.device)
+            reading = self._read(batch)
+            log_probs_NC = _log_probs(reading.logits_NC, batch, temperature)
+            log_probs_T = batch.per_turn(log_probs_NC.gather(1, batch.chosen_N[:, None]).squeeze(1))
+            counts = [len(item.turns) for item in group]
+            return list(zip(log_probs_T.cpu().split(counts), reading.values_T.cpu().split(counts), strict=True))
+
+        return self._for_each(items, read)
+
+    def _for_each(self, items: Sequence[Sample], read: Callable[[list[Sample]], Sequence[Found]]) -> list[Found]:
+        """What `read` finds for each sample of a micro-batch, for all `items` in order and in every process."""
+        mine, idle, groups = self._groups(items, self._reading_tokens)
+        here = [list(read(group)) for group in (*mine, *idle)]
+        found: dict[int, Found] = {}
+        for group, pieces in zip(groups, self.processes.gather(here[: len(mine)]), strict=True):
             found |= {id(item): piece for item, piece in zip(group, pieces, strict=True)}
         return [found[id(item)] for item in items]
 
@@ -310,6 +336,19 @@ class Learner:
 def _formats(model: torch.nn.Module) -> set[torch.dtype]:
     """In which number formats a model's weights are stored."""
     return {parameter.dtype for parameter in model.parameters()}
+
+
+def _log_probs(logits_NC: torch.Tensor, batch: Batch, temperature: float) -> torch.Tensor:
+    """Log-probabilities at every node. TrainingError for a teacher's turns at a temperature."""
+    if not batch.over_vocabulary:
+        return branch_log_probs(logits_NC, temperature)
+    if temperature != 1:
+        raise TrainingError(
+            f"a teacher's turns cannot be read at temperature {temperature:g}: their log-probabilities are over the "
+            "whole vocabulary",
+            hint="read them apart, at temperature 1",
+        )
+    return logits_NC
 
 
 def _pair(found: Any) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:

@@ -21,8 +21,6 @@ from grue.rollout.collect import collect
 from grue.storage.contents import read_metrics
 from grue.storage.run import Run
 from grue.train.context import StageContext
-from grue.train.critic import Critic
-from grue.train.game_baseline import GameBaseline
 from grue.train.health import Health
 from grue.train.learner import Learner
 from grue.train.ppo_update import Updater, rollout_metrics
@@ -42,7 +40,7 @@ def train_ppo(context: StageContext, demo_steps: Mapping[int, int] | None = None
     cfg, processes = config.ppo, context.processes
     train_tasks, games = context.train_tasks, context.games
     reference = Reference(learner.policy_model)
-    updater = _updater(config, learner, demo_steps or {})
+    updater = Updater.of(config, learner, demo_steps)
     selection = Selection(context, "ppo", unit="iteration")
     stored = selection.resume({"iteration": 0, "env_steps": 0})
     if stored is not None:
@@ -115,18 +113,6 @@ def _note(metrics: Mapping[str, float]) -> str:
     reached = f"success {metrics['success']:.2f}" if metrics["success"] else f"score {metrics['score']:.3f}"
     failed = f" {metrics['failed']} failed" if metrics["failed"] else ""
     return f"{reached} entropy {metrics['entropy']:.2f}{failed}"
-
-
-def _updater(config: Config, learner: Learner, demo_steps: Mapping[int, int]) -> Updater:
-    """The updater with what its settings ask for: a critic fitted apart, a baseline that knows the game."""
-    cfg, seed = config.ppo, str(config.seed)
-    critic = baseline = None
-    if cfg.value_passes:
-        head = learner.policy_model.value_head
-        critic = Critic(head, cfg.value_learning_rate, cfg.value_passes, cfg.value_memory, seed)
-    if cfg.game_baseline:
-        baseline = GameBaseline(demo_steps, cfg, seed)
-    return Updater(config, learner, cfg.entropy_coef, critic, baseline)
 
 
 def draw_tasks(tasks: Sequence[Task], count: int, plays: int, seed: str) -> list[Task]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -13,12 +13,12 @@ import torch
 
 from grue.algos.losses import branch_log_probs, clipped_surrogate, clipped_value_loss, node_entropies, node_kl
 from grue.config import Config, PPOConfig
-from grue.errors import TrainingError
+from grue.errors import ConfigError, TrainingError
 from grue.games import what_checks
 from grue.models.policy_model import Reading
 from grue.names import FREE_TEXT
 from grue.rollout.pack import Batch, Sample, minibatches, samples
-from grue.train.credit import RunningScale, credit, critic_values, discounted_return, turn_returns
+from grue.train.credit import Array, RunningScale, credit, critic_values, discounted_return, turn_returns
 from grue.train.critic import Critic, fit_each
 from grue.train.game_baseline import GameBaseline
 from grue.train.learner import Learner
@@ -26,13 +26,19 @@ from grue.train.measures import play_metrics
 from grue.train.reference import Reference
 from grue.types import Episode
 
+# (episodes, settings, values per turn, divisor of rewards) -> (advantages, value targets), per turn of each episode
+CreditFunction = Callable[[Sequence[Episode], PPOConfig, Sequence[Array], float], tuple[list[Array], list[Array]]]
+
 LEAST_ENTROPY_COEF, MOST_ENTROPY_COEF = 1e-4, 0.1  # where `ppo.entropy_target` steers
 
 
 def ppo_loss(
     reading: Reading, batch: Batch, cfg: PPOConfig, turns: int, entropy_coef: float, *, policy: bool
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """A micro-batch's share of the PPO loss of a minibatch of `turns`. policy=False trains the critic alone."""
+    """A micro-batch's share of the PPO loss of a minibatch of `turns`. policy=False trains the critic alone.
+
+    With `kl_coef` the samples must have a reference (`with_reference`), else TrainingError.
+    """
     log_probs_NC = branch_log_probs(reading.logits_NC, cfg.temperature)
     chosen_N = log_probs_NC.gather(1, batch.chosen_N[:, None]).squeeze(1)
     log_probs_T = batch.per_turn(chosen_N)
@@ -53,6 +59,11 @@ def ppo_loss(
         if cfg.valid_coef > 0:
             loss = loss + cfg.valid_coef * metrics["valid_nll"]
         if cfg.kl_coef > 0:
+            if batch.reference_NC is None:
+                raise TrainingError(
+                    f"ppo.kl_coef={cfg.kl_coef:g} needs the reference's log-probabilities, which the samples lack",
+                    hint="with_reference(items, learner.read(items, 1.0, model=reference)), or ppo.kl_coef=0",
+                )
             loss = loss + cfg.kl_coef * metrics["kl_ref"]
     with torch.no_grad():
         ratio_T, (low, high) = log_ratio_T.exp(), cfg.ratio_bounds
@@ -99,15 +110,53 @@ class Update(NamedTuple):
 
 @dataclass(slots=True)
 class Updater:
-    """The update of one iteration, and what it carries from one to the next."""
+    """The update of one iteration, and what it carries from one to the next.
+
+    `of` makes one as the settings ask. ConfigError where advantages would be against a critic that never learns.
+    """
 
     config: Config
     learner: Learner
     entropy_coef: float  # current weight; adapted when ppo.entropy_target > 0
-    critic: Critic | None = None  # None: the value loss is part of the PPO loss
+    critic: Critic | None = None  # None: the value loss is part of the PPO loss, with ppo.value_passes=0
     baseline: GameBaseline | None = None  # None: advantages are against the critic
+    credit_of: CreditFunction = credit  # what advantages and value targets are
     scale: RunningScale = field(default_factory=RunningScale)
     policy_steps: int = 0  # optimiser steps that the policy has taken
+
+    @classmethod
+    def of(
+        cls, config: Config, learner: Learner, demo_steps: Mapping[int, int] | None = None, **changes: Any
+    ) -> Updater:
+        """As the settings ask: with a critic that is fitted apart, and with a baseline that knows the game.
+
+        `demo_steps`: seed of a train game -> steps of its demonstration, for `ppo.game_baseline`; `changes` are fields.
+        """
+        cfg, seed = config.ppo, str(config.seed)
+        critic = baseline = None
+        if cfg.value_passes:
+            head = learner.policy_model.value_head
+            critic = Critic(head, cfg.value_learning_rate, cfg.value_passes, cfg.value_memory, seed)
+        if cfg.game_baseline:
+            baseline = GameBaseline(demo_steps or {}, cfg, seed)
+        return cls(config, learner, cfg.entropy_coef, **{"critic": critic, "baseline": baseline} | changes)
+
+    def __post_init__(self) -> None:
+        cfg = self.config.ppo
+        if cfg.game_baseline and self.baseline is None:
+            raise ConfigError("ppo.game_baseline asks for a baseline", hint="Updater.of(config, learner) makes it")
+        if not cfg.asks_critic or self.critic is not None:
+            return
+        if cfg.value_passes:
+            raise ConfigError(
+                f"ppo.value_passes={cfg.value_passes} asks for a critic that is fitted apart",
+                hint="Updater.of(config, learner) makes it; with ppo.value_passes=0 the PPO loss trains the critic",
+            )
+        if not self.learner.learns_values:
+            raise ConfigError(
+                "with ppo.value_passes=0 the PPO loss trains the critic, but this learner does not move it",
+                hint="Learner.of(model, config.model, config.ppo, value_learning_rate=config.ppo.value_rate_in_loss)",
+            )
 
     @property
     def divisor(self) -> float:
@@ -115,13 +164,17 @@ class Updater:
         return self.scale.deviation if self.config.ppo.normalise_rewards else 1.0
 
     def update(self, episodes: Sequence[Episode], iteration: int, rate: float, reference: Reference) -> Update:
-        """Learn from one iteration's episodes. TrainingError when more than half of the games failed."""
+        """Learn from one iteration's episodes, which the policy has just played with the learner's weights.
+
+        TrainingError when more than half of the games failed. What others played, or `tokenise` made, has no
+        log-probabilities of play: its ratios would mean nothing. `engine_gap` in the metrics is then far from 0.
+        """
         cfg, usable = self.config.ppo, self._usable(episodes, iteration)
         if cfg.normalise_rewards:
             returns = [discounted_return(episode, cfg, self.divisor) for episode in usable if episode.turns]
             self.scale.add(np.array(returns) * self.divisor)
         values = critic_values(usable) if self.baseline is None else self.baseline.values(usable)
-        advantages, targets = credit(usable, cfg, values, self.divisor)
+        advantages, targets = self.credit_of(usable, cfg, values, self.divisor)
         items = samples(usable, advantages, targets)
         # the KL costs a forward pass; if it is not in the loss it is only monitored, and not for free text, where the
         # reference holds the whole vocabulary for each token: gigabytes, so a minibatch at a time

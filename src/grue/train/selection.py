@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from grue.errors import CheckpointError
 from grue.models.learned import load_weights
 from grue.names import DEV_ROWS
 from grue.policy.policy import Policy
@@ -52,6 +53,11 @@ class Selection:
         learner.load_state(stored.tensors, stored.state)
         for rows in (self.stage, self.rows):
             run.rewind(rows, stored.step // self.steps)
+        if "progress" not in stored.state:
+            raise CheckpointError(
+                f"{path} was not saved by grue's own {self.stage}, which cannot go on with it",
+                hint="go on with the program that began it, or begin another run",
+            )
         self.progress = stored.state["progress"]
         if best is not None and best.step > stored.step:
             # saved just before a kill, in place of the one before it. Keep its merit: the repeated iterations may

@@ -52,8 +52,9 @@ def imitation_step(
     `cfg.smoothing` is taken as it is: for free text give it a `cfg` with that of `smoothing_of`.
     """
     nodes = max(1, sum(len(turn.branches) for item in part for turn in item.turns))
-    number = learner.processes.rank
-    torch.manual_seed(hash_seed(f"{dropout}/{number}" if number else dropout))
+    if learner.dropout:
+        number = learner.processes.rank
+        torch.manual_seed(hash_seed(f"{dropout}/{number}" if number else dropout))
     return learner.step(part, partial(sft_loss, cfg=cfg, nodes=nodes), rate)
 
 
