@@ -326,7 +326,7 @@ def test_an_algorithm_of_ones_own_is_of_another_kind(tmp_path: Path) -> None:
     stages.write_text(json.dumps(json.loads(stages.read_text()) | ppo))
     ours, own = compare_runs(outs)["kinds"]
     assert (len(ours["runs"]), len(own["runs"])) == (2, 1)
-    assert own["settings"] == {"algorithm": "rloo"}
+    assert (ours["settings"], own["settings"]) == ({"algorithm": "grue's"}, {"algorithm": "rloo"})
 
 
 def test_a_policy_that_is_not_the_last_of_a_run_is_said_to_be_so(

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import tiny
 from grue import games, load_policy
 from grue.cli.main import app
-from grue.config import load_config
+from grue.config import load_config, read_config
 from grue.errors import CheckpointError, ConfigError, DataError
 from grue.experiments import prepare
 from grue.experiments.cells import Cell
@@ -24,7 +24,7 @@ from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.interrupt import Interrupt, Interrupted
 from grue.progress import Progress
-from grue.stages import run_all
+from grue.stages import run_all, run_stage
 from grue.types import Observation, Outcome, Task, Turn
 
 pytest.importorskip("bm25s", reason="the extra [retrieval] is not installed")
@@ -116,12 +116,17 @@ def test_lessons_follow_the_first_visit_without_its_detours() -> None:
 def test_what_a_note_says_of_the_game() -> None:
     gold = list(tiny.scripted("gold", 6))
     limit = min(episode.steps for episode in gold)
-    told = notes_told(gold, Memories(gold, places=1), 1, limit)
+    game = games.make("toy")
+    told = notes_told(game, gold, Memories(gold, places=1), 1, limit)
     assert told == {episode.task.seed: RIGHT if episode.steps <= limit else OF_THE_GAME for episode in gold}
     assert len(set(told.values())) == 2
-    lost = [replace(episode, outcome=Outcome.LIMIT) for episode in gold]
-    assert set(notes_told(lost, Memories(lost, places=1), 1, tiny.LIMIT).values()) == {OF_THE_GAME}
-    assert set(notes_told(gold, Memories(gold[:1], places=1), 1, tiny.LIMIT).values()) == {RIGHT, OF_ANOTHER}
+    part = [replace(episode, turns=episode.turns[:-1]) for episode in gold]  # a won visit whose note says too little
+    assert set(notes_told(game, part, Memories(part, places=1), 1, tiny.LIMIT).values()) == {OF_THE_GAME}
+    assert set(notes_told(game, gold, Memories(gold[:1], places=1), 1, tiny.LIMIT).values()) == {RIGHT, OF_ANOTHER}
+    with Interrupt() as asked:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            notes_told(game, gold, Memories(gold, places=1), 1, limit, asked)
 
 
 def test_players_by_what_the_note_says() -> None:
@@ -268,6 +273,31 @@ def test_a_run_without_demonstrations_is_examined_too(tmp_path: Path) -> None:
     sizes = ["seeds=1", "iterations=1", "episodes=4", "dev_games=2", "games=4", "train_games=40", "visit_limit=150"]
     result = prepare("second-visit", [out], [*sizes, "policy=base"])(QUIET)
     assert result["lessons"] > 0 and len(result["rows"]) == 9
+
+
+MAZE = ["game.limit=6", "demos.games=4", "sft.epochs=0", "ppo.rename=1", "model.dtype=float32", "threads=1"]
+
+
+def test_mazes_are_turned_in_lessons_and_ppo(tmp_path: Path) -> None:
+    config = load_config("coin", ["game.params=numLocations=10,includeDoors=0", *MAZE])
+    for stage in ("demos", "sft"):
+        run_stage(stage, config, tmp_path / "maze", say=QUIET)
+    sizes = ["seeds=1", "iterations=1", "episodes=4", "dev_games=2", "games=4", "train_games=12", "visit_limit=30"]
+    result = prepare("second-visit", [tmp_path / "maze"], [*sizes, "lessons=1", "places=2", "policy=base"])(QUIET)
+    assert result["lessons"] > 0 and sum(kind["games"] for kind in result["by_note"]) == 4
+    for kind in ("notes", "control"):
+        (made,) = (path for path in (tmp_path / "maze").rglob(f"{kind}-0-*") if path.is_dir())
+        used = read_config(made / "config.yaml")
+        assert (used.sft.rename, used.ppo.rename) == (1, 1)
+
+
+def test_mazes_that_cannot_be_turned_are_refused_before_anything_is_played(tmp_path: Path) -> None:
+    config = load_config("coin", ["game.params=numLocations=5,includeDoors=0", *MAZE])
+    for stage in ("demos", "sft"):
+        run_stage(stage, config, tmp_path / "maze", say=QUIET)
+    with pytest.raises(ConfigError, match=r"ppo\.rename is for"):
+        prepare("second-visit", [tmp_path / "maze"], ["policy=base"])(QUIET)
+    assert not (tmp_path / "maze" / "experiments").exists()
 
 
 def test_visits_that_show_no_way_to_win_are_an_error(trained: Path, tmp_path: Path) -> None:

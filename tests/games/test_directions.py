@@ -7,22 +7,32 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 
+from grue.config import load_config
 from grue.errors import ConfigError
 from grue.games import tasks
 from grue.games.base import fold_range
+from grue.games.faults import Guarded
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.games.training import check_training, renamer, training_games
 from grue.games.twx.directions import can_turn, draw_directions, turn
 from grue.games.twx.game import TwxGame
 from grue.games.twx.renamed import RenamedTwx, renamed_episode
+from grue.progress import Progress
+from grue.stages.checks import check_games
 from grue.types import Observation, Outcome, Task
 
 MAZE = {"numLocations": 11, "includeDoors": 1}
 WAYS = ("north", "south", "east", "west")
+SYMMETRIES = {
+    order
+    for order in permutations(WAYS)
+    if set(order[:2]) in ({"north", "south"}, {"east", "west"})  # opposites stay opposites
+}
 CROSSED = {"north": "west", "west": "north", "North": "West", "West": "North"}
 
 
@@ -46,7 +56,7 @@ def test_the_exits_are_named_in_the_games_order() -> None:
     assert turn("open door to north", CROSSED) == "open door to west"
     assert turn("Westwards lies the northern hall.", CROSSED) == "Westwards lies the northern hall."
     drawn = [draw_directions(random.Random(seed)) for seed in range(200)]
-    assert {tuple(names[way] for way in WAYS) for names in drawn} == set(permutations(WAYS))
+    assert {tuple(names[way] for way in WAYS) for names in drawn} == SYMMETRIES
     assert all(names[way.title()] == names[way].title() for names in drawn for way in WAYS)
 
 
@@ -139,9 +149,35 @@ def test_what_wraps_a_game_is_turned_as_a_whole(game: TwxGame) -> None:
     assert isinstance(seat, RenamedTwx) and seat.names.there["north"] != "north"
     assert shown.goal == f"Go {seat.names.there['north']}, if you can."
     assert seat.step((shown.actions or ())[-1])[1] == -0.01
+    (twice,) = training_games([Guarded(Wrapped(Wrapped(game)))], 1.0, "a salt")  # type: ignore[arg-type]
+    assert isinstance(twice, RenamedTwx) and twice.reset(task) == shown
     with pytest.raises(ConfigError, match="this is another game") as found:
         training_games([Hiding(game)], 1.0, "a salt")
     assert "holds it as `inner`" in found.value.hint
+
+
+class Own(Wrapped):
+    """A class around a game that renames things in a way of its own."""
+
+    @staticmethod
+    def renaming(first: Observation, rng: random.Random) -> dict[str, str]:
+        return {"kitchen": "scullery"}
+
+
+def test_a_renaming_of_ones_own_comes_first(game: TwxGame) -> None:
+    (task,) = tasks("coin", MAZE, "train", 50, 1)
+    for own in (Own(game), Wrapped(Own(game))):  # type: ignore[arg-type]
+        (seat,) = training_games([own], 1.0, "salt")
+        text = seat.reset(task).text
+        assert "scullery" in text and "kitchen" not in text.replace("kitchen cupboard", "")
+
+
+@pytest.mark.parametrize("stage", ["sft", "ppo"])
+def test_small_mazes_are_refused_before_a_stage_begins(stage: str, tmp_path: Path) -> None:
+    small = ("game.params=numLocations=5", f"{stage}.rename=0.5", "demos.games=2")
+    with pytest.raises(ConfigError, match=rf"{stage}\.rename is for .* this is coin"):
+        check_games(stage, load_config("coin", small), Progress(quiet=True))
+    check_games(stage, load_config("coin", ("game.params=numLocations=10", *small[1:])), Progress(quiet=True))
 
 
 def test_small_mazes_stay_as_they_are() -> None:
@@ -171,7 +207,7 @@ def test_no_turned_train_game_is_a_later_one_where_mazes_are_turned(rooms: int, 
     }
     maze.close()
     later = {_unordered(rooms, {}) for fold in ("dev", "test") for rooms in shown[fold]}
-    ways = [dict(zip(WAYS, order, strict=True)) for order in permutations(WAYS)]
+    ways = [dict(zip(WAYS, order, strict=True)) for order in SYMMETRIES]
     ways = [names | {old.title(): new.title() for old, new in names.items()} for names in ways]
     found = sum(any(_unordered(rooms, names) in later for names in ways) for rooms in shown["train"])
     assert found in copies and (found == 0) == can_turn(params)

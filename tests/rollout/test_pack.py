@@ -85,6 +85,14 @@ def test_a_teachers_invalid_turn_is_read_and_not_learnt() -> None:
     assert len(item.turns) < len(samples([tokenise(original, tiny.policy(), 512)])[0].turns)
 
 
+def test_what_is_tokenised_again_was_not_drawn_and_keeps_what_it_poses() -> None:
+    (game,) = tiny.rollouts(tiny.policy_model(), tiny.tasks(1))
+    again = tokenise(replace(game, last_value=0.5, problem="x"), tiny.policy(), 512)
+    assert again.problem == "x" and again.last_value == 0 and again.segments == game.segments
+    assert [turn.branches for turn in again.turns] == [turn.branches for turn in game.turns]
+    assert {(turn.log_prob, turn.value) for turn in again.turns} == {(0.0, 0.0)}
+
+
 def test_a_policy_learns_from_its_own_invalid_turns() -> None:
     """Unlike a teacher's, they were decided: they have branches."""
     turns = [turn(3, (3, (7, 8), 0)), turn(9, (9, (7, 8), 1), valid=False)]

@@ -9,11 +9,13 @@ import pytest
 
 import tiny
 from grue import games, stages
-from grue.errors import ConfigError, TrainingError
+from grue.errors import CheckpointError, ConfigError, TrainingError
 from grue.games.training import check_training, training_games
 from grue.progress import Progress
 from grue.stages.checks import check_games
 from grue.storage.contents import UNMEASURED
+from grue.storage.run import Run
+from grue.train.learner import Learner
 from grue.train.measures import merit_of
 from grue.train.ppo import draw_tasks
 
@@ -78,6 +80,28 @@ def test_what_the_game_cannot_do_is_said_before_anything_is_played(tmp_path: Pat
     with pytest.raises(ConfigError, match="this is toy"):
         stages.run_all(config, tmp_path / "run", say=Progress(quiet=True))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_training_by_another_program_is_not_gone_on_with(tmp_path: Path) -> None:
+    """And nothing of it is lost."""
+    config = tiny.config(tiny.save(tmp_path / "model"), "demos.games=0", "sft.epochs=0")
+    run = Run(tmp_path / "own", config)
+    run.begin("ppo")
+    for step in range(3):
+        run.log("ppo", step + 1, {"success": 0.0})
+        run.log("dev", step, {"success": 0.0})
+    run.save("ppo", 1, *Learner.of(tiny.policy_model(), config.model, config.ppo).state())
+    rows = (run.out / "metrics.jsonl").read_bytes()
+    with pytest.raises(CheckpointError, match="was not saved by grue's own ppo"):
+        stages.run_all(config, run.out, say=Progress(quiet=True))
+    assert (run.out / "metrics.jsonl").read_bytes().startswith(rows)
+
+
+def test_a_value_loss_without_weight_trains_no_critic(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="leave the critic untrained"):
+        tiny.config(tmp_path, "ppo.value_passes=0", "ppo.value_coef=0")
+    alone = ("ppo.group_weight=1", "ppo.plays_per_game=2")
+    assert not tiny.config(tmp_path, "ppo.value_passes=0", "ppo.value_coef=0", *alone).ppo.asks_critic
 
 
 def test_a_baseline_that_only_the_critic_learns_from_is_used(capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,6 +94,9 @@ def test_an_updater_has_what_its_settings_ask_for() -> None:
     made = Updater.of(config, learner, {3: 5})
     assert made.critic is not None and made.baseline is not None and not learner.learns_values
     assert (made.critic.head, made.entropy_coef) == (model.value_head, config.ppo.entropy_coef)
+    assert made.baseline._demo_steps == {3: 5} and made.critic.memory == config.ppo.value_memory
+    changed = Updater.of(config, learner, entropy_coef=0.5, critic=made.critic)
+    assert changed.entropy_coef == 0.5 and changed.critic is made.critic
     shared = settings("ppo.value_passes=0")
     plain = Learner.of(model, config.model, shared.ppo)
     learning = Learner.of(model, config.model, shared.ppo, value_learning_rate=shared.ppo.value_rate_in_loss)

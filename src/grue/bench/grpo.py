@@ -36,6 +36,7 @@ GROUPED = {
     "value_coef": 0.0,
     "value_shares_trunk": False,
     "game_baseline": False,
+    "bootstrap_at_limit": False,
     "hidden_state": False,
     "win_bonus": 0.0,
     "lost_penalty": 0.0,

@@ -203,6 +203,11 @@ class PPOConfig(LearningConfig):
             raise ValueError("value_shares_trunk needs the value loss inside the PPO loss: set value_passes to 0")
         if self.hidden_state and not self.game_baseline:
             raise ValueError("hidden_state is for the game baseline: set game_baseline to true")
+        if self.asks_critic and not self.value_passes and not self.value_coef:
+            raise ValueError(
+                "value_coef=0 and value_passes=0 leave the critic untrained, on which advantages depend unless "
+                "group_weight is 1 and bootstrap_at_limit false"
+            )
         if self.game_baseline and not self.value_passes:
             raise ValueError("game_baseline is fitted separately, like the critic: set value_passes to 1 or more")
         if self.minibatches > self.episodes_per_iteration:

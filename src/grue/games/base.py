@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NoReturn, Protocol, runtime_checkable
 
@@ -61,11 +62,18 @@ def begin_reset(game: Game, task: Task) -> None:
             start(task)
 
 
-def innermost(game: Game) -> Game:
-    """What is played in the end, where classes that change what a game shows hold it as `inner`."""
+def layers(game: Game) -> Iterator[Game]:
+    """`game` and what is inside it, down to what is played in the end: a class around a game holds it as `inner`."""
+    yield game
     while isinstance(inner := getattr(game, "inner", None), Game):
         game = inner
-    return game
+        yield game
+
+
+def innermost(game: Game) -> Game:
+    """The last of the `layers`."""
+    *_, last = layers(game)
+    return last
 
 
 def check_open(closed: bool) -> None:

@@ -83,7 +83,7 @@ class Guarded:
     """
 
     def __init__(self, game: Game, check_task: Callable[[Task], None] | None = None) -> None:
-        self._game, self._check_task, self._left = game, check_task, 0
+        self._check_task, self._left = check_task, 0
         for name in dir(game):
             public = not name.startswith("_") and name not in ("reset", "step", "close")
             if public and callable(getattr(type(game), name, None)):  # looked up on the class: a property may raise
@@ -94,17 +94,18 @@ class Guarded:
             with suppress(Exception):  # whoever asks for it meets the error
                 if callable(getattr(game, name)):
                     setattr(self, name, partial(_ask, game, name))
+        self.inner = game
 
     def reset(self, task: Task) -> Observation:
         if self._check_task is not None:
             self._check_task(task)
         with engine_errors():
             self._left = task.limit
-            return _sound(self._game.reset(task))
+            return _sound(self.inner.reset(task))
 
     def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
         with engine_errors():
-            found = self._game.step(action)
+            found = self.inner.step(action)
             if not isinstance(found, tuple) or len(found) != 3:
                 raise GameError(f"step gave {kind_of(found)}", hint="it gives (Observation, reward, outcome)")
             observation, reward, outcome = found
@@ -122,7 +123,7 @@ class Guarded:
 
     def close(self) -> None:
         with engine_errors():
-            self._game.close()
+            self.inner.close()
 
 
 def _sound(observation: Observation) -> Observation:

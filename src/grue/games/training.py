@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from grue.errors import ConfigError
-from grue.games.base import Game, innermost
+from grue.games.base import Game, layers
 from grue.games.params import Params
 from grue.games.plugins import is_plugin, plugin_class
 from grue.games.renaming import RenamedOwn, renamed_own, static_renaming
@@ -47,14 +47,14 @@ def training_games(games: Sequence[Game], rename: float, salt: str, starts: Star
 
 
 def _training_game(game: Game, rename: float, salt: str, starts: Starts | None) -> Game:
-    engine = innermost(game)
-    if isinstance(engine, TwxGame):
+    *_, engine = inside = tuple(layers(game))
+    renaming = next((found for layer in inside if (found := getattr(layer, "renaming", None)) is not None), None)
+    if isinstance(engine, TwxGame) and renaming is None:
         check_training(engine.game, engine.params, rename, starts is not None)
         telling = game if starts is None else Told(game, starts)
         return RenamedTwx(telling, salt, rename) if rename else telling
     if starts is not None:
         raise _cannot_tell(_OTHER)
-    renaming = getattr(engine, "renaming", None)
     if renaming is None:
         raise _cannot_rename(_OTHER, "ppo")
     return RenamedOwn(game, renaming, salt, rename)

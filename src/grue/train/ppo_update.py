@@ -139,7 +139,8 @@ class Updater:
             critic = Critic(head, cfg.value_learning_rate, cfg.value_passes, cfg.value_memory, seed)
         if cfg.game_baseline:
             baseline = GameBaseline(demo_steps or {}, cfg, seed)
-        return cls(config, learner, cfg.entropy_coef, **{"critic": critic, "baseline": baseline} | changes)
+        made = {"entropy_coef": cfg.entropy_coef, "critic": critic, "baseline": baseline}
+        return cls(config, learner, **made | changes)
 
     def __post_init__(self) -> None:
         cfg = self.config.ppo

@@ -50,14 +50,14 @@ class Selection:
             run.rewind(self.rows, -1)  # the first measurement is number 0
             self.progress = counters | self._best(UNMEASURED, 0)
             return None
-        learner.load_state(stored.tensors, stored.state)
-        for rows in (self.stage, self.rows):
-            run.rewind(rows, stored.step // self.steps)
         if "progress" not in stored.state:
             raise CheckpointError(
                 f"{path} was not saved by grue's own {self.stage}, which cannot go on with it",
                 hint="go on with the program that began it, or begin another run",
             )
+        learner.load_state(stored.tensors, stored.state)
+        for rows in (self.stage, self.rows):
+            run.rewind(rows, stored.step // self.steps)
         self.progress = stored.state["progress"]
         if best is not None and best.step > stored.step:
             # saved just before a kill, in place of the one before it. Keep its merit: the repeated iterations may

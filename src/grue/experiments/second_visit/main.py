@@ -22,6 +22,7 @@ from grue.experiments.second_visit.table import by_note, difference, markdown, r
 from grue.experiments.second_visit.visits import OF_ANOTHER, first_visits, lessons, notes_told
 from grue.games import Game
 from grue.games.play import play
+from grue.games.training import check_training
 from grue.hardware import hardware, versions
 from grue.models.learned import copy_of_learned, load_weights
 from grue.policy.decision import Decoding
@@ -48,6 +49,7 @@ def run(folder: Path, size: Settings, *, out: Path | None, say: Progress) -> dic
     """
     config = examined_config(folder, size.policy)
     needs("bm25s", feature="an experiment with a memory")
+    check_training(config.game.name, config.game.params, config.ppo.rename)
     out = out or folder / "experiments" / "second-visit"
     with explained(f"open {out}", ConfigError):
         lock_folder(out)
@@ -94,7 +96,7 @@ class _Second:
         taught = self._lessons()
         rows = self._rows(taught)
         (posed,) = rows[BEFORE, DECODINGS[0]]  # its games look as they are
-        told = notes_told(self.first, self.of_measured, size.notes, session.config.game.limit)
+        told = self._told()
         differences = [
             difference(
                 NOTES, b, how, rows[NOTES, how], rows[b, "scripted" if b == FOLLOW else how], posed, size.bootstrap
@@ -170,6 +172,11 @@ class _Second:
             )
         session.say(f"{len(found)} lessons of {len(self.train)} first visits to train games")
         return found
+
+    def _told(self) -> dict[int, str]:
+        """What the notes of the measured games say."""
+        (game,), limit = self.session.games(1), self.session.config.game.limit
+        return notes_told(game, self.first, self.of_measured, self.size.notes, limit, self.session.interrupt)
 
     def _rows(self, taught: Sequence[Episode]) -> dict[tuple[str, str], list[Cell]]:
         """(who comes a second time, decoding) -> the games of each training."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grue.errors import DataError
+from grue.errors import DataError, GameError
 from grue.evaluate.failures import failures_of
 from grue.games import Game, what_checks
 from grue.games.omission import replay_with_omissions
@@ -18,7 +19,7 @@ from grue.retrieval.memory import Memories, direct
 from grue.rollout.collect import collect
 from grue.storage import episodes
 from grue.storage.files import explained
-from grue.types import Episode, Task
+from grue.types import Episode, Outcome, Task
 
 if TYPE_CHECKING:
     from grue.stages.session import Session
@@ -78,14 +79,35 @@ def lessons(game: Game, visits: Iterable[Episode], limit: int, interrupt: Interr
     return found
 
 
-def notes_told(visits: Iterable[Episode], memories: Memories, notes: int, limit: int) -> dict[int, str]:
-    """Seed of a visited game -> what its player is told: one of RIGHT, OF_THE_GAME and OF_ANOTHER."""
-    return {visit.task.seed: _told(visit, memories, notes, limit) for visit in visits}
+def notes_told(
+    game: Game,
+    visits: Iterable[Episode],
+    memories: Memories,
+    notes: int,
+    limit: int,
+    interrupt: Interrupt | None = None,
+) -> dict[int, str]:
+    """Seed of a visited game -> what its player is told: one of NOTES. Actions of notes of the game are tried out."""
+    found = {}
+    for visit in visits:
+        if interrupt is not None:
+            interrupt.check()
+        begins = visit.first.text if visit.first is not None else ""
+        told = memories.told(visit.task, begins, notes, own=True)
+        mine = next((note for note in told if note.task == visit.task), None)
+        task = replace(visit.task, limit=limit)
+        found[visit.task.seed] = (
+            OF_ANOTHER if mine is None else RIGHT if _wins(game, task, mine.actions) else OF_THE_GAME
+        )
+    return found
 
 
-def _told(visit: Episode, memories: Memories, notes: int, limit: int) -> str:
-    begins = visit.first.text if visit.first is not None else ""
-    for note in memories.told(visit.task, begins, notes, own=True):
-        if note.task == visit.task:
-            return RIGHT if visit.won and len(note.actions) <= limit else OF_THE_GAME
-    return OF_ANOTHER
+def _wins(game: Game, task: Task, actions: Iterable[str]) -> bool:
+    """Do these actions win the task?"""
+    outcome = None
+    with suppress(GameError):
+        game.reset(task)
+        for action in actions:
+            if outcome is None:
+                _, _, outcome = game.step(action)
+    return outcome is Outcome.WON

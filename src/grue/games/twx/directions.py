@@ -1,8 +1,7 @@
-"""Mazes of coin turned and mirrored: the four directions exchanged, so that a way learnt by heart leads nowhere.
+"""Mazes of coin turned and mirrored: directions exchanged, so that a way learnt by heart leads nowhere.
 
-Exchanged at random, most of the 24 ways also bend a maze as no plane could, which no text of the game shows. In small
-mazes a train game turned would often be a dev or test game. With five rooms 978 of the 1000 train games could become
-one, with nine four, and with ten none: only those mazes are turned that are too large to be searched for copies.
+In small mazes a train game turned would often be a dev or test game. Without doors, 978 of the 1000 train games with
+five rooms could become one, four with nine, and none with ten: only mazes of ten rooms or more are turned.
 """
 
 from __future__ import annotations
@@ -26,8 +25,10 @@ def can_turn(params: Params) -> bool:
 
 
 def draw_directions(rng: random.Random) -> dict[str, str]:
-    """Another direction for each, or the same."""
-    there = dict(zip(_DIRECTIONS, rng.sample(_DIRECTIONS, len(_DIRECTIONS)), strict=True))
+    """Another direction for each, or the same: one of the eight symmetries, so that the way back stays the way back."""
+    axes = [_DIRECTIONS[:2], _DIRECTIONS[2:]]
+    rng.shuffle(axes)
+    there = dict(zip(_DIRECTIONS, (way for axis in axes for way in rng.sample(axis, 2)), strict=True))
     return there | {old.title(): new.title() for old, new in there.items()}
 
 
