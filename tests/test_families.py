@@ -12,7 +12,7 @@ from grue.config.families import FAMILY_PRESETS
 from grue.games import FAMILIES, canonical_params, make, tasks
 from grue.games.play import play
 from grue.games.teachers import teacher
-from grue.games.twx.renamed import GAMES as RENAMED
+from grue.games.training import renamer
 from grue.progress import Progress
 
 TRAINED = [name for name in FAMILY_PRESETS if not name.startswith("tales-")]
@@ -31,7 +31,8 @@ def test_every_family_has_a_preset_and_simonsays_one_from_memory() -> None:
 @pytest.mark.parametrize("name", TRAINED)
 def test_what_not_all_games_have_is_asked_of_those_that_have_it(name: str) -> None:
     config = load_config(name)  # elsewhere PPO refuses these settings, and SFT finds nothing to rename
-    assert [config.sft.rename > 0, config.ppo.rename > 0] == [config.game.name in RENAMED] * 2
+    named = renamer(config.game.name, config.game.params) is not None
+    assert [config.sft.rename > 0, config.ppo.rename > 0] == [named] * 2
     assert config.ppo.hidden_state == (config.game.name == "cookingworld")
 
 
