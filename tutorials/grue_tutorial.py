@@ -1588,8 +1588,8 @@ for label in list(second)[:-1]:
 # that this number of games cannot tell.
 #
 # Word by word would have been better still, by 10 points: a few passes and 20 iterations do not teach this small model to copy without mistakes, and it has met each
-# train maze several times, so it can remember ways instead of reading notes. `grue experiment second-visit` begins with a policy that knows the game, trains longer and several times, and comes
-# nearer ([retrieval](../docs/retrieval.md)).
+# train maze several times, so it can remember ways instead of reading notes. `grue experiment second-visit` begins with a policy that knows the game, trains longer and several times, and turns and mirrors
+# the mazes, so that only reading helps: then the policy does about as well as word by word ([retrieval](../docs/retrieval.md)).
 #
 # Note what this does **not** claim. The first visit is a visit to a game of the dev fold: it is play, not training,
 # and no weight has seen it, but it is an extra attempt. Comparing a second attempt with notes to a first attempt

@@ -52,7 +52,7 @@ Sizes of eval-gap, as KEY=VALUE, with their defaults:
 \b
 Those of second-visit:
   policy=ppo, fold=dev, train_games=0, games=300, places=25, notes=1,
-  visit_limit=0, lessons=4, lesson_rate=0.0005, iterations=40,
+  visit_limit=0, lessons=8, lesson_rate=0.0005, iterations=40,
   episodes=128, dev_games=200, seeds=3, bootstrap=2000
 
 docs/settings.md says what they mean."""

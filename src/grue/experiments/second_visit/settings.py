@@ -21,7 +21,7 @@ class Settings(Section):
     notes: int = Field(1, ge=1, le=10, description="notes that a game is told")
     visit_limit: int = Field(0, ge=0, description="steps of a first visit; 0 = two and a half times game.limit")
     lessons: int = Field(
-        4, ge=0, description="passes of SFT over games in which the way of the first visit is followed"
+        8, ge=0, description="passes of SFT over games in which the way of the first visit is followed"
     )
     lesson_rate: float = Field(5e-4, gt=0, description="learning rate of these passes")
     iterations: int = Field(40, ge=1, description="PPO iterations of each training, with and without notes")
