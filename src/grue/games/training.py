@@ -18,7 +18,6 @@ from grue.games.twx.renamed import RenamedTwx, renamed_episode
 from grue.games.twx.told import Starts, Told
 from grue.types import Episode
 
-_OTHER = "another game"
 Renamer = Callable[[Episode, random.Random], Episode]
 
 
@@ -47,26 +46,25 @@ def training_games(games: Sequence[Game], rename: float, salt: str, starts: Star
 
 
 def _training_game(game: Game, rename: float, salt: str, starts: Starts | None) -> Game:
-    *_, engine = inside = tuple(layers(game))
+    inside = list(layers(game))
+    engine = inside[-1]
     renaming = next((found for layer in inside if (found := getattr(layer, "renaming", None)) is not None), None)
     if isinstance(engine, TwxGame) and renaming is None:
         check_training(engine.game, engine.params, rename, starts is not None)
         telling = game if starts is None else Told(game, starts)
         return RenamedTwx(telling, salt, rename) if rename else telling
     if starts is not None:
-        raise _cannot_tell(_OTHER)
+        raise _cannot_tell("another game")
     if renaming is None:
-        raise _cannot_rename(_OTHER, "ppo")
+        raise _cannot_rename("another game", "ppo", "; a class that wraps such a game holds it as `inner`")
     return RenamedOwn(game, renaming, salt, rename)
 
 
-def _cannot_rename(name: str, stage: str) -> ConfigError:
+def _cannot_rename(name: str, stage: str, hint: str = "") -> ConfigError:
     return ConfigError(
         f"{stage}.rename is for {', '.join(RENAMED)} with ten rooms or more, and games of your own that have a method "
         f"renaming; this is {name}",
-        hint=f"set {stage}.rename=0; a class that wraps such a game holds it as `inner`"
-        if name == _OTHER
-        else f"set {stage}.rename=0",
+        hint=f"set {stage}.rename=0{hint}",
     )
 
 

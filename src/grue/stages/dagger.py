@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from grue.errors import GameError
 from grue.games.teachers import Adviser, teacher
 from grue.rollout.pack import Sample
-from grue.stages.lessons import lessons
+from grue.stages.lessons import each_pass, lessons
 from grue.stages.session import Session
 from grue.stages.show import keep_shown
 from grue.train.dagger import Lessons, train_dagger
@@ -37,13 +36,13 @@ def dagger(session: Session) -> dict[str, Any]:
     session.load("sft")
     names = f"{config.seed}/dagger/names"
 
-    @lru_cache(maxsize=1)
-    def demos(reading: int) -> list[Sample]:
-        return lessons(session, f"{names}/{reading}/demos", cfg.rename, "demos", "replays")
+    def read(number: int) -> list[Sample]:
+        return lessons(session, f"{names}/{number}/demos", cfg.rename, "demos", "replays")
+
+    demos = each_pass(read, cfg.rename)
 
     def items_of(number: int) -> Lessons:
-        # names are drawn anew for each round; without renaming all rounds read the same demonstrations
-        shown = demos(number if cfg.rename else 0) if cfg.demo_share else []
+        shown = demos(number) if cfg.demo_share else []
         return Lessons(shown, lessons(session, f"{names}/{number}", cfg.rename, "dagger", corrected=True))
 
     learner = session.learner(cfg, dropout=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from grue.errors import DataError, GameError, ModelError
 from grue.games.training import renamer
@@ -40,6 +41,12 @@ def lessons(session: Session, names: str, rename: float, *kinds: str, corrected:
     """The games in some `kinds` of the run's files; with `corrected`, as the teacher that watched would have played."""
     read = (episode for kind in kinds for episode in episodes.read(session.run.episodes(kind), missing_ok=True))
     return lessons_of(session, read, names, rename, corrected=corrected)
+
+
+def each_pass(made: Callable[[int], list[Sample]], rename: float) -> Callable[[int], list[Sample]]:
+    """`made` by the number of a pass or round, one kept at a time; without renaming all read the first."""
+    kept = lru_cache(maxsize=1)(made)
+    return lambda number: kept(number if rename else 0)
 
 
 def lessons_of(

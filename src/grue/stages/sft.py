@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from grue.rollout.pack import Sample
-from grue.stages.lessons import lessons
+from grue.stages.lessons import each_pass, lessons
 from grue.stages.session import Session
 from grue.stages.show import keep_shown
 from grue.train.sft import train_sft
@@ -18,20 +17,11 @@ def sft(session: Session) -> dict[str, Any]:
     keep_shown(session, "base", "before training")
     names = f"{config.seed}/sft/names"
 
-    @lru_cache(maxsize=1)
-    def items_of(reading: int) -> list[Sample]:
-        return lessons(session, names + (f"/{reading}" if reading else ""), cfg.rename, "demos", "replays")
+    def read(number: int) -> list[Sample]:
+        return lessons(session, names + (f"/{number}" if number else ""), cfg.rename, "demos", "replays")
 
     learner = session.learner(cfg, dropout=True)
-    # names are drawn anew for each epoch; without renaming all epochs read the same
-    count = train_sft(
-        session.run,
-        config,
-        learner,
-        lambda epoch: items_of(epoch if cfg.rename else 0),
-        session.say,
-        session.interrupt,
-    )
+    count = train_sft(session.run, config, learner, each_pass(read, cfg.rename), session.say, session.interrupt)
     session.tell_skipped(learner)
     if cfg.epochs:
         keep_shown(session, "sft", "after SFT")

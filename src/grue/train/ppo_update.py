@@ -62,7 +62,7 @@ def ppo_loss(
             if batch.reference_NC is None:
                 raise TrainingError(
                     f"ppo.kl_coef={cfg.kl_coef:g} needs the reference's log-probabilities, which the samples lack",
-                    hint="with_reference(items, learner.read(items, 1.0, model=reference)), or ppo.kl_coef=0",
+                    hint="with_reference(items, learner.read(items, temperature, model=reference)), or ppo.kl_coef=0",
                 )
             loss = loss + cfg.kl_coef * metrics["kl_ref"]
     with torch.no_grad():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from grue.models.learned import copy_of_learned, load_weights
 from grue.retrieval.memory import Memories, Remembering
 from grue.rollout.pack import Sample
 from grue.stages.demos import demo_steps
-from grue.stages.lessons import lessons_of
+from grue.stages.lessons import each_pass, lessons_of
 from grue.stages.trained import check_weights
 from grue.storage.run import Run
 from grue.train.ppo import train_ppo
@@ -108,15 +107,11 @@ class Training:
         run.begin("sft")
         cfg, names = config.sft, f"{config.seed}/lessons/names"
 
-        @lru_cache(maxsize=1)
-        def items_of(reading: int) -> list[Sample]:
-            return lessons_of(session, self.lessons, f"{names}/{reading}", cfg.rename)
+        def read(number: int) -> list[Sample]:
+            return lessons_of(session, self.lessons, f"{names}/{number}", cfg.rename)
 
         learner = session.learner(cfg, dropout=True)
-        # as in a run: names are drawn anew for each pass
-        count = train_sft(
-            run, config, learner, lambda epoch: items_of(epoch if cfg.rename else 0), session.say, session.interrupt
-        )
+        count = train_sft(run, config, learner, each_pass(read, cfg.rename), session.say, session.interrupt)
         session.tell_skipped(learner)
         run.done("sft", samples=count)
 

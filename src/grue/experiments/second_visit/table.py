@@ -13,7 +13,7 @@ from grue.evaluate.bootstrap import paired_wins
 from grue.evaluate.stats import Interval, not_surer
 from grue.evaluate.summary import success_interval
 from grue.experiments.cells import Cell
-from grue.experiments.second_visit.visits import NOTES
+from grue.experiments.second_visit.visits import KINDS
 from grue.experiments.trainings import crossed_interval, interval_over_trainings, shared_games
 
 
@@ -50,7 +50,7 @@ def by_note(told: Mapping[int, str], players: Mapping[str, Sequence[Cell]], pose
     """
     shared = shared_games("notes", [cell for cells in players.values() for cell in cells])
     found = []
-    for note in sorted(set(told.values()), key=NOTES.index):
+    for note in sorted(set(told.values()), key=KINDS.index):
         if seeds := [seed for seed in shared if told[seed] == note]:
             rows = [
                 rate(name, "greedy", [_among(cell, seeds) for cell in cells], posed) for name, cells in players.items()

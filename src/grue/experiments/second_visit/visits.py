@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 RIGHT = "shows a way to win in time"
 OF_THE_GAME = "is of this game, but shows none"
 OF_ANOTHER = "is of another game"
-NOTES = (RIGHT, OF_THE_GAME, OF_ANOTHER)
+KINDS = (RIGHT, OF_THE_GAME, OF_ANOTHER)
 
 
 def first_visits(session: Session, file: Path, fold: str, tasks: Sequence[Task], limit: int) -> list[Episode]:
@@ -87,7 +87,7 @@ def notes_told(
     limit: int,
     interrupt: Interrupt | None = None,
 ) -> dict[int, str]:
-    """Seed of a visited game -> what its player is told: one of NOTES. Actions of notes of the game are tried out."""
+    """Seed of a visited game -> what its player is told: one of KINDS. Actions of notes of the game are tried out."""
     found = {}
     for visit in visits:
         if interrupt is not None:
