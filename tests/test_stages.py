@@ -614,6 +614,30 @@ def test_a_game_that_the_teacher_fails_at_is_no_reason_not_to_begin(
     assert (facts["episodes"], facts["failed"]) == (12, 1)
 
 
+@pytest.mark.parametrize("always", [False, True])
+def test_a_teacher_who_says_what_no_list_holds_is_warned_of(
+    always: bool,
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two such steps in one of twelve games are no reason to say anything."""
+    from grue.games.toy import ToyGame
+
+    whole = ToyGame.gold
+
+    def gold(game: ToyGame) -> list[str]:
+        assert game._task is not None
+        return (["sing", "sing"] if always or game._task.seed == 0 else []) + whole(game)
+
+    monkeypatch.setattr(ToyGame, "gold", gold)
+    facts = stages.run_stage("demos", config, tmp_path / "run", say=QUIET)
+    assert facts["invalid_steps"] == (24 if always else 2)
+    warned = f"{facts['invalid_steps']} of the {facts['steps']} steps of gold are no listed actions"
+    assert (warned in " ".join(capsys.readouterr().out.split())) == always
+
+
 def test_replays_go_with_the_demonstrations(config: Config, tmp_path: Path) -> None:
     """SFT reads what it finds: none may stay that the settings no longer ask for, and none may be missing."""
     run = tmp_path / "run"

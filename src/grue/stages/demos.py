@@ -29,6 +29,8 @@ from grue.storage import episodes, jsonl
 from grue.storage.run import Run
 from grue.types import Observation, Task
 
+_FEW = 0.1  # share of a teacher's steps that may be invalid without a warning
+
 
 def first_errors(session: Session, fold: str, begin: Callable[[Task], object]) -> list[GameError]:
     """Why `begin` fails for each of the first games of `fold`; none if it succeeds for one of them."""
@@ -128,6 +130,11 @@ def demos(session: Session) -> dict[str, Any]:
         f"{cfg.teacher} won {facts['won']} of {facts['episodes']} train games within {config.game.limit} steps and "
         f"{facts['won_past_limit']} later; {facts['invalid_steps']} invalid{pruned} steps"
     )
+    if facts["invalid_steps"] > _FEW * facts["steps"]:
+        say.warn(
+            f"{facts['invalid_steps']} of the {facts['steps']} steps of {cfg.teacher} are no listed actions: SFT does "
+            "not learn them, and a policy that chooses among listed ones cannot follow it there"
+        )
     if facts["failed"]:
         failures = failures_of(episodes.read(file, missing_ok=True))
         if failures.all:
