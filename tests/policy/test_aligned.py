@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tiny
 from grue import games
 from grue.config import preset_config
+from grue.engine.engine import Engine
+from grue.engine.tree import TokenTree
 from grue.models.policy_model import PolicyModel
-from grue.policy.aligned import AlignedPolicy, _Menus
-from grue.policy.decision import Decoding
+from grue.policy import menu
+from grue.policy.aligned import AlignedPolicy
+from grue.policy.decision import Decision, Decoding, Query
+from grue.policy.menu import Menus, Search
 from grue.rollout.collect import collect
 from grue.rollout.pack import collate, samples
 from grue.train.ppo_update import ppo_loss
@@ -138,7 +147,7 @@ def test_an_action_with_which_another_begins_is_told_apart_by_its_end(end: int) 
     """Otherwise it would be given the probability of the longer one, too."""
     encoder: Any = Letters(end)
     actions = ("go", "go east", "go east again", "go west", "look", "take key")
-    spoken = {action: candidate.ids for action, candidate in _Menus(encoder).shortened(actions)}
+    spoken = {action: candidate.ids for action, candidate in Menus(encoder).shortened(actions)}
     whole = {action for action, ids in spoken.items() if ids == encoder.action(action)}
     assert whole == {"go", "go east"}
     assert all(spoken[action] == tuple(map(ord, action)) for action in {*actions} - whole)
@@ -163,3 +172,74 @@ def test_what_is_played_is_drawn_from_what_is_weighed(min_p: float) -> None:
         (turn,) = play.turns
         assert turn.log_prob == pytest.approx(math.log(expected[turn.action]), abs=1e-4)
     assert len(counts) > 1
+
+
+NAMES = ("box", "blue key", "red key", "red gem", "old rusty lamp", "table", "sack", "chest in the hall")
+MANY = tuple(
+    sorted(
+        [
+            *(f"put {a} on {b}" for a in NAMES for b in NAMES if a != b),
+            *(f"{v} {a}" for v in ("take", "see") for a in NAMES),
+        ]
+    )
+)
+
+
+class Counting(Engine):
+    """Counts the tokens of trees that it reads."""
+
+    ahead = 0
+
+    def look_ahead(self, rows: Sequence[int], ids: Sequence[Sequence[int]], trees: Sequence[TokenTree]) -> torch.Tensor:
+        self.ahead += sum(len(tree.tokens) for tree in trees)
+        return super().look_ahead(rows, ids, trees)
+
+
+@pytest.mark.parametrize("min_p", [0.5, 0.01, 1e-6])
+def test_of_large_trees_only_what_can_count_is_read(min_p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same is decided as by reading whole trees."""
+    model = tiny.policy_model(2, spread=0.15)
+    texts = [prefix_of(), prefix_of("A cave."), prefix_of("It is dark. You see a box and a table here.")]
+    actions = [MANY, MANY[::2], MANY[:3]]
+
+    def decided() -> tuple[list[Decision], int]:
+        engine = Counting(model.base_lm(), len(texts), 512)
+        queries = [Query(row, actions[row], len(ids), random.Random(0), ids) for row, ids in enumerate(texts)]
+        player = AlignedPolicy(model, tiny.prompted(kind="aligned", min_p=min_p))
+        return player.act(engine, queries, Decoding(temperature=2.0)), engine.ahead
+
+    monkeypatch.setattr(menu, "FIRST", 8)
+    parts, few = decided()
+    monkeypatch.setattr(menu, "AT_ONCE", 10**6)
+    whole, all_of_them = decided()
+    assert few < 0.7 * all_of_them
+    for one, other in zip(whole, parts, strict=True):
+        assert (one.action, one.candidates) == (other.action, other.candidates)
+        assert (other.log_prob, other.entropy) == pytest.approx((one.log_prob, one.entropy), abs=1e-4)
+
+
+@given(st.integers(0, 2**32), st.sampled_from([0.5, 0.05, 1e-3]), st.floats(0.1, 8.0), st.integers(1, 9))
+def test_what_is_read_is_enough_to_know_who_counts(seed: int, min_p: float, spread: float, first: int) -> None:
+    """Against all tokens known, for tokens of random probability."""
+    rng = np.random.default_rng(seed)
+    actions = tuple(sorted(rng.choice(MANY, size=rng.integers(2, len(MANY)), replace=False).tolist()))
+    menus = Menus(tiny.prompted(kind="aligned"))
+    encoded = frozenset(candidate.ids[0] for _, candidate in menus.shortened(actions))
+    of = menus.menu(actions, encoded)
+    keys = list(zip(of.read_P.tolist(), of.token_P.tolist(), strict=True))
+    log_prob = {key: -spread * rng.exponential() for key in sorted(set(keys))}
+    all_P = np.array([log_prob[key] for key in keys])
+    found_P = np.where(of.read_P == 0, all_P, -np.inf)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(menu, "AT_ONCE", 0)
+        patch.setattr(menu, "FIRST", first)
+        search, read = Search(of, found_P, math.log(min_p)), 0
+        while part := search.next():
+            read += len(set(part.state_I.tolist()))
+            assert np.isneginf(found_P[part.token_I]).all()  # nothing is read twice
+            found_P[part.token_I] = all_P[part.token_I]
+    whole_K, found_K = (np.bincount(of.action_P, log_P, len(of.actions)) for log_P in (all_P, found_P))
+    counts_K = whole_K >= whole_K.max() + math.log(min_p)
+    assert found_K[counts_K] == pytest.approx(whole_K[counts_K])
+    assert (found_K[~counts_K] < whole_K.max() + math.log(min_p)).all()
+    assert read <= len(of.tree.tokens)

@@ -11,83 +11,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from grue.engine.engine import Engine
-from grue.engine.tree import CandidateTree, candidate_tree
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import token_log_probs
 from grue.policy.decision import Decision, Decoding, Lesson, Query, draw, read
+from grue.policy.menu import Menu, Menus, Search, read_first
 from grue.policy.trie import TrieCache, path_branches
 from grue.policy.weigh import CachedText, candidate_weights
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Candidate, Turn
 
 
-@dataclass(frozen=True, slots=True)
-class Menu:
-    """The actions weighed at a state: P tokens of K actions. State 0 is the state itself; those of the tree follow."""
-
-    actions: tuple[str, ...]
-    candidates: tuple[Candidate, ...]
-    tree: CandidateTree
-    read_P: NDArray[np.int64]  # ascending: the state that predicts the token
-    token_P: NDArray[np.int64]
-    action_P: NDArray[np.int64]
-
-
-class _Menus:
-    """A cache of menus by valid actions. It holds no model, so that a dropped policy frees its weights at once."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        self._encoder = encoder
-        self.shortened = lru_cache(maxsize=2_000)(self._shortened)
-        self.menu = lru_cache(maxsize=2_000)(self._menu)
-
-    def _shortened(self, actions: tuple[str, ...]) -> tuple[tuple[str, Candidate], ...]:
-        """The actions with the ids that tell them apart: forced endings are left out."""
-        every = [self._encoder.action(action) for action in actions]
-        ordered = sorted(every)  # ids with the same beginning become neighbours
-        place_of = {ids: place for place, ids in enumerate(ordered)}
-        found = []
-        for action, ids in zip(actions, every, strict=True):
-            place, short = place_of[ids], self._encoder.without_end(ids)
-            beside = ordered[max(0, place - 1) : place] + ordered[place + 1 : place + 2]
-            shared = any(other[: len(short)] == short for other in beside)
-            found.append((action, Candidate(ids if shared else short, 1.0)))
-        return tuple(found)
-
-    def _menu(self, actions: tuple[str, ...], firsts: frozenset[int]) -> Menu:
-        """The menu of those `actions` that begin with one of `firsts`."""
-        pairs = [(action, candidate) for action, candidate in self.shortened(actions) if candidate.ids[0] in firsts]
-        tree = candidate_tree([candidate for _, candidate in pairs])
-        steps = sorted(
-            (read + 1, token, number)
-            for number, (path, (_, candidate)) in enumerate(zip(tree.paths, pairs, strict=True))
-            for read, token in zip(path, candidate.ids, strict=True)
-        )
-        read_P, token_P, action_P = (np.array([step[i] for step in steps], dtype=np.int64) for i in range(3))
-        actions, candidates = zip(*pairs, strict=True)
-        return Menu(actions, candidates, tree, read_P, token_P, action_P)
-
-
 class AlignedPolicy:
     """Draws a whole action among those that are likely enough (min-p, Nguyen et al. 2024).
 
     An action counts if its first token, and then the whole action, has at least `policy.min_p` times the probability of
-    the likeliest one, which keeps the trees small.
+    the likeliest one, which keeps the trees small; of large ones only the likely part is read (`menu.Search`).
     """
 
     needs_actions = True
 
     def __init__(self, model: PolicyModel, encoder: Encoder) -> None:
         self.model, self.encoder = model, encoder
-        self.tries, self._kept = TrieCache(encoder.action), _Menus(encoder)
+        self.tries, self._kept = TrieCache(encoder.action), Menus(encoder)
         least = encoder.prompt.min_p
         self._least = math.log(least) if least > 0 else -math.inf
 
@@ -140,24 +92,30 @@ class AlignedPolicy:
         log_probs_BV: torch.Tensor,
         logits_of: Callable[[torch.Tensor], torch.Tensor],
     ) -> NDArray[np.float64]:
-        """log p over the whole vocabulary of every token of every menu, one after the other.
+        """log p over the whole vocabulary of every token of every menu, one after the other; -inf if it is not needed.
 
         log_probs_BV are those of the tokens after the states of `rows`; deeper states have the logits of `logits_of`.
         """
-        token_P = torch.from_numpy(np.concatenate([menu.token_P for menu in menus])).to(log_probs_BV.device)
-        row_P = np.repeat(np.arange(len(menus)), [len(menu.token_P) for menu in menus])
-        found_P = log_probs_BV[torch.from_numpy(row_P).to(log_probs_BV.device), token_P]
-        deep = [place for place, menu in enumerate(menus) if menu.tree.tokens]
-        if deep:
-            trees = [menus[place].tree for place in deep]
-            ahead_NH = engine.look_ahead([rows[place] for place in deep], [()] * len(deep), trees)
-            sizes = np.array([len(menu.tree.tokens) for menu in menus])
-            read_P = np.concatenate([menu.read_P for menu in menus])
-            inside = torch.from_numpy(np.flatnonzero(read_P)).to(token_P.device)
-            read_P += (np.cumsum(sizes) - sizes)[row_P] - 1
-            read_I = torch.from_numpy(read_P).to(token_P.device)[inside]
-            found_P[inside] = token_log_probs(logits_of, ahead_NH, read_I, token_P[inside])
-        return found_P.double().cpu().numpy()
+        counts = np.array([len(menu.token_P) for menu in menus])
+        starts, token_P = np.cumsum(counts) - counts, np.concatenate([menu.token_P for menu in menus])
+        found_P = np.full(len(token_P), -np.inf)
+
+        def on_device(indices: NDArray[np.int64]) -> torch.Tensor:
+            return torch.from_numpy(indices).to(log_probs_BV.device)
+
+        rows_I, first_I = read_first(menus)
+        found_P[first_I] = log_probs_BV[on_device(rows_I), on_device(token_P[first_I])].double().cpu().numpy()
+        each = zip(menus, np.split(found_P, starts[1:]), strict=True)  # views: each search sees what is found
+        searches = [Search(menu, part_P, self._least) for menu, part_P in each]
+        while parts := {place: part for place, search in enumerate(searches) if (part := search.next())}:
+            trees = [part.tree for part in parts.values()]
+            ahead_NH = engine.look_ahead([rows[place] for place in parts], [()] * len(parts), trees)
+            held = accumulate((len(tree.tokens) for tree in trees), initial=0)
+            read_I = np.concatenate([part.state_I + before for part, before in zip(parts.values(), held, strict=False)])
+            found_I = np.concatenate([part.token_I + starts[place] for place, part in parts.items()])
+            log_probs_I = token_log_probs(logits_of, ahead_NH, on_device(read_I), on_device(token_P[found_I]))
+            found_P[found_I] = log_probs_I.double().cpu().numpy()
+        return found_P
 
     def _scores(self, menus: Sequence[Menu], log_probs_P: NDArray[np.float64]) -> torch.Tensor:
         """log p of each action, (B, C); -inf for those that are not likely enough, and as padding."""

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from grue.engine.engine import Engine
 from grue.games import Game, begin_reset, begin_step
 from grue.models.policy_model import PolicyModel
-from grue.policy.aligned import AlignedPolicy, Menu
+from grue.policy.aligned import AlignedPolicy
 from grue.policy.choose import ChoosePolicy
 from grue.policy.decision import Decision, Decoding, draw
+from grue.policy.menu import Menu
 from grue.policy.policy import Policy
 from grue.prompts.tokens import Encoder
 from grue.types import Branch, Episode, Observation, Outcome, Task, Turn
