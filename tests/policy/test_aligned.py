@@ -24,7 +24,7 @@ from grue.models.policy_model import PolicyModel
 from grue.policy import menu
 from grue.policy.aligned import AlignedPolicy
 from grue.policy.decision import Decision, Decoding, Query
-from grue.policy.menu import Menus, Search
+from grue.policy.menu import Menus, likely_parts
 from grue.rollout.collect import collect
 from grue.rollout.pack import collate, samples
 from grue.train.ppo_update import ppo_loss
@@ -233,8 +233,8 @@ def test_what_is_read_is_enough_to_know_who_counts(seed: int, min_p: float, spre
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(menu, "AT_ONCE", 0)
         patch.setattr(menu, "FIRST", first)
-        search, read = Search(of, found_P, math.log(min_p)), 0
-        while part := search.next():
+        read = 0
+        for part in likely_parts(of, found_P, math.log(min_p)):
             read += len(set(part.state_I.tolist()))
             assert np.isneginf(found_P[part.token_I]).all()  # nothing is read twice
             found_P[part.token_I] = all_P[part.token_I]

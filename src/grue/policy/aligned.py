@@ -21,7 +21,7 @@ from grue.engine.engine import Engine
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import token_log_probs
 from grue.policy.decision import Decision, Decoding, Lesson, Query, draw, read
-from grue.policy.menu import Menu, Menus, Search, read_first
+from grue.policy.menu import Menu, Menus, likely_parts, read_first
 from grue.policy.trie import TrieCache, path_branches
 from grue.policy.weigh import CachedText, candidate_weights
 from grue.prompts.tokens import Encoder
@@ -32,7 +32,7 @@ class AlignedPolicy:
     """Draws a whole action among those that are likely enough (min-p, Nguyen et al. 2024).
 
     An action counts if its first token, and then the whole action, has at least `policy.min_p` times the probability of
-    the likeliest one, which keeps the trees small; of large ones only the likely part is read (`menu.Search`).
+    the likeliest one, which keeps the trees small; of large ones only the likely part is read (`likely_parts`).
     """
 
     needs_actions = True
@@ -105,9 +105,9 @@ class AlignedPolicy:
 
         rows_I, first_I = read_first(menus)
         found_P[first_I] = log_probs_BV[on_device(rows_I), on_device(token_P[first_I])].double().cpu().numpy()
-        each = zip(menus, np.split(found_P, starts[1:]), strict=True)  # views: each search sees what is found
-        searches = [Search(menu, part_P, self._least) for menu, part_P in each]
-        while parts := {place: part for place, search in enumerate(searches) if (part := search.next())}:
+        views = np.split(found_P, starts[1:])  # what is found is seen there when the next parts are chosen
+        asked = [likely_parts(menu, view_P, self._least) for menu, view_P in zip(menus, views, strict=True)]
+        while parts := {place: part for place, more in enumerate(asked) if (part := next(more, None))}:
             trees = [part.tree for part in parts.values()]
             ahead_NH = engine.look_ahead([rows[place] for place in parts], [()] * len(parts), trees)
             held = accumulate((len(tree.tokens) for tree in trees), initial=0)

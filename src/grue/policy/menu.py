@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -78,90 +79,76 @@ class Part(NamedTuple):
     token_I: NDArray[np.int64]  # ... this one of the menu's P tokens comes
 
 
-class Search:
-    """Reads of a menu what must be known of actions that are at least exp(`least`) times as likely as the likeliest.
+def likely_parts(menu: Menu, log_probs_P: NDArray[np.float64], least: float) -> Iterator[Part]:
+    """What to read of a menu to know the actions that are at least exp(`least`) times as likely as the likeliest.
 
     A small tree is read whole. Of a large one, the beginnings that are likeliest so far are read first, each with what
     follows as if all continuations were equally likely. An action is no likelier than its beginning, so what begins
-    less likely than `least` allows beside an action that is known whole is never read. `log_probs_P` is that of each of
-    the menu's tokens, which the caller fills in part by part; it stays -inf where nothing was read.
+    less likely than `least` allows beside an action that is known whole is never read.
+
+    `log_probs_P` is that of each of the menu's tokens, -inf where it is not known. It holds those that the state itself
+    predicts, and before the next part is asked for, the caller writes those of the last one into it.
     """
-
-    def __init__(self, menu: Menu, log_probs_P: NDArray[np.float64], least: float) -> None:
-        self._menu, self._log_probs_P, self._least = menu, log_probs_P, least
-        self._whole = len(menu.tree.tokens) <= AT_ONCE or least == -math.inf
-        self._done = not menu.tree.tokens
-        if self._whole or self._done:
-            return
-        self._size = FIRST
-        self._below: dict[int, list[int]] = {}
-        for place, parent in enumerate(menu.tree.parents):
-            self._below.setdefault(parent, []).append(place)
-        place_of = {pair: p for p, pair in enumerate(zip(menu.read_P.tolist(), menu.token_P.tolist(), strict=True))}
-        tokens = zip(menu.tree.parents, menu.tree.tokens, strict=True)
-        self._own = [place_of[parent + 1, token] for parent, token in tokens]  # where log_probs_P holds a tree's token
-        self._log_prob = {place: float(log_probs_P[self._own[place]]) for place in self._below[-1]}  # of a beginning
-        self._waiting = list(self._log_prob)  # tokens that could be read next
-        self._new: list[int] = []  # those of the part that is being read
-
-    def next(self) -> Part | None:
-        """What to read now that the tokens of the part before are in `log_probs_P`; None when enough is known."""
-        if self._done:
-            return None
-        if self._whole:
-            self._done = True
-            deep_I = np.flatnonzero(self._menu.read_P)
-            return Part(self._menu.tree, self._menu.read_P[deep_I] - 1, deep_I)
-        self._learn()
-        known = np.bincount(self._menu.action_P, self._log_probs_P, len(self._menu.actions))
-        bound = float(known.max()) + self._least
+    tree = menu.tree
+    if len(tree.tokens) <= AT_ONCE or least == -math.inf:
+        if tree.tokens:
+            deep_I = np.flatnonzero(menu.read_P)
+            yield Part(tree, menu.read_P[deep_I] - 1, deep_I)
+        return
+    below: dict[int, list[int]] = defaultdict(list)
+    for place, parent in enumerate(tree.parents):
+        below[parent].append(place)
+    number_of = {pair: p for p, pair in enumerate(zip(menu.read_P.tolist(), menu.token_P.tolist(), strict=True))}
+    own = [number_of[parent + 1, token] for parent, token in zip(tree.parents, tree.tokens, strict=True)]
+    log_prob = {place: float(log_probs_P[own[place]]) for place in below[-1]}  # of a whole beginning
+    waiting, size = [*log_prob], FIRST  # tokens that could be read next
+    while True:
+        known_K = np.bincount(menu.action_P, log_probs_P, len(menu.actions))
+        bound = float(known_K.max()) + least
         # not >=: nothing that overflowed is left out. Such a decision is found later, by `is_finite`
-        self._waiting = [place for place in self._waiting if not self._log_prob[place] < bound]
-        self._new = self._likeliest(bound)
-        self._done = not self._new
-        return None if self._done else self._part()
+        waiting = [place for place in waiting if not log_prob[place] < bound]
+        if not waiting:
+            return
+        new = _likeliest({place: log_prob[place] for place in waiting}, below, bound, size)
+        yield _part(menu, new)
+        read, size = set(new), min(LARGEST, 2 * size)
+        for place in new:
+            for child in below[place]:
+                log_prob[child] = log_prob[place] + float(log_probs_P[own[child]])
+                waiting.append(child)
+        waiting = [place for place in waiting if place not in read]
 
-    def _learn(self) -> None:
-        """How likely the beginnings are that go on from what was read."""
-        for place in self._new:
-            for child in self._below.get(place, ()):
-                self._log_prob[child] = self._log_prob[place] + float(self._log_probs_P[self._own[child]])
-        read = set(self._new)
-        self._waiting = [place for place in self._waiting if place not in read]
-        self._waiting += [child for place in self._new for child in self._below.get(place, ()) if child not in read]
 
-    def _likeliest(self, bound: float) -> list[int]:
-        """Tokens to read next, from those that are waiting downwards."""
-        heap = [(-self._log_prob[place], place) for place in self._waiting]
-        heapq.heapify(heap)
-        found: list[int] = []
-        while heap and len(found) < self._size:
-            cost, place = heapq.heappop(heap)
-            found.append(place)
-            below = self._below.get(place, ())
-            guess = cost + math.log(max(1, len(below)))
-            for child in below if not -guess < bound else ():
-                heapq.heappush(heap, (guess, child))
-        self._size = min(LARGEST, 2 * self._size)
-        return found
+def _likeliest(beginnings: Mapping[int, float], below: Mapping[int, list[int]], bound: float, most: int) -> list[int]:
+    """At most `most` tokens to read next, those above others first: from the `beginnings` downwards."""
+    heap = [(-log_prob, place) for place, log_prob in beginnings.items()]
+    heapq.heapify(heap)
+    found: list[int] = []
+    while heap and len(found) < most:
+        cost, place = heapq.heappop(heap)
+        found.append(place)
+        guess = cost + math.log(max(1, len(below[place])))
+        for child in below[place] if not -guess < bound else ():
+            heapq.heappush(heap, (guess, child))
+    return found
 
-    def _part(self) -> Part:
-        tree = self._menu.tree
-        held = set(self._new)
-        for place in self._new:
-            while (place := tree.parents[place]) >= 0 and place not in held:
-                held.add(place)
-        order = sorted(held)  # parents come first, as in the whole tree
-        at = {place: number for number, place in enumerate(order)}
-        part = TokenTree(
-            tuple(tree.tokens[place] for place in order),
-            tuple(at.get(tree.parents[place], -1) for place in order),
-            tuple(tree.depths[place] for place in order),
-        )
-        at_N = np.full(1 + len(tree.tokens), -1)  # by state: where a new token is in the part
-        at_N[1 + np.array(self._new)] = [at[place] for place in self._new]
-        token_I = np.flatnonzero(at_N[self._menu.read_P] >= 0)
-        return Part(part, at_N[self._menu.read_P[token_I]], token_I)
+
+def _part(menu: Menu, new: Sequence[int]) -> Part:
+    """These tokens of the tree, with those above them."""
+    tree, held = menu.tree, set(new)
+    for place in new:
+        while (place := tree.parents[place]) >= 0 and place not in held:
+            held.add(place)
+    at = {place: number for number, place in enumerate(sorted(held))}  # parents come first, as in the whole tree
+    part = TokenTree(
+        tuple(tree.tokens[place] for place in at),
+        tuple(at.get(tree.parents[place], -1) for place in at),
+        tuple(tree.depths[place] for place in at),
+    )
+    at_S = np.full(1 + len(tree.tokens), -1)  # by state: where a new token is in the part
+    at_S[1 + np.array(new)] = [at[place] for place in new]
+    token_I = np.flatnonzero(at_S[menu.read_P] >= 0)
+    return Part(part, at_S[menu.read_P[token_I]], token_I)
 
 
 def read_first(menus: Sequence[Menu]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
