@@ -18,10 +18,8 @@ from grue.prompts.tokens import Encoder
 from grue.types import Candidate
 
 AT_ONCE = 96  # tokens of a tree that is read in one pass
-FIRST, LARGEST = (
-    64,
-    512,
-)  # new tokens of the first part of a larger one, and of the largest: each may have twice as many
+FIRST = 64  # new tokens of the first part of a larger one; each part may have twice as many as the one before ...
+LARGEST = 512  # ... up to this
 
 
 @dataclass(frozen=True, slots=True)
