@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -30,6 +30,14 @@ class TokenTree:
     def seen(self) -> NDArray[np.bool_]:
         """(n, n): a token sees itself and its ancestors. Do not write to it."""
         return _seen(self.parents)
+
+    def part(self, places: Mapping[int, int]) -> TokenTree:
+        """The tokens at `places` (in this tree -> in the part, in the part's order), which hold those above them."""
+        return TokenTree(
+            tuple(self.tokens[place] for place in places),
+            tuple(places.get(self.parents[place], -1) for place in places),
+            tuple(self.depths[place] for place in places),
+        )
 
     def sights(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The same as pairs: which token, and which one it sees."""
@@ -79,12 +87,7 @@ def _pieces(tree: TokenTree, most: int) -> list[Piece]:
         waiting += below[place][::-1]
     found = []
     for known, places in zip(held, own, strict=True):
-        part = TokenTree(
-            tuple(tree.tokens[place] for place in known),
-            tuple(known.get(tree.parents[place], -1) for place in known),
-            tuple(tree.depths[place] for place in known),
-        )
-        found.append(Piece(part, np.array([known[place] for place in places]), np.array(places)))
+        found.append(Piece(tree.part(known), np.array([known[place] for place in places]), np.array(places)))
     return found
 
 

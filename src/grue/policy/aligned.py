@@ -21,7 +21,7 @@ from grue.engine.engine import Engine
 from grue.models.policy_model import PolicyModel
 from grue.models.scores import token_log_probs
 from grue.policy.decision import Decision, Decoding, Lesson, Query, draw, read
-from grue.policy.menu import Menu, Menus, likely_parts, read_first
+from grue.policy.menu import Menu, Menus, likely_parts
 from grue.policy.trie import TrieCache, path_branches
 from grue.policy.weigh import CachedText, candidate_weights
 from grue.prompts.tokens import Encoder
@@ -103,7 +103,8 @@ class AlignedPolicy:
         def on_device(indices: NDArray[np.int64]) -> torch.Tensor:
             return torch.from_numpy(indices).to(log_probs_BV.device)
 
-        rows_I, first_I = read_first(menus)
+        first_I = np.flatnonzero(np.concatenate([menu.read_P for menu in menus]) == 0)
+        rows_I = np.repeat(np.arange(len(menus)), counts)[first_I]
         found_P[first_I] = log_probs_BV[on_device(rows_I), on_device(token_P[first_I])].double().cpu().numpy()
         views = np.split(found_P, starts[1:])  # what is found is seen there when the next parts are chosen
         asked = [likely_parts(menu, view_P, self._least) for menu, view_P in zip(menus, views, strict=True)]

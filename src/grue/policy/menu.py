@@ -138,19 +138,7 @@ def _part(menu: Menu, new: Sequence[int]) -> Part:
         while (place := tree.parents[place]) >= 0 and place not in held:
             held.add(place)
     at = {place: number for number, place in enumerate(sorted(held))}  # parents come first, as in the whole tree
-    part = TokenTree(
-        tuple(tree.tokens[place] for place in at),
-        tuple(at.get(tree.parents[place], -1) for place in at),
-        tuple(tree.depths[place] for place in at),
-    )
     at_S = np.full(1 + len(tree.tokens), -1)  # by state: where a new token is in the part
     at_S[1 + np.array(new)] = [at[place] for place in new]
     token_I = np.flatnonzero(at_S[menu.read_P] >= 0)
-    return Part(part, at_S[menu.read_P[token_I]], token_I)
-
-
-def read_first(menus: Sequence[Menu]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(menu, token) of all tokens that the states themselves predict; tokens are numbered through all menus."""
-    rows_P = np.repeat(np.arange(len(menus)), [len(menu.read_P) for menu in menus])
-    first_I = np.flatnonzero(np.concatenate([menu.read_P for menu in menus]) == 0)
-    return rows_P[first_I], first_I
+    return Part(tree.part(at), at_S[menu.read_P[token_I]], token_I)
