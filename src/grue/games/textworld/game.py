@@ -16,6 +16,8 @@ import orjson
 
 from grue.errors import ConfigError, GameError
 from grue.games.engine_game import EngineGame, State, normalised
+from grue.games.textworld.cooking import GAME as COOKING
+from grue.games.textworld.cooking import READ, way_to_cookbook
 from grue.games.textworld.make import game_file, walkthrough
 from grue.types import Task
 
@@ -45,9 +47,10 @@ class TextWorldGame(EngineGame):
         """The engine's solution from the start of the task. The live game is not touched.
 
         Where its expert knows none (cooking games with drop=1), this is the walkthrough that the generator wrote down.
+        In cooking games, either reads the cookbook before anything else.
         """
         self._running(over=True)
-        path = self._solution([]) or walkthrough(self._file)
+        path = self._solution([]) or self._written()
         if not path:
             raise GameError(f"TextWorld knows no solution of {self._file.name}")
         return path
@@ -81,15 +84,33 @@ class TextWorldGame(EngineGame):
             self._env = None
 
     def _solution(self, actions: Sequence[str]) -> list[str]:
-        """The engine's way to win after `actions`, worked out in a game beside this one."""
+        """The engine's way to win after `actions`, worked out in a game beside this one.
+
+        In a cooking game whose cookbook has not been read, this is done first.
+        """
         env = _start(self._file, expert=True)
         try:
             state = env.reset()
             for action in actions:
                 state, _, _ = env.step(action)
-            return list(state["policy_commands"] or [])
+            first = []
+            if self.game == COOKING and READ not in actions:
+                first = [*way_to_cookbook(state["facts"]), READ]
+                for action in first:
+                    state, _, _ = env.step(action)
+            way = list(state["policy_commands"] or [])
+            return first + way if way else way
         finally:
             env.close()
+
+
+    def _written(self) -> list[str]:
+        """The generator's walkthrough without steps that do nothing, such as opening a door once more; [] if there is none."""
+        path = walkthrough(self._file)
+        listed = [action for action, (was, _) in zip(path, self.rehearse(path), strict=False) if was]
+        listed = [action for action in listed if action != "inventory"]
+        played = self.rehearse(listed)
+        return listed if played and played[-1][1] else path
 
 
 def _start(file: Path, *, expert: bool = False) -> Any:
@@ -103,6 +124,7 @@ def _start(file: Path, *, expert: bool = False) -> Any:
         objective=True,
         admissible_commands=True,
         policy_commands=expert,
+        facts=expert,
         score=True,
         max_score=True,
         won=True,

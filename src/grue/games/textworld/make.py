@@ -12,7 +12,8 @@ import shutil
 import tempfile
 import time
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -85,25 +86,31 @@ def _is_whole(story: Path) -> bool:
 def coin_map(task: Task) -> frozenset[tuple[str, ...]]:
     """What the seed of a textworld-coin task draws: room names and connections, where the player and the coin are.
 
-    To write its goal the generator compiles the game and plays it through, and it rereads its own rules each time.
-    That takes seconds and draws nothing, so it is left out here, and some ten milliseconds remain.
+    To write its goal the generator compiles the game and plays it through. That takes seconds and draws nothing, so it
+    is left out here, and some ten milliseconds remain.
     """
     from textworld.generator import GameMaker
-    from textworld.generator.data import KnowledgeBase
 
-    rules = _coin_rules()
-    with patch.object(GameMaker, "set_walkthrough"), patch.object(KnowledgeBase, "load", return_value=rules):
+    with patch.object(GameMaker, "set_walkthrough"), _rules_read_once():
         made = _make(task, _options(task.seed))
     names = {key: info.name or key for key, info in made.infos.items()}
     return frozenset((fact.name, *(names[of.name] for of in fact.arguments)) for fact in made.world.facts)
 
 
-@cache
-def _coin_rules() -> Any:
-    from textworld.challenges.tw_coin_collector.coin_collector import KB_PATH
+@contextmanager
+def _rules_read_once() -> Iterator[None]:
+    """The generator parses the rules of a family anew for each game, up to a third of the time that one takes."""
     from textworld.generator.data import KnowledgeBase
 
-    return KnowledgeBase.load(KB_PATH)
+    with patch.object(KnowledgeBase, "load", _rules()):
+        yield
+
+
+@cache
+def _rules() -> Any:
+    from textworld.generator.data import KnowledgeBase
+
+    return cache(KnowledgeBase.load)
 
 
 def _options(seed: int) -> Any:
@@ -134,7 +141,7 @@ def _generate(task: Task, folder: Path) -> Path:
         options.path = str(folder / f"{attempt}.z8")
         options.force_recompile = True
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _rules_read_once():
                 warnings.simplefilter("ignore")  # from its libraries, about each other
                 story = Path(compile_game(_make(task, options), options))
                 if _understands(story):
