@@ -22,6 +22,7 @@ from grue.errors import ConfigError, GameError
 from grue.games.check import check_game
 from grue.games.play import play
 from grue.games.teachers import teacher
+from grue.games.textworld import make
 from grue.games.textworld.game import tidy
 from grue.games.textworld.make import cache_folder, coin_map, game_file, walkthrough
 from grue.games.worker.game import WorkerPlanGame
@@ -154,6 +155,60 @@ def test_a_wrong_step_in_cooking_loses() -> None:
     after, reward, outcome = game.step(others[0])
     game.close()
     assert (after.score, reward, outcome) == (observation.score, 0.0, Outcome.LOST)
+
+
+@pytest.mark.parametrize("drop", [0, 1])
+def test_teachers_read_the_cookbook_before_they_cook(drop: int) -> None:
+    """With drop=1 the engine's expert has no solution, and the generator's walkthrough opens doors that are open."""
+    params = f"recipe=2,take=2,go=9,open=1,cook=1,cut=1,drop={drop}"
+    task = first("textworld-cooking", params, limit=100)
+    with closing(opened("textworld-cooking", params)) as game:
+        for who in ("gold",) if drop else ("gold", "optimal"):
+            episode = play(game, task, teacher(who, game))
+            actions = [turn.action for turn in episode.turns]
+            way = actions[: actions.index("examine cookbook")]
+            assert way and all(action.startswith(("go ", "open ")) for action in way), (who, actions)
+            assert actions.count("examine cookbook") == 1
+            assert episode.won and all(turn.valid for turn in episode.turns), (who, actions)
+
+
+def test_the_cookbook_is_found_from_wherever_play_has_led() -> None:
+    """Also where it is in the player's hands, or lies in another room."""
+    params = "recipe=2,take=2,go=6,open=1"
+    task = first("textworld-cooking", params, limit=100)
+    with closing(opened("textworld-cooking", params)) as game:
+        observation = game.reset(task)
+        solution = game.gold()
+        for action in solution[: solution.index("examine cookbook")]:
+            observation = game.step(action)[0]
+        assert "examine cookbook" in (observation.actions or ())
+        take = next(action for action in observation.actions or () if action.startswith("take cookbook"))
+        observation = game.step(take)[0]
+        assert game.plan()[0] == "examine cookbook"
+        leave = next(action for action in observation.actions or () if action.startswith("go "))
+        game.step(leave)
+        assert game.plan()[0] == "examine cookbook"
+        game.step("drop cookbook")
+        back = {"north": "south", "south": "north", "east": "west", "west": "east"}[leave.removeprefix("go ")]
+        game.step(f"go {back}")
+        assert game.plan()[:2] == [leave, "examine cookbook"]
+        ends = [game.step(action)[2] for action in game.plan()]
+        assert ends == [None] * (len(ends) - 1) + [Outcome.WON]
+
+
+@pytest.mark.filterwarnings("ignore")  # from the generator, about its own interpreter
+@pytest.mark.parametrize(("name", "params"), [("textworld-cooking", COOKING), ("textworld-treasure", "level=2")])
+def test_games_are_those_of_the_generator_alone(name: str, params: str, tmp_path: Path) -> None:
+    """Rules that are parsed once for all games of a process make the same games, and are not changed by making one."""
+    from textworld.generator import compile_game
+
+    for task in games.tasks(name, params, "train", 40, count=2):
+        story = make._generate(task, tmp_path)
+        options = make._options(task.seed)
+        options.path = str(tmp_path / f"alone{task.seed}.z8")
+        alone = Path(compile_game(make._make(task, options), options))
+        assert alone.with_suffix(".json").read_bytes() == story.with_suffix(".json").read_bytes()
+        assert alone.read_bytes() == story.read_bytes()
 
 
 def test_folds_differ_in_seed_and_in_what_may_be_cooked() -> None:

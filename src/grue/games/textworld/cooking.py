@@ -1,4 +1,7 @@
-"""Why a teacher of textworld-cooking goes to the cookbook first: the engine's expert knows the recipe, a policy must read it."""
+"""The way to the cookbook in textworld-cooking, which its teachers take before they cook.
+
+The engine's expert knows the recipe. A policy can only read it, so demonstrations without it cannot be learnt from.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from typing import Any
 
 GAME = "textworld-cooking"
 READ = "examine cookbook"
-_BEYOND = {"north_of": "north", "south_of": "south", "east_of": "east", "west_of": "west"}  # north_of(A, B): A is north of B
+# north_of(A, B): A is north of B
+_BEYOND = {"north_of": "north", "south_of": "south", "east_of": "east", "west_of": "west"}
 
 
 def way_to_cookbook(facts: Iterable[Any]) -> list[str]:

@@ -103,9 +103,8 @@ class TextWorldGame(EngineGame):
         finally:
             env.close()
 
-
     def _written(self) -> list[str]:
-        """The generator's walkthrough without steps that do nothing, such as opening a door once more; [] if there is none."""
+        """The generator's walkthrough without steps that do nothing (opening a door once more); [] if there is none."""
         path = walkthrough(self._file)
         listed = [action for action, (was, _) in zip(path, self.rehearse(path), strict=False) if was]
         listed = [action for action in listed if action != "inventory"]
