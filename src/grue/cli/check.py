@@ -18,7 +18,8 @@ from grue.games.alike import likeness
 from grue.games.base import FOLDS
 from grue.games.check import check_game
 from grue.games.faults import Guarded
-from grue.games.known import plugin_names, ships
+from grue.games.known import is_native, plugin_names, ships
+from grue.games.native import native_seeds
 from grue.games.plugins import is_plugin, load_class, plugin_class, spelled_params
 from grue.names import RUN_FOLDS
 from grue.progress import Progress
@@ -29,7 +30,7 @@ PATIENCE_S = 5.0
 
 
 def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str, Any]:
-    """Check the game that "module:Class" or a name refers to, on the first `games` seeds of each fold.
+    """Check the game that "module:Class" or a name refers to, on the first seeds of each fold, at most `games`.
 
     `settings` are parameters of the game: rooms=3, or as in other verbs. Raises GameError with the first promise that
     is broken.
@@ -38,9 +39,10 @@ def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str
         params = ",".join(map(_plain, settings))
     factory, task = _what(name, params, say)
     for fold in RUN_FOLDS:
-        for seed in FOLDS[fold][:games]:
+        seeds = native_seeds(task.game, task.params, fold) if is_native(task.game) else FOLDS[fold]
+        for seed in seeds[:games]:
             check_game(factory, Task(task.game, task.params, fold, seed, task.limit))
-        say(f"{name}: {games} {fold} games keep the contract")
+        say(f"{name}: {len(seeds[:games])} {fold} games keep the contract")
     found = {"game": name, "games": games, "folds": list(RUN_FOLDS), "ok": True}
     return found if ships(name) else found | _different(factory, task, say)
 

@@ -10,7 +10,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from grue.games.base import fold_range
+from grue.games.known import is_native
+from grue.games.native import native_seeds
 from grue.games.params import Params, coin_rooms, values
+from grue.games.textworld.folder import layout, names_folder
 from grue.games.twx.jvm import JvmSettings
 from grue.types import Task
 
@@ -38,7 +41,7 @@ def has_copies(game: str, params: Params) -> bool:
         return rooms < (_MANY_ROOMS if game == "coin" else _MANY_MAP_ROOMS)
     if game == "textworld-coin":
         return coin_rooms(values(game, params)["level"]) < _MANY_TEXTWORLD_ROOMS
-    return game == "toy" or (game == "babyai" and values(game, params)["level"] in _SMALL_LEVELS)
+    return game == "toy" or names_folder(game) or (game == "babyai" and values(game, params)["level"] in _SMALL_LEVELS)
 
 
 def open_reader(game: str, params: str, settings: JvmSettings) -> Reader:
@@ -55,6 +58,8 @@ def open_reader(game: str, params: str, settings: JvmSettings) -> Reader:
         from grue.games.textworld.make import coin_map
 
         return Reader(coin_map, coin_map)
+    if names_folder(game):
+        return Reader(layout, layout)
     from grue.games.twx.game import TwxGame
 
     opened = TwxGame(game, params, settings=settings)
@@ -67,7 +72,7 @@ class Fold:
     def __init__(self, game: str, params: str, fold: str, reader: Reader) -> None:
         self._alike: dict[Hashable, list[Task]] = {}
         self._looks: dict[Hashable, set[Hashable]] = {}
-        for seed in fold_range(fold):
+        for seed in native_seeds(game, params, fold) if is_native(game) else fold_range(fold):
             task = Task(game, params, fold, seed, limit=1)
             self._alike.setdefault(reader.glance(task), []).append(task)
 

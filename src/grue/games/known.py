@@ -6,6 +6,7 @@ from importlib.metadata import entry_points
 
 from grue.errors import ConfigError, did_you_mean
 from grue.games.ranges import FAMILIES, NATIVE
+from grue.games.textworld.folder import names_folder
 
 GROUP = "grue.games"  # the entry points by which packages declare games
 FILE_ENGINES = ("jericho", "textworld", "alfworld")
@@ -48,7 +49,7 @@ def no_list_hint(game: str) -> str:
 def is_one_game(game: str) -> bool:
     """Whether all folds and seeds are the same game: one story file. Results on it say nothing about another game."""
     engine, _, file = game.partition(":")
-    return bool(file) and engine in ("jericho", "textworld")
+    return bool(file) and engine in ("jericho", "textworld") and not names_folder(game)
 
 
 def check_family(game: str) -> str:

@@ -3,6 +3,7 @@
 | name                                  | extra          | runs in              |
 |---------------------------------------|----------------|----------------------|
 | textworld, textworld-coin, ...        | [textworld]    | a process of its own |
+| textworld:PATH (a file, or a folder)  | [textworld]    | a process of its own |
 | jericho:PATH                          | [jericho]      | a process of its own |
 | scienceworld                          | [scienceworld] | a process of its own |
 | babyai                                | [babyai]       | this process         |
@@ -18,6 +19,7 @@ from grue.games.base import Game, fold_range
 from grue.games.faults import Guarded
 from grue.games.known import is_native
 from grue.games.params import Params, canonical
+from grue.games.textworld.folder import names_folder, story_count
 from grue.hardware import physical_cores
 from grue.names import RUN_FOLDS
 
@@ -45,17 +47,17 @@ def check_engine(game: str) -> None:
 
 
 def native_seeds(game: str, params: str, fold: str) -> range:
-    """The seeds of `fold` for which there is a game. Only ALFWorld's data has fewer games than a fold has seeds.
+    """The seeds of `fold` for which there is a game: ALFWorld's data, and a folder of TextWorld games, may have few.
 
-    ConfigError when that data, or the package that reads it, is missing.
+    ConfigError when these, or the package that reads them, are missing.
     """
     seeds = fold_range(fold)
-    if game.partition(":")[0] != "alfworld":
-        return seeds
-    from grue.games.alfworld.data import game_count
+    if game.partition(":")[0] == "alfworld":
+        from grue.games.alfworld.data import game_count
 
-    check_engine(game)
-    return seeds[: game_count(game, params, fold)]
+        check_engine(game)
+        return seeds[: game_count(game, params, fold)]
+    return seeds[: story_count(game, fold)] if names_folder(game) else seeds
 
 
 def make_native(game: str, params: Params = "", *, read_timeout_s: float = 20.0) -> Game:
@@ -66,7 +68,7 @@ def make_native(game: str, params: Params = "", *, read_timeout_s: float = 20.0)
     check_engine(game)
     if game == "alfworld":
         native_seeds(game, spelled, "train")
-    elif engine == "alfworld":
+    elif engine == "alfworld" or names_folder(game):
         _some_split(game, spelled)
     elif path and not Path(path).expanduser().is_file():
         hint = "the path of a story file goes after the colon"
@@ -94,7 +96,7 @@ def make_native(game: str, params: Params = "", *, read_timeout_s: float = 20.0)
 
 
 def _some_split(game: str, params: str) -> None:
-    """ConfigError where a folder contains no split of ALFWorld at all."""
+    """ConfigError where a folder contains no games for any fold."""
     missing: list[ConfigError] = []
     for fold in RUN_FOLDS:
         try:

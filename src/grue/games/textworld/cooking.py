@@ -1,4 +1,4 @@
-"""The way to the cookbook in textworld-cooking, which its teachers take before they cook.
+"""Reading the cookbook in games of `tw-cooking`, which teachers do before they cook.
 
 The engine's expert knows the recipe. A policy can only read it, so demonstrations without it cannot be learnt from.
 """
@@ -6,20 +6,28 @@ The engine's expert knows the recipe. A policy can only read it, so demonstratio
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-GAME = "textworld-cooking"
-READ = "examine cookbook"
+_READ = "examine cookbook"
 # north_of(A, B): A is north of B
 _BEYOND = {"north_of": "north", "south_of": "south", "east_of": "east", "west_of": "west"}
 
 
-def way_to_cookbook(facts: Iterable[Any]) -> list[str]:
-    """The fewest rooms from the player to the cookbook, as commands, with those that open doors on the way.
+def reading(goal: str, facts: Iterable[Any], done: Sequence[str]) -> list[str]:
+    """The commands that read the cookbook from here; [] where that is done, or the goal tells of none to read.
 
-    `facts` are the engine's propositions about a state. [] where the cookbook is at hand, or out of reach.
+    `facts` are the engine's propositions about the state after the commands `done`. [] also for a cookbook that was
+    shut away.
     """
+    if "cookbook" not in goal or _READ in done:
+        return []
+    way = _way_to("cookbook", facts)
+    return [] if way is None else [*way, _READ]
+
+
+def _way_to(thing: str, facts: Iterable[Any]) -> list[str] | None:
+    """The commands that lead to `thing` through the fewest rooms, and open doors on the way; None if there is none."""
     at: dict[str, str] = {}  # a thing: what it is at, on or in
     exits: dict[str, list[tuple[str, str]]] = {}  # a room: (direction, room)
     doors: dict[frozenset[str], str] = {}
@@ -34,14 +42,14 @@ def way_to_cookbook(facts: Iterable[Any]) -> list[str]:
             doors[frozenset((names[0], names[2]))] = names[1]
         elif fact.name == "closed":
             closed.add(names[0])
-    where = at.get("cookbook")
-    while where in at:
+    where = at.get(thing)
+    while where in at and where not in closed:
         where = at[where]
     queue = deque([(at["P"], list[str]())])
     seen = {at["P"]}
     while queue:
         room, way = queue.popleft()
-        if room == where:
+        if where in (room, "I"):  # I: the player's hands
             return way
         for direction, beyond in exits.get(room, ()):
             if beyond not in seen:
@@ -49,4 +57,4 @@ def way_to_cookbook(facts: Iterable[Any]) -> list[str]:
                 door = doors.get(frozenset((room, beyond)))
                 opening = [f"open {door}"] if door in closed else []
                 queue.append((beyond, [*way, *opening, f"go {direction}"]))
-    return []
+    return None

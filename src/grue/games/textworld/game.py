@@ -16,8 +16,8 @@ import orjson
 
 from grue.errors import ConfigError, GameError
 from grue.games.engine_game import EngineGame, State, normalised
-from grue.games.textworld.cooking import GAME as COOKING
-from grue.games.textworld.cooking import READ, way_to_cookbook
+from grue.games.textworld.cooking import reading
+from grue.games.textworld.folder import names_folder, story_file
 from grue.games.textworld.make import game_file, walkthrough
 from grue.types import Task
 
@@ -35,7 +35,7 @@ _BLANK_LINES = re.compile(r"\n{3,}")
 
 
 class TextWorldGame(EngineGame):
-    """One TextWorld game at a time. "textworld:PATH" plays one file, whatever the seed."""
+    """One TextWorld game at a time. "textworld:PATH" plays one file, whatever the seed, or the games of a folder."""
 
     def __init__(self, game: str, params: str = "") -> None:
         super().__init__(game, params)
@@ -63,7 +63,10 @@ class TextWorldGame(EngineGame):
     def _begin(self, task: Task) -> State:
         self._end()
         _, _, path = task.game.partition(":")
-        self._file = Path(path).expanduser() if path else game_file(task)
+        if names_folder(task.game):
+            self._file = story_file(task)
+        else:
+            self._file = Path(path).expanduser() if path else game_file(task)
         if path:
             check_file(self._file)
         self._actions = []
@@ -86,18 +89,16 @@ class TextWorldGame(EngineGame):
     def _solution(self, actions: Sequence[str]) -> list[str]:
         """The engine's way to win after `actions`, worked out in a game beside this one.
 
-        In a cooking game whose cookbook has not been read, this is done first.
+        Where the goal tells of a cookbook that has not been read, this is done first.
         """
         env = _start(self._file, expert=True)
         try:
             state = env.reset()
             for action in actions:
                 state, _, _ = env.step(action)
-            first = []
-            if self.game == COOKING and READ not in actions:
-                first = [*way_to_cookbook(state["facts"]), READ]
-                for action in first:
-                    state, _, _ = env.step(action)
+            first = reading(state["objective"] or "", state["facts"], actions)
+            for action in first:
+                state, _, _ = env.step(action)
             way = list(state["policy_commands"] or [])
             return first + way if way else way
         finally:
