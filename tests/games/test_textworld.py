@@ -7,8 +7,9 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +21,20 @@ pytest.importorskip("textworld", reason="pip install -e '.[textworld]'")
 from grue import games
 from grue.errors import ConfigError, GameError
 from grue.games.check import check_game
+from grue.games.known import is_one_game
 from grue.games.play import play
+from grue.games.renaming import RenamedOwn, reworded, with_names
 from grue.games.teachers import teacher
 from grue.games.textworld import make
+from grue.games.textworld.folder import story_file
+from grue.games.textworld.food_words import renamed_foods
 from grue.games.textworld.game import tidy
 from grue.games.textworld.make import cache_folder, coin_map, game_file, walkthrough
+from grue.games.training import renamer, training_games
+from grue.games.twx.food_names import game_foods
 from grue.games.worker.game import WorkerPlanGame
 from grue.games.worker.process import shutdown
-from grue.types import Observation, Outcome, Task
+from grue.types import Episode, Observation, Outcome, Task
 
 COIN = "level=3"
 COOKING = "recipe=1,take=1,open=1,cook=1"
@@ -211,6 +218,60 @@ def test_games_are_those_of_the_generator_alone(name: str, params: str, tmp_path
         assert alone.read_bytes() == story.read_bytes()
 
 
+class Reads:
+    """Plays from a list."""
+
+    name = "reads"
+
+    def __init__(self, actions: Sequence[str]) -> None:
+        self._actions = iter(actions)
+
+    def start(self, task: Task, observation: Observation) -> None:
+        """Nothing to prepare."""
+
+    def act(self, observation: Observation) -> str:
+        return next(self._actions)
+
+
+def foods_in(episode: Episode) -> set[str]:
+    texts = [text for turn in episode.turns for text in (*turn.observation.texts, turn.action)]
+    return {food for food in game_foods() if any(re.search(rf"\b{food}\b", text) for text in texts)}
+
+
+def test_foods_get_made_up_words_in_training() -> None:
+    """Of a game that is played, and of one that was recorded; it stays the same otherwise."""
+    task = first("textworld-cooking", COOKING)
+    with closing(opened("textworld-cooking", COOKING)) as game:
+        plain = play(game, task, teacher("gold", game))
+        assert foods_in(plain)
+        (renamed,) = training_games([game], 1.0, "salt")
+        renamed.reset(task)
+        assert isinstance(renamed, RenamedOwn)
+        names = renamed.names
+        words = [reworded(turn.action, names.there) for turn in plain.turns]
+        played = play(renamed, task, Reads(words))
+    renamer_of = renamer("textworld-cooking", COOKING)
+    assert renamer_of is not None
+    told = with_names(plain, names)
+    for other in (played, told, renamer_of(plain, random.Random(0))):
+        assert other.won and not foods_in(other)
+        assert [turn.reward for turn in other.turns] == [turn.reward for turn in plain.turns]
+    assert [turn.observation for turn in played.turns] == [turn.observation for turn in told.turns]
+    drawn = [renamer_of(plain, random.Random(number)) for number in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_foods_with_a_word_in_common_have_one_when_renamed() -> None:
+    seen = Observation("a kitchen", "cook", "", ("look",), 0.0)
+    names = renamed_foods(seen, random.Random(0))
+    assert set(names) == set(game_foods())
+    assert len(set(names.values())) == len(names)
+    red = names["red onion"].split()[0]
+    assert [names[food].split()[0] for food in ("red apple", "red hot pepper")] == [red, red]
+    assert names["white onion"].split()[1] == names["red onion"].split()[1]
+    assert " of " in names["block of cheese"]
+
+
 def test_folds_differ_in_seed_and_in_what_may_be_cooked() -> None:
     lists = {}
     for fold in ("train", "dev", "test"):
@@ -313,6 +374,58 @@ def test_a_game_file_of_ones_own(tmp_path: Path) -> None:
         games.make(f"textworld:{tmp_path / 'old.ulx'}").reset(first(f"textworld:{tmp_path / 'old.ulx'}", ""))
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of one's own: three games to train on, two for dev (one of which is also in train) and one for test."""
+    made = tmp_path_factory.mktemp("games")
+    stories = [game_file(task) for task in games.tasks("textworld-coin", COIN, "train", count=5)]
+    for part, chosen in {"train": [0, 1, 2], "valid": [3, 2], "test/deeper": [4]}.items():
+        (made / part).mkdir(parents=True)
+        for number in chosen:
+            for suffix in (".z8", ".json"):
+                shutil.copy(stories[number].with_suffix(suffix), made / part / f"{part[0]}{number}{suffix}")
+    again = made / "valid" / "v2.json"  # made anew on another day, a game is written down in another order
+    about = json.loads(again.read_bytes())
+    again.write_text(json.dumps(about | {"world": about["world"][::-1]}))
+    return made
+
+
+def test_a_folder_of_games_has_a_part_for_each_fold(folder: Path, tmp_path: Path) -> None:
+    name = f"textworld:{folder}"
+    assert not is_one_game(name)
+    played = {fold: games.tasks(name, "", fold, limit=20) for fold in ("train", "dev", "test")}
+    stories = {fold: [story_file(task).stem for task in tasks] for fold, tasks in played.items()}
+    assert sorted(stories["train"]) == ["t0", "t1"]  # t2 is also a game of dev
+    assert (sorted(stories["dev"]), stories["test"]) == (["v2", "v3"], ["t4"])
+    with closing(opened(name, "")) as game:
+        for task in (played["train"][0], played["test"][0]):
+            assert play(game, task, teacher("gold", game)).won
+        check_game(lambda: opened(name, ""), played["dev"][0])
+        with pytest.raises(ConfigError, match=r"seed 20001: the folder has 1 games for 'test'"):
+            game.reset(replace(played["test"][0], seed=20001))
+    elsewhere = shutil.copytree(folder, tmp_path / "elsewhere")
+    moved = f"textworld:{elsewhere}"
+    assert [story_file(replace(task, game=moved)).stem for task in played["train"]] == stories["train"]
+
+
+def test_what_a_folder_of_games_lacks_is_named(folder: Path, tmp_path: Path) -> None:
+    for wrong, message in {
+        f"textworld:{folder}/nowhere": "there is no folder",
+        f"textworld:{folder}/train": "has no games for 'train': there is no folder train",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            games.make(wrong)
+    lacks = shutil.copytree(folder, tmp_path / "lacks")
+    shutil.rmtree(lacks / "test")
+    with pytest.raises(ConfigError, match="no games for 'test': there is no folder test"):
+        games.tasks(f"textworld:{lacks}", "", "test")
+    for about in (lacks / "valid").glob("*.json"):
+        about.unlink()
+    with pytest.raises(ConfigError, match=r"holds no \.z8 file with its \.json beside it") as caught:
+        games.tasks(f"textworld:{lacks}", "", "dev")
+    assert ".ulx" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("name", "params", "message"),
     [
@@ -322,6 +435,7 @@ def test_a_game_file_of_ones_own(tmp_path: Path) -> None:
         ("textworld-cooking", "go=5", "1, 6, 9 or 12"),
         ("textworld-coin", "level=180", "160 rooms"),
         ("textworld:nothing.z8", "", "no file"),
+        ("textworld:nothing", "", "no folder"),
         ("textworld:nothing.z8", "rooms=3", "no parameters"),
         ("textworld-coin:nothing.z8", "", "takes no file"),
         ("textworld:", "", "names no file"),
