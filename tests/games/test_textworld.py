@@ -19,6 +19,8 @@ import pytest
 pytest.importorskip("textworld", reason="pip install -e '.[textworld]'")
 
 from grue import games
+from grue.cli.check import check
+from grue.config import load_config
 from grue.errors import ConfigError, GameError
 from grue.games.check import check_game
 from grue.games.known import is_one_game
@@ -26,7 +28,7 @@ from grue.games.play import play
 from grue.games.renaming import RenamedOwn, reworded, with_names
 from grue.games.teachers import teacher
 from grue.games.textworld import make
-from grue.games.textworld.folder import story_file
+from grue.games.textworld.folder import _stories_of, fingerprint, story_file, story_files
 from grue.games.textworld.food_words import renamed_foods
 from grue.games.textworld.game import tidy
 from grue.games.textworld.make import cache_folder, coin_map, game_file, walkthrough
@@ -34,6 +36,9 @@ from grue.games.training import renamer, training_games
 from grue.games.twx.food_names import game_foods
 from grue.games.worker.game import WorkerPlanGame
 from grue.games.worker.process import shutdown
+from grue.progress import Progress
+from grue.stages import run_stage
+from grue.storage.run import Run
 from grue.types import Episode, Observation, Outcome, Task
 
 COIN = "level=3"
@@ -191,16 +196,37 @@ def test_the_cookbook_is_found_from_wherever_play_has_led() -> None:
         assert "examine cookbook" in (observation.actions or ())
         take = next(action for action in observation.actions or () if action.startswith("take cookbook"))
         observation = game.step(take)[0]
-        assert game.plan()[0] == "examine cookbook"
+        assert "examine cookbook" not in (observation.actions or ())  # one cannot read what one holds
+        assert game.plan()[:2] == ["drop cookbook", "examine cookbook"]
         leave = next(action for action in observation.actions or () if action.startswith("go "))
         game.step(leave)
-        assert game.plan()[0] == "examine cookbook"
+        assert game.plan()[:2] == ["drop cookbook", "examine cookbook"]
         game.step("drop cookbook")
         back = {"north": "south", "south": "north", "east": "west", "west": "east"}[leave.removeprefix("go ")]
         game.step(f"go {back}")
-        assert game.plan()[:2] == [leave, "examine cookbook"]
-        ends = [game.step(action)[2] for action in game.plan()]
-        assert ends == [None] * (len(ends) - 1) + [Outcome.WON]
+        observation = game.step("examine cookbook")[0]  # it is not here
+        way = game.plan()
+        assert way[:2] == [leave, "examine cookbook"]
+        for done, action in enumerate(way, 1):
+            assert action in (observation.actions or ())
+            observation, _, outcome = game.step(action)
+            assert outcome is (Outcome.WON if done == len(way) else None)
+            assert outcome is not None or game.plan() == way[done:]
+
+
+def test_a_cookbook_that_was_shut_away_is_not_looked_for() -> None:
+    """The teacher knows the recipe, and would have to guess where a player has put the book."""
+    task = first("textworld-cooking", COOKING, limit=100)
+    with closing(opened("textworld-cooking", COOKING)) as game:
+        observation = game.reset(task)
+        take = next(action for action in observation.actions or () if action.startswith("take cookbook"))
+        for action in ("open fridge", take, "insert cookbook into fridge"):
+            observation = game.step(action)[0]
+        assert game.plan()[0] == "examine cookbook"  # an open fridge does not hide it
+        game.step("close fridge")
+        way = game.plan()
+        assert "examine cookbook" not in way
+        assert [game.step(action)[2] for action in way][-1] is Outcome.WON
 
 
 @pytest.mark.filterwarnings("ignore")  # from the generator, about its own interpreter
@@ -400,12 +426,67 @@ def test_a_folder_of_games_has_a_part_for_each_fold(folder: Path, tmp_path: Path
     with closing(opened(name, "")) as game:
         for task in (played["train"][0], played["test"][0]):
             assert play(game, task, teacher("gold", game)).won
-        check_game(lambda: opened(name, ""), played["dev"][0])
         with pytest.raises(ConfigError, match=r"seed 20001: the folder has 1 games for 'test'"):
             game.reset(replace(played["test"][0], seed=20001))
-    elsewhere = shutil.copytree(folder, tmp_path / "elsewhere")
-    moved = f"textworld:{elsewhere}"
-    assert [story_file(replace(task, game=moved)).stem for task in played["train"]] == stories["train"]
+
+
+def test_a_folder_of_few_games_can_be_checked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check(f"textworld:{folder}", [], 4, Progress())
+    told = "".join(capsys.readouterr())
+    for kept in ("3 train games keep", "2 dev games keep", "1 test games keep"):
+        assert kept in told
+
+
+def test_the_order_of_a_folder_is_mixed_and_does_not_depend_on_its_place(folder: Path, tmp_path: Path) -> None:
+    """Links to folders are followed; hidden files, and stories without their .json, are no games."""
+    story = next((folder / "train").glob("*.z8"))
+    orders = []
+    for place in ("here", "a/there"):
+        part = tmp_path / place / "train"
+        stored = tmp_path / f"stored {place.replace('/', ' ')}"
+        for made in (part, stored):
+            made.mkdir(parents=True)
+        for name in (*(f"easy{number}" for number in range(8)), *(f"hard{number}" for number in range(8)), ".hidden"):
+            for suffix in (".z8", ".json"):
+                shutil.copy(story.with_suffix(suffix), (part if "easy" in name else stored) / f"{name}{suffix}")
+        shutil.copy(story, part / "alone.z8")
+        (part / "linked").symlink_to(stored)
+        orders.append([file.stem for file in story_files(f"textworld:{tmp_path / place}", "train")])
+    assert orders[0] == orders[1] != sorted(orders[0])
+    assert sorted(orders[0]) == [f"{kind}{number}" for kind in ("easy", "hard") for number in range(8)]
+    assert 2 <= sum(name.startswith("easy") for name in orders[0][:8]) <= 6
+
+
+def test_a_damaged_story_of_a_folder_fails_its_game_alone(folder: Path, tmp_path: Path) -> None:
+    hurt = shutil.copytree(folder, tmp_path / "hurt")
+    name = f"textworld:{hurt}"
+    first_story, second = (story_file(task) for task in games.tasks(name, "", "train", limit=20))
+    first_story.write_bytes(first_story.read_bytes()[:5000])
+    with closing(opened(name, "")) as game:
+        broken, whole = (play(game, task, teacher("gold", game)) for task in games.tasks(name, "", "train", limit=20))
+    assert broken.failed and str(first_story) in broken.error and "cut short" in broken.error
+    assert whole.won and second.is_file()
+
+
+def test_a_run_refuses_a_folder_that_has_changed(folder: Path, tmp_path: Path) -> None:
+    """A seed is a place among the files: with another file it would be another game."""
+    mine = shutil.copytree(folder, tmp_path / "mine")
+    settings = [f"game.name=textworld:{mine}", "game.limit=20", "demos.games=2", "threads=1"]
+    out = tmp_path / "run"
+
+    def demos(again: bool = False) -> None:
+        run_stage("demos", load_config("toy", settings), out, say=Progress(quiet=True), again=again)
+
+    demos()
+    assert [*json.loads((out / "games.json").read_text())] == ["train"]
+    for suffix in (".z8", ".json"):
+        shutil.copy((mine / "test/deeper/t4").with_suffix(suffix), mine / "train" / f"new{suffix}")
+    _stories_of.cache_clear()  # as in another process
+    now = fingerprint(f"textworld:{mine}", "train")
+    with pytest.raises(ConfigError, match=r"the train games are not those that .*run began with"):
+        Run(out, load_config("toy", settings), leads=False).keep_games("train", now)
+    demos(again=True)
+    Run(out, load_config("toy", settings), leads=False).keep_games("train", now)
 
 
 def test_what_a_folder_of_games_lacks_is_named(folder: Path, tmp_path: Path) -> None:
@@ -421,7 +502,7 @@ def test_what_a_folder_of_games_lacks_is_named(folder: Path, tmp_path: Path) -> 
         games.tasks(f"textworld:{lacks}", "", "test")
     for about in (lacks / "valid").glob("*.json"):
         about.unlink()
-    with pytest.raises(ConfigError, match=r"holds no \.z8 file with its \.json beside it") as caught:
+    with pytest.raises(ConfigError, match=r"no \.z8 file with its \.json beside it in .*valid") as caught:
         games.tasks(f"textworld:{lacks}", "", "dev")
     assert ".ulx" in caught.value.hint
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from grue.errors import ConfigError
 from grue.games.base import fold_range
 from grue.games.known import is_native
 from grue.games.native import native_seeds
@@ -72,7 +73,7 @@ class Fold:
     def __init__(self, game: str, params: str, fold: str, reader: Reader) -> None:
         self._alike: dict[Hashable, list[Task]] = {}
         self._looks: dict[Hashable, set[Hashable]] = {}
-        for seed in native_seeds(game, params, fold) if is_native(game) else fold_range(fold):
+        for seed in _seeds(game, params, fold):
             task = Task(game, params, fold, seed, limit=1)
             self._alike.setdefault(reader.glance(task), []).append(task)
 
@@ -81,6 +82,15 @@ class Fold:
         if glance not in self._looks:
             self._looks[glance] = {reader.look(task) for task in self._alike.get(glance, ())}
         return self._looks[glance]
+
+
+def _seeds(game: str, params: str, fold: str) -> range:
+    if not is_native(game):
+        return fold_range(fold)
+    try:
+        return native_seeds(game, params, fold)
+    except ConfigError:  # of a folder that has no games for this fold, there is none to be like
+        return range(0)
 
 
 def is_copied(task: Task, later: Sequence[Fold], reader: Reader) -> bool:

@@ -73,15 +73,8 @@ def make_native(game: str, params: Params = "", *, read_timeout_s: float = 20.0)
         native_seeds(game, spelled, "train")
     elif engine == "alfworld" or names_folder(game):
         _some_split(game, spelled)
-    elif path and not Path(path).expanduser().is_file():
-        hint = "the path of a story file goes after the colon"
-        if not Path(path).expanduser().is_absolute():
-            hint += f"; a relative one is looked for in the current folder, {Path.cwd()}"
-        raise ConfigError(f"there is no file {path!r}", hint=hint)
-    elif path and engine == "textworld":
-        from grue.games.textworld.game import check_file
-
-        check_file(Path(path).expanduser())
+    elif path:
+        _check_story(engine, path)
     if name == "babyai":
         return Guarded(open_here(game, spelled))
     from grue.games.worker.game import WorkerExpertsGame, WorkerGoldGame, WorkerPlanGame, WorkerStoryGame
@@ -96,6 +89,23 @@ def make_native(game: str, params: Params = "", *, read_timeout_s: float = 20.0)
     spread = 1 if engine == "scienceworld" else physical_cores()  # its Java takes up to 1 GB per process
     settings = WorkerSettings(read_timeout_s=read_timeout_s, spread=spread)
     return kinds.get(engine, WorkerGoldGame)(game, spelled, settings=settings, renaming=RENAMINGS.get(game))
+
+
+def _check_story(engine: str, path: str) -> None:
+    """ConfigError or GameError where there is no such file, or it is none of TextWorld's."""
+    from grue.games.textworld.game import check_file, own_file
+
+    file = own_file(path)
+    if file.is_dir():
+        hint = "give it a name that does not end like a story's" if engine == "textworld" else "name a file in it"
+        raise ConfigError(f"{path!r} is a folder, and a story file goes after the colon", hint=hint)
+    if not file.is_file():
+        hint = "the path of a story file goes after the colon"
+        if not file.is_absolute():
+            hint += f"; a relative one is looked for in the current folder, {Path.cwd()}"
+        raise ConfigError(f"there is no file {path!r}", hint=hint)
+    if engine == "textworld":
+        check_file(file)
 
 
 def _some_split(game: str, params: str) -> None:

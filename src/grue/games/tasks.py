@@ -13,6 +13,7 @@ from grue.games.known import is_native
 from grue.games.native import native_seeds
 from grue.games.params import Params, canonical
 from grue.games.plugins import is_plugin, plugin_params
+from grue.games.textworld.folder import names_folder
 from grue.games.twx.jvm import JvmSettings
 from grue.games.twx.recipes import is_shared, preparations
 from grue.games.twx.unwinnable import is_unwinnable
@@ -62,9 +63,10 @@ def tasks(
         check_seed(chosen[0])
     if not chosen and count != 0 and start == 0 and has_copies(game, known):
         others = " or ".join(PROTECTED[fold])
+        with_these = "" if names_folder(game) else f" with {known or 'these parameters'}"
         raise ConfigError(
-            f"{game} with {known or 'these parameters'}: every game of {fold} is also one of {others}",
-            hint="choose parameters that allow more games",
+            f"{game}{with_these}: every game of {fold} is also one of {others}",
+            hint="put other games there" if names_folder(game) else "choose parameters that allow more games",
         )
     if count is None and start > 0 and not chosen:
         raise ConfigError(f"fold {fold!r} of {game} has no tasks from start={start} on", hint="lower start")

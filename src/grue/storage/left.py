@@ -12,7 +12,7 @@ from grue.storage.contents import REPORT, checkpoints_folder, episodes_file, kee
 from grue.storage.files import explained
 
 _ALSO_LEFT = {
-    "demos": ("episodes/replays.jsonl",),
+    "demos": ("episodes/replays.jsonl", "games.json"),
     "sft": ("episodes/shown.jsonl", "episodes/probe-base.jsonl", "prompt.json"),
     "eval": ("results.json", REPORT),
 }

@@ -68,6 +68,7 @@ class Run:
         self.results_file = out / "results.json"
         self._stages_file = out / "stages.json"
         self._prompt_file = out / "prompt.json"
+        self._games_file = out / "games.json"
         self.lost: tuple[str, ...] = ()  # stages that start over: `begin` deletes what they have left
         self.adopted = ""  # which settings this command has changed
         self._prompt: str | None = None  # hash of the prompt format, once a model has been loaded
@@ -237,6 +238,19 @@ class Run:
                 "back as they were, or train again (an older grue may have made other prompts for this model): "
                 f"grue sft {self.out} --again",
             )
+
+    def keep_games(self, fold: str, fingerprint: str) -> None:
+        """Record which games of the user's own a fold has. ConfigError if the run began with others."""
+        if "demos" in self._over:  # what was played on others is deleted when that begins
+            return
+        stored = read_json(self._games_file) or {}
+        if stored.get(fold, fingerprint) != fingerprint:
+            raise ConfigError(
+                f"the {fold} games are not those that {self.out} began with: files were added, taken away or replaced",
+                hint="put them back as they were, or begin another run: --out NAME",
+            )
+        if self.leads and fold not in stored:
+            self._write(self._games_file, _pretty(stored | {fold: fingerprint}))
 
     def _write_prompt(self, fingerprint: str) -> None:
         self._write(self._prompt_file, _pretty({"sha256": fingerprint}))

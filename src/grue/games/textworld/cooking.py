@@ -6,24 +6,29 @@ The engine's expert knows the recipe. A policy can only read it, so demonstratio
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-_READ = "examine cookbook"
+_BOOK = "cookbook"
+_HELD = "I"  # what the player holds, in facts
 # north_of(A, B): A is north of B
 _BEYOND = {"north_of": "north", "south_of": "south", "east_of": "east", "west_of": "west"}
 
 
-def reading(goal: str, facts: Iterable[Any], done: Sequence[str]) -> list[str]:
+def reading(goal: str, facts: Iterable[Any], shown: Iterable[str]) -> list[str]:
     """The commands that read the cookbook from here; [] where that is done, or the goal tells of none to read.
 
-    `facts` are the engine's propositions about the state after the commands `done`. [] also for a cookbook that was
-    shut away.
+    `facts` are the engine's propositions about the state, and `shown` is what it has answered so far. [] also for a
+    cookbook that was shut away.
     """
-    if "cookbook" not in goal or _READ in done:
+    if _BOOK not in goal or any(_is_recipe(text) for text in shown):
         return []
-    way = _way_to("cookbook", facts)
-    return [] if way is None else [*way, _READ]
+    way = _way_to(_BOOK, facts)
+    return [] if way is None else [*way, f"examine {_BOOK}"]
+
+
+def _is_recipe(text: str) -> bool:
+    return "Ingredients:" in text and "Directions:" in text
 
 
 def _way_to(thing: str, facts: Iterable[Any]) -> list[str] | None:
@@ -45,11 +50,13 @@ def _way_to(thing: str, facts: Iterable[Any]) -> list[str] | None:
     where = at.get(thing)
     while where in at and where not in closed:
         where = at[where]
+    if where == _HELD:
+        return [f"drop {thing}"]  # the engine lists no examining of what one holds
     queue = deque([(at["P"], list[str]())])
     seen = {at["P"]}
     while queue:
         room, way = queue.popleft()
-        if where in (room, "I"):  # I: the player's hands
+        if room == where:
             return way
         for direction, beyond in exits.get(room, ()):
             if beyond not in seen:

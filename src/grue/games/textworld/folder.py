@@ -5,6 +5,7 @@ Plain files: the engine is not needed here.
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -36,25 +37,32 @@ def story_file(task: Task) -> Path:
     return files[task.seed - first]
 
 
+def story_count(game: str, fold: str) -> int:
+    """How many games the folder has for a fold; no more than the fold has seeds."""
+    return min(len(story_files(game, fold)), len(fold_range(fold)))
+
+
 def layout(task: Task) -> bytes:
     """A digest of rooms, things, where they are, and the goal: equal for tasks that are the same game.
 
     The files themselves differ where they were made on another day. One that cannot be read is like no other.
     """
-    about = story_file(task).with_suffix(".json").read_bytes()
+    about = story_file(task).with_suffix(".json")
     try:
-        made = orjson.loads(about)
+        made = orjson.loads(about.read_bytes())
         names = {key: info["name"] or key for key, info in made["infos"]}
         facts = sorted([fact["name"], *(names[of["name"]] for of in fact["arguments"])] for fact in made["world"])
-        about = orjson.dumps([facts, made.get("objective")])
-    except (ValueError, KeyError, TypeError):  # playing it tells what is wrong
-        pass
-    return sha256(about).digest()
+        return sha256(orjson.dumps([facts, made.get("objective")])).digest()
+    except (OSError, ValueError, KeyError, TypeError):  # playing it tells what is wrong
+        return sha256(str(about).encode()).digest()
 
 
-def story_count(game: str, fold: str) -> int:
-    """How many games the folder has for a fold; no more than the fold has seeds."""
-    return min(len(story_files(game, fold)), len(fold_range(fold)))
+def fingerprint(game: str, fold: str) -> str:
+    """Changes when files of a fold are added, taken away, renamed or replaced: seeds then select other games."""
+    found = sha256()
+    for file in story_files(game, fold):
+        found.update(f"{file.name} {file.stat().st_size}\n".encode())
+    return found.hexdigest()
 
 
 def story_files(game: str, fold: str) -> tuple[Path, ...]:
@@ -63,22 +71,41 @@ def story_files(game: str, fold: str) -> tuple[Path, ...]:
     The order is that of a hash of the path inside the part: by name, all of a kind would come together. ConfigError if
     there is none.
     """
-    return _stories_of(Path(game.partition(":")[2]).expanduser(), fold)
+    return _stories_of(os.path.expanduser(game.partition(":")[2]), fold)  # noqa: PTH111  Path's own one can fail
 
 
 @cache
-def _stories_of(folder: Path, fold: str) -> tuple[Path, ...]:
-    wanted = " or ".join(PARTS[fold])
-    hint = f"a story file, or a folder with train, dev (or valid) and test, goes after the colon, not {str(folder)!r}"
+def _stories_of(name: str, fold: str) -> tuple[Path, ...]:
+    folder, wanted = Path(name), " or ".join(PARTS[fold])
+    hint = f"a story file, or a folder with train, dev (or valid) and test, goes after the colon, not {name!r}"
     if not folder.is_dir():
-        raise ConfigError(f"there is no folder {str(folder)!r}", hint=hint)
-    part = next((folder / name for name in PARTS[fold] if (folder / name).is_dir()), None)
-    if part is None:
+        raise ConfigError(f"there is no folder {name!r}", hint=f"{hint}; the current folder is {Path.cwd()}")
+    parts = [folder / name for name in PARTS[fold] if (folder / name).is_dir()]
+    if not parts:
         raise ConfigError(f"{folder} has no games for {fold!r}: there is no folder {wanted} in it", hint=hint)
-    stories = [file for file in part.rglob("*.z8") if file.with_suffix(".json").is_file()]
-    if not stories:
-        raise ConfigError(
-            f"{part} holds no .z8 file with its .json beside it",
-            hint="tw-make writes both; TextWorld 1.7 does not play .ulx: make such games again with --format z8",
-        )
-    return tuple(sorted(stories, key=lambda file: sha256(file.relative_to(part).as_posix().encode()).digest()))
+    for part in parts:
+        stories = {_path_in(part, file): file for file in _below(part) if _is_story(file)}
+        if stories:
+            return tuple(stories[path] for path in sorted(stories, key=lambda path: sha256(path.encode()).digest()))
+    raise ConfigError(
+        f"there is no .z8 file with its .json beside it in {' or '.join(map(str, parts))}",
+        hint="tw-make writes both; TextWorld 1.7 does not play .ulx: make such games again with --format z8",
+    )
+
+
+def _below(folder: Path) -> list[Path]:
+    """The files at any depth, also behind links to folders."""
+    return [Path(where) / name for where, _, names in os.walk(folder, followlinks=True) for name in names]
+
+
+def _is_story(file: Path) -> bool:
+    return (
+        file.suffix == ".z8"
+        and not file.name.startswith(".")
+        and file.is_file()
+        and file.with_suffix(".json").is_file()
+    )
+
+
+def _path_in(part: Path, file: Path) -> str:
+    return file.relative_to(part).as_posix()

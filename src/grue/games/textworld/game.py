@@ -6,6 +6,7 @@ and replans its own solution after every move.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -65,15 +66,24 @@ class TextWorldGame(EngineGame):
         _, _, path = task.game.partition(":")
         if names_folder(task.game):
             self._file = story_file(task)
-        else:
-            self._file = Path(path).expanduser() if path else game_file(task)
-        if path:
+            self._check_one_of_many()
+        elif path:
+            self._file = own_file(path)
             check_file(self._file)
+        else:
+            self._file = game_file(task)
         self._actions = []
         self._env = _start(self._file)
         state = self._env.reset()
         # The opening text is a banner, the goal, which an observation holds separately, and this description.
         return _shown(state, state["description"])
+
+    def _check_one_of_many(self) -> None:
+        """GameError for a damaged file of a folder: this game fails, and the others go on."""
+        try:
+            check_file(self._file)
+        except ConfigError as error:
+            raise GameError(f"{error.message} ({self._file})", hint=error.hint) from error
 
     def _act(self, action: str) -> State:
         self._actions.append(action)
@@ -93,10 +103,11 @@ class TextWorldGame(EngineGame):
         """
         env = _start(self._file, expert=True)
         try:
-            state = env.reset()
+            state, shown = env.reset(), []
             for action in actions:
                 state, _, _ = env.step(action)
-            first = reading(state["objective"] or "", state["facts"], actions)
+                shown.append(str(state["feedback"]))
+            first = reading(state["objective"] or "", state["facts"], shown)
             for action in first:
                 state, _, _ = env.step(action)
             way = list(state["policy_commands"] or [])
@@ -151,6 +162,11 @@ def tidy(text: str) -> str:
     text = _PROMPT.sub("", _STATUS_LINE.sub("", text))
     text = "\n".join(line.rstrip() for line in text.split("\n"))
     return _BLANK_LINES.sub("\n\n", text).strip()
+
+
+def own_file(path: str) -> Path:
+    """What stands after the colon, with ~ for the home folder."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  Path's own one can fail
 
 
 def check_file(file: Path) -> None:
