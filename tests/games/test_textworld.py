@@ -12,6 +12,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -25,15 +26,16 @@ from grue.errors import ConfigError, GameError
 from grue.games.check import check_game
 from grue.games.known import is_one_game
 from grue.games.play import play
-from grue.games.renaming import RenamedOwn, reworded, with_names
+from grue.games.renaming import with_names
 from grue.games.teachers import teacher
 from grue.games.textworld import make
 from grue.games.textworld.folder import _stories_of, fingerprint, story_file, story_files
-from grue.games.textworld.food_words import renamed_foods
+from grue.games.textworld.foods import RenamedFoods, could_be_drawn
 from grue.games.textworld.game import tidy
 from grue.games.textworld.make import cache_folder, coin_map, game_file, walkthrough
 from grue.games.training import renamer, training_games
-from grue.games.twx.food_names import game_foods
+from grue.games.twx.food_names import rename
+from grue.games.twx.recipes import recipe_in
 from grue.games.worker.game import WorkerPlanGame
 from grue.games.worker.process import shutdown
 from grue.progress import Progress
@@ -259,43 +261,51 @@ class Reads:
         return next(self._actions)
 
 
-def foods_in(episode: Episode) -> set[str]:
-    texts = [text for turn in episode.turns for text in (*turn.observation.texts, turn.action)]
-    return {food for food in game_foods() if any(re.search(rf"\b{food}\b", text) for text in texts)}
-
-
-def test_foods_get_made_up_words_in_training() -> None:
-    """Of a game that is played, and of one that was recorded; it stays the same otherwise."""
+def test_foods_exchange_their_names_in_training() -> None:
+    """In a game that is played as in one that was recorded; nothing else changes."""
     task = first("textworld-cooking", COOKING)
     with closing(opened("textworld-cooking", COOKING)) as game:
         plain = play(game, task, teacher("gold", game))
-        assert foods_in(plain)
         (renamed,) = training_games([game], 1.0, "salt")
         renamed.reset(task)
-        assert isinstance(renamed, RenamedOwn)
+        assert isinstance(renamed, RenamedFoods)
         names = renamed.names
-        words = [reworded(turn.action, names.there) for turn in plain.turns]
-        played = play(renamed, task, Reads(words))
+        played = play(renamed, task, Reads([rename(turn.action, names.there) for turn in plain.turns]))
     renamer_of = renamer("textworld-cooking", COOKING)
     assert renamer_of is not None
-    told = with_names(plain, names)
-    for other in (played, told, renamer_of(plain, random.Random(0))):
-        assert other.won and not foods_in(other)
-        assert [turn.reward for turn in other.turns] == [turn.reward for turn in plain.turns]
-    assert [turn.observation for turn in played.turns] == [turn.observation for turn in told.turns]
     drawn = [renamer_of(plain, random.Random(number)) for number in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
+    for other in (played, *drawn):
+        assert other.won and recipe(other) != recipe(plain)
+        assert [turn.reward for turn in other.turns] == [turn.reward for turn in plain.turns]
+    assert [turn.observation for turn in played.turns] == [turn.observation for turn in with_names(plain, names).turns]
+    unread = replace(plain, turns=tuple(turn for turn in plain.turns if "Directions:" not in turn.observation.text))
+    assert renamer_of(unread, random.Random(0)) == unread
 
 
-def test_foods_with_a_word_in_common_have_one_when_renamed() -> None:
-    seen = Observation("a kitchen", "cook", "", ("look",), 0.0)
-    names = renamed_foods(seen, random.Random(0))
-    assert set(names) == set(game_foods())
-    assert len(set(names.values())) == len(names)
-    red = names["red onion"].split()[0]
-    assert [names[food].split()[0] for food in ("red apple", "red hot pepper")] == [red, red]
-    assert names["white onion"].split()[1] == names["red onion"].split()[1]
-    assert " of " in names["block of cheese"]
+def recipe(episode: Episode) -> frozenset[tuple[str, str, str]]:
+    return next(found for turn in episode.turns if (found := recipe_in(turn.observation.text)))
+
+
+def test_no_recipe_of_a_later_fold_is_made_by_exchanging_names() -> None:
+    """Whatever the generator may draw for these folds: preparations of its lists, and foods of their own."""
+    from textworld.challenges.tw_cooking import cooking
+
+    for fold, split in {"dev": "valid", "test": "test"}.items():
+        lists = cooking.FOOD_PREPARATIONS_SPLITS[split] | cooking.get_food_preparations(cooking.FOODS_SPLITS[split])
+        ways = {(food, *way) for food, found in lists.items() for way in found}
+        for food in cooking.FOODS:
+            for way in product(cooking.TYPES_OF_COOKING, cooking.TYPES_OF_CUTTING):
+                if (food, *way) in ways:
+                    assert could_be_drawn(frozenset({(food, *way)}), fold)
+    params = "recipe=1,take=1,cook=1,cut=1"
+    task = first("textworld-cooking", params)
+    with closing(opened("textworld-cooking", params)) as game:
+        episode, renamer_of = play(game, task, teacher("gold", game)), renamer("textworld-cooking", params)
+    assert renamer_of is not None
+    made = {recipe(renamer_of(episode, random.Random(number))) for number in range(60)}
+    assert len(made) > 5
+    assert not [one for one in made - {recipe(episode)} if could_be_drawn(one, "dev") or could_be_drawn(one, "test")]
 
 
 def test_folds_differ_in_seed_and_in_what_may_be_cooked() -> None:

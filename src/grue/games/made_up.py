@@ -33,15 +33,15 @@ def made_up_word(rng: random.Random) -> str:
     return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
 
 
-def made_up_names(things: Iterable[str], first: Observation, rng: random.Random, longest: int = 100) -> dict[str, str]:
+def made_up_names(things: Iterable[str], first: Observation, rng: random.Random) -> dict[str, str]:
     """For each of `things` another made-up word in small letters, none of which occurs in the observation.
 
-    A set is sorted first: its order is not the same in another process. No word has more than `longest` letters.
+    A set is sorted first: its order is not the same in another process.
     """
     known = {word.lower() for text in first.texts for word in _WORD.findall(text)}
     names: dict[str, str] = {}
     for thing in sorted(things) if isinstance(things, Set) else things:
-        while (new := made_up_word(rng)) in known or len(new) > longest:
+        while (new := made_up_word(rng)) in known:
             pass
         names[thing] = new
         known.add(new)

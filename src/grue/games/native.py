@@ -19,9 +19,7 @@ from grue.games.base import Game, fold_range
 from grue.games.faults import Guarded
 from grue.games.known import is_native
 from grue.games.params import Params, canonical
-from grue.games.renaming import Renaming
 from grue.games.textworld.folder import names_folder, story_count
-from grue.games.textworld.food_words import renamed_foods
 from grue.hardware import physical_cores
 from grue.names import RUN_FOLDS
 
@@ -39,7 +37,6 @@ _FEATURES = {
     "babyai": "BabyAI",
     "alfworld": "ALFWorld",
 }
-RENAMINGS: dict[str, Renaming] = {"textworld-cooking": renamed_foods}  # games whose things can have other names
 
 
 def check_engine(game: str) -> None:
@@ -88,7 +85,7 @@ def make_native(game: str, params: Params = "", *, read_timeout_s: float = 20.0)
     }
     spread = 1 if engine == "scienceworld" else physical_cores()  # its Java takes up to 1 GB per process
     settings = WorkerSettings(read_timeout_s=read_timeout_s, spread=spread)
-    return kinds.get(engine, WorkerGoldGame)(game, spelled, settings=settings, renaming=RENAMINGS.get(game))
+    return kinds.get(engine, WorkerGoldGame)(game, spelled, settings=settings)
 
 
 def _check_story(engine: str, path: str) -> None:

@@ -8,15 +8,17 @@ from functools import partial
 
 from grue.errors import ConfigError
 from grue.games.base import Game, layers
-from grue.games.native import RENAMINGS
 from grue.games.params import Params
 from grue.games.plugins import is_plugin, plugin_class
 from grue.games.renaming import RenamedOwn, renamed_own, static_renaming
+from grue.games.textworld.foods import GAME as COOKING
+from grue.games.textworld.foods import RenamedFoods, renamed_foods
 from grue.games.twx.directions import can_turn
 from grue.games.twx.game import TwxGame
 from grue.games.twx.renamed import GAMES as RENAMED
 from grue.games.twx.renamed import RenamedTwx, renamed_episode
 from grue.games.twx.told import Starts, Told
+from grue.games.worker.game import WorkerGame
 from grue.types import Episode
 
 Renamer = Callable[[Episode, random.Random], Episode]
@@ -26,7 +28,9 @@ def renamer(game: str, params: Params) -> Renamer | None:
     """What renames things in recorded episodes of `game`; None for a game whose things cannot be renamed."""
     if game in RENAMED:
         return renamed_episode if game != "coin" or can_turn(params) else None
-    renaming = static_renaming(plugin_class(game), game) if is_plugin(game) else RENAMINGS.get(game)
+    if game == COOKING:
+        return renamed_foods
+    renaming = static_renaming(plugin_class(game), game) if is_plugin(game) else None
     return None if renaming is None else partial(renamed_own, renaming=renaming)
 
 
@@ -56,6 +60,8 @@ def _training_game(game: Game, rename: float, salt: str, starts: Starts | None) 
         return RenamedTwx(telling, salt, rename) if rename else telling
     if starts is not None:
         raise _cannot_tell("another game")
+    if isinstance(engine, WorkerGame) and engine.game == COOKING:
+        return RenamedFoods(game, salt, rename)
     if renaming is None:
         raise _cannot_rename("another game", "ppo", "; a class that wraps such a game holds it as `inner`")
     return RenamedOwn(game, renaming, salt, rename)
@@ -63,8 +69,8 @@ def _training_game(game: Game, rename: float, salt: str, starts: Starts | None) 
 
 def _cannot_rename(name: str, stage: str, hint: str = "") -> ConfigError:
     return ConfigError(
-        f"{stage}.rename is for {', '.join(RENAMED)} with ten rooms or more, {', '.join(RENAMINGS)}, and games of "
-        f"your own that have a method renaming; this is {name}",
+        f"{stage}.rename is for {', '.join(RENAMED)} with ten rooms or more, {COOKING}, and games of your own "
+        f"that have a method renaming; this is {name}",
         hint=f"set {stage}.rename=0{hint}",
     )
 

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -51,11 +52,9 @@ def game_file(task: Task) -> Path:
 
     GameError when the generator cannot make a game with these parameters, or the cache cannot be written.
     """
-    from textworld.version import __version__
-
     split = f"-{_SPLITS[task.fold]}" if task.game == "textworld-cooking" else ""
     settings = "-".join(f"{key}{value}" for key, value in values(task.game, task.params).items())
-    folder = cache_folder() / f"textworld-{__version__}" / f"{task.game}-{settings}{split}"
+    folder = cache_folder() / f"textworld-{version('textworld')}" / f"{task.game}-{settings}{split}"
     story = folder / f"{task.seed}.z8"
     if not _is_whole(story):
         try:

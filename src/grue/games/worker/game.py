@@ -18,7 +18,6 @@ from weakref import finalize
 from grue.errors import ConfigError, GameError, GrueError
 from grue.games.base import check_open, check_seed, place, refuse_copy, running
 from grue.games.guard import as_played
-from grue.games.renaming import Renaming
 from grue.games.worker.process import Worker, WorkerDiedError, WorkerSettings, worker_with_room
 from grue.games.worker.protocol import ERRORS
 from grue.types import Observation, Outcome, Task
@@ -46,19 +45,12 @@ class Saved(NamedTuple):
 
 
 class WorkerGame:
-    """`game` behind the contract, in another process. Made by `native.make_native`. `renaming`: see `renaming.py`."""
+    """`game` behind the contract, in another process. Made by `native.make_native`."""
 
     __getstate__ = refuse_copy
 
-    def __init__(
-        self,
-        game: str,
-        params: str = "",
-        *,
-        settings: WorkerSettings | None = None,
-        renaming: Renaming | None = None,
-    ) -> None:
-        self.game, self.params, self.renaming = game, params, renaming
+    def __init__(self, game: str, params: str = "", *, settings: WorkerSettings | None = None) -> None:
+        self.game, self.params = game, params
         self._settings = settings or WorkerSettings()
         self._worker: Worker | None = None
         self._seat = next(_numbers)
