@@ -7,8 +7,9 @@ PRESETS = """\b
 Presets:
   cooking16 (the default), smoke (the same in minutes), toy (a minute),
   cooking1, coin, twc, mapreader, arithmetic, sorting, simonsays,
-  simonsays-memory, peckingorder; twc-lora and kitchen-lora, for models
-  of your own (model.name); and other, for any game of game.name.
+  simonsays-memory, peckingorder, textworld-cooking; twc-lora and
+  kitchen-lora, for models of your own (model.name); and other, for any
+  game of game.name.
 
 \b
 Presets that measure a model on the tasks of TALES, without training:

@@ -110,6 +110,21 @@ def other() -> Config:
     )
 
 
+def textworld_cooking() -> Config:
+    """TextWorld's cooking games in one room: two ingredients, to be found, cut and cooked. Needs the extra textworld."""
+    kitchen = {"recipe": 2, "take": 2, "open": 1, "cook": 1, "cut": 1}
+    full = other()
+    return full.model_copy(
+        update={
+            "preset": "textworld-cooking",
+            "game": GameConfig(name="textworld-cooking", params=kitchen, limit=25),
+            # with their own names, foods of the train games are learnt by heart, and dev games have others
+            "sft": full.sft.model_copy(update={"rename": 0.8}),
+            "ppo": full.ppo.model_copy(update={"rename": 0.8}),
+        }
+    )
+
+
 def twc_lora() -> Config:
     """`twc` for a downloaded model: what SmolLM2 (135 M parameters) learnt it with, and more dev games to choose by."""
     full = FAMILY_PRESETS["twc"]()
@@ -156,6 +171,7 @@ PRESETS: dict[str, Callable[[], Config]] = {
     "toy": toy,
     "other": other,
     **FAMILY_PRESETS,
+    "textworld-cooking": textworld_cooking,
     "twc-lora": twc_lora,
     "kitchen-lora": kitchen_lora,
 }
