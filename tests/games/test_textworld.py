@@ -29,7 +29,7 @@ from grue.games.play import play
 from grue.games.renaming import with_names
 from grue.games.teachers import teacher
 from grue.games.textworld import make
-from grue.games.textworld.folder import _stories_of, fingerprint, story_file, story_files
+from grue.games.textworld.folder import _stories_of, fingerprints, story_file, story_files
 from grue.games.textworld.foods import RenamedFoods, could_be_drawn
 from grue.games.textworld.game import tidy
 from grue.games.textworld.make import cache_folder, coin_map, game_file, walkthrough
@@ -461,6 +461,7 @@ def test_the_order_of_a_folder_is_mixed_and_does_not_depend_on_its_place(folder:
                 shutil.copy(story.with_suffix(suffix), (part if "easy" in name else stored) / f"{name}{suffix}")
         shutil.copy(story, part / "alone.z8")
         (part / "linked").symlink_to(stored)
+        (stored / "back").symlink_to(part)
         orders.append([file.stem for file in story_files(f"textworld:{tmp_path / place}", "train")])
     assert orders[0] == orders[1] != sorted(orders[0])
     assert sorted(orders[0]) == [f"{kind}{number}" for kind in ("easy", "hard") for number in range(8)]
@@ -488,15 +489,34 @@ def test_a_run_refuses_a_folder_that_has_changed(folder: Path, tmp_path: Path) -
         run_stage("demos", load_config("toy", settings), out, say=Progress(quiet=True), again=again)
 
     demos()
-    assert [*json.loads((out / "games.json").read_text())] == ["train"]
+    assert [*json.loads((out / "games.json").read_text())] == ["train", "dev", "test"]
     for suffix in (".z8", ".json"):
         shutil.copy((mine / "test/deeper/t4").with_suffix(suffix), mine / "train" / f"new{suffix}")
     _stories_of.cache_clear()  # as in another process
-    now = fingerprint(f"textworld:{mine}", "train")
+    now = fingerprints(f"textworld:{mine}")
     with pytest.raises(ConfigError, match=r"the train games are not those that .*run began with"):
-        Run(out, load_config("toy", settings), leads=False).keep_games("train", now)
+        Run(out, load_config("toy", settings), leads=False).keep_games(now)
     demos(again=True)
-    Run(out, load_config("toy", settings), leads=False).keep_games("train", now)
+    Run(out, load_config("toy", settings), leads=False).keep_games(now)
+
+
+@pytest.mark.parametrize("change", ["another in its place", "folders renamed", "one less"])
+def test_a_change_of_a_folder_is_seen(change: str, folder: Path, tmp_path: Path) -> None:
+    """Stories of one family are often of the same size; seeds go by the path inside the part."""
+    mine = shutil.copytree(folder, tmp_path / "mine")
+    part, before = mine / "train", fingerprints(f"textworld:{mine}")
+    if change == "another in its place":
+        for suffix in (".z8", ".json"):
+            shutil.copy((mine / "test/deeper/t4").with_suffix(suffix), (part / "t0").with_suffix(suffix))
+    elif change == "folders renamed":
+        (part / "deeper").mkdir()
+        for suffix in (".z8", ".json"):
+            (part / "t0").with_suffix(suffix).rename((part / "deeper/t0").with_suffix(suffix))
+    else:
+        (part / "t0.json").unlink()
+    _stories_of.cache_clear()
+    after = fingerprints(f"textworld:{mine}")
+    assert {fold for fold in before if before[fold] != after[fold]} == {"train"}
 
 
 def test_what_a_folder_of_games_lacks_is_named(folder: Path, tmp_path: Path) -> None:

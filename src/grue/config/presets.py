@@ -111,7 +111,7 @@ def other() -> Config:
 
 
 def textworld_cooking() -> Config:
-    """TextWorld's cooking games in one room: two ingredients, to be found, cut and cooked. Needs the extra textworld."""
+    """TextWorld's cooking games in one room, two ingredients to be found, cut and cooked; needs the extra textworld."""
     kitchen = {"recipe": 2, "take": 2, "open": 1, "cook": 1, "cut": 1}
     full = other()
     return full.model_copy(

@@ -60,7 +60,7 @@ def _training_game(game: Game, rename: float, salt: str, starts: Starts | None) 
         return RenamedTwx(telling, salt, rename) if rename else telling
     if starts is not None:
         raise _cannot_tell("another game")
-    if isinstance(engine, WorkerGame) and engine.game == COOKING:
+    if isinstance(engine, WorkerGame) and engine.game == COOKING and renaming is None:
         return RenamedFoods(game, salt, rename)
     if renaming is None:
         raise _cannot_rename("another game", "ppo", "; a class that wraps such a game holds it as `inner`")

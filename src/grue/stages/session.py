@@ -20,7 +20,7 @@ from grue.games.alike import is_unknown, must_be_named, name_of, untold
 from grue.games.configured import fold_tasks, open_game
 from grue.games.spread import spread
 from grue.games.teachers import HasGold
-from grue.games.textworld.folder import fingerprint, names_folder
+from grue.games.textworld.folder import fingerprints, names_folder
 from grue.hardware import usual_threads
 from grue.interrupt import Interrupt
 from grue.launch import processes_here
@@ -135,7 +135,7 @@ class Session:
         """`count` tasks of a fold, spread over it (`games.spread`); all of them without a count."""
         every = fold_tasks(self.config.game, fold)
         if names_folder(self.config.game.name):
-            self.run.keep_games(fold, fingerprint(self.config.game.name, fold))
+            self.run.keep_games(fingerprints(self.config.game.name))
         if count is not None and count > len(every) and (fold, count) not in self._short:
             self._short.add((fold, count))
             name = self.config.game.name

@@ -22,7 +22,7 @@ import orjson
 
 from grue.config import Config, dump_config, read_config
 from grue.errors import ConfigError, DataError, GrueError
-from grue.names import DEV_ROWS, STAGES, TRAINING
+from grue.names import DEV_ROWS, RUN_FOLDS, STAGES, TRAINING
 from grue.storage import jsonl
 from grue.storage.contents import (
     REPORT,
@@ -239,18 +239,24 @@ class Run:
                 f"grue sft {self.out} --again",
             )
 
-    def keep_games(self, fold: str, fingerprint: str) -> None:
-        """Record which games of the user's own a fold has. ConfigError if the run began with others."""
+    def keep_games(self, fingerprints: Mapping[str, str]) -> None:
+        """Record which games of the user's own each fold has. ConfigError if the run began with others.
+
+        All folds at once: train leaves out what the later ones hold.
+        """
         if "demos" in self._over:  # what was played on others is deleted when that begins
             return
-        stored = read_json(self._games_file) or {}
-        if stored.get(fold, fingerprint) != fingerprint:
+        stored = read_json(self._games_file)
+        if stored is None:
+            if self.leads:
+                self._write(self._games_file, _pretty(dict(fingerprints)))
+        elif changed := [fold for fold in RUN_FOLDS if stored.get(fold) != fingerprints.get(fold)]:
             raise ConfigError(
-                f"the {fold} games are not those that {self.out} began with: files were added, taken away or replaced",
-                hint="put them back as they were, or begin another run: --out NAME",
+                f"the {' and '.join(changed)} games are not those that {self.out} began with: files were added, taken "
+                "away, renamed or replaced",
+                hint=f"put them back as they were, begin another run (--out NAME), or begin this one again: grue demos "
+                f"{self.out} --again",
             )
-        if self.leads and fold not in stored:
-            self._write(self._games_file, _pretty(stored | {fold: fingerprint}))
 
     def _write_prompt(self, fingerprint: str) -> None:
         self._write(self._prompt_file, _pretty({"sha256": fingerprint}))

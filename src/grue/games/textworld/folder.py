@@ -6,6 +6,8 @@ Plain files: the engine is not needed here.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +16,7 @@ import orjson
 
 from grue.errors import ConfigError
 from grue.games.base import fold_range
+from grue.names import RUN_FOLDS
 from grue.types import Task
 
 PARTS = {"train": ("train",), "pretrain": ("train",), "dev": ("dev", "valid"), "test": ("test",)}
@@ -57,12 +60,26 @@ def layout(task: Task) -> bytes:
         return sha256(str(about).encode()).digest()
 
 
-def fingerprint(game: str, fold: str) -> str:
-    """Changes when files of a fold are added, taken away, renamed or replaced: seeds then select other games."""
-    found = sha256()
-    for file in story_files(game, fold):
-        found.update(f"{file.name} {file.stat().st_size}\n".encode())
-    return found.hexdigest()
+def fingerprints(game: str) -> dict[str, str]:
+    """For each fold that has games, a digest of their names and sizes.
+
+    It changes when games are added, taken away, renamed or replaced: seeds then select others. Stories are often of one
+    size, their descriptions seldom.
+    """
+    found: dict[str, str] = {}
+    for fold in RUN_FOLDS:
+        with suppress(ConfigError):
+            stories = _stories(game, fold)
+            sizes = [(name, _size(file), _size(file.with_suffix(".json"))) for name, file in stories.items()]
+            found[fold] = sha256(repr(sizes).encode()).hexdigest()
+    return found
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:  # it has gone since it was found
+        return -1
 
 
 def story_files(game: str, fold: str) -> tuple[Path, ...]:
@@ -71,11 +88,16 @@ def story_files(game: str, fold: str) -> tuple[Path, ...]:
     The order is that of a hash of the path inside the part: by name, all of a kind would come together. ConfigError if
     there is none.
     """
+    return tuple(_stories(game, fold).values())
+
+
+def _stories(game: str, fold: str) -> Mapping[str, Path]:
     return _stories_of(os.path.expanduser(game.partition(":")[2]), fold)  # noqa: PTH111  Path's own one can fail
 
 
 @cache
-def _stories_of(name: str, fold: str) -> tuple[Path, ...]:
+def _stories_of(name: str, fold: str) -> Mapping[str, Path]:
+    """Path inside the part -> file, in order."""
     folder, wanted = Path(name), " or ".join(PARTS[fold])
     hint = f"a story file, or a folder with train, dev (or valid) and test, goes after the colon, not {name!r}"
     if not folder.is_dir():
@@ -86,7 +108,7 @@ def _stories_of(name: str, fold: str) -> tuple[Path, ...]:
     for part in parts:
         stories = {_path_in(part, file): file for file in _below(part) if _is_story(file)}
         if stories:
-            return tuple(stories[path] for path in sorted(stories, key=lambda path: sha256(path.encode()).digest()))
+            return {path: stories[path] for path in sorted(stories, key=lambda path: sha256(path.encode()).digest())}
     raise ConfigError(
         f"there is no .z8 file with its .json beside it in {' or '.join(map(str, parts))}",
         hint="tw-make writes both; TextWorld 1.7 does not play .ulx: make such games again with --format z8",
@@ -94,8 +116,17 @@ def _stories_of(name: str, fold: str) -> tuple[Path, ...]:
 
 
 def _below(folder: Path) -> list[Path]:
-    """The files at any depth, also behind links to folders."""
-    return [Path(where) / name for where, _, names in os.walk(folder, followlinks=True) for name in names]
+    """The files at any depth, also behind links to folders, but none behind a link to where one has been."""
+    found, seen = list[Path](), set[Path]()
+    for where, inside, names in os.walk(folder, followlinks=True):
+        here = Path(where).resolve()
+        if here in seen:
+            inside.clear()
+            continue
+        seen.add(here)
+        inside.sort()
+        found += [Path(where) / name for name in names]
+    return found
 
 
 def _is_story(file: Path) -> bool:
