@@ -283,6 +283,32 @@ def test_foods_exchange_their_names_in_training() -> None:
     assert renamer_of(unread, random.Random(0)) == unread
 
 
+class Wrapped:
+    """A game of one's own around another, which renames things in its own way."""
+
+    def __init__(self, inner: WorkerPlanGame) -> None:
+        self.inner = inner
+
+    @staticmethod
+    def renaming(first: Observation, rng: random.Random) -> dict[str, str]:
+        return {"kitchen": "wib"}
+
+    def reset(self, task: Task) -> Observation:
+        return self.inner.reset(task)
+
+    def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+        return self.inner.step(action)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def test_a_renaming_of_ones_own_comes_first() -> None:
+    with closing(Wrapped(opened("textworld-cooking", COOKING))) as game:
+        (renamed,) = training_games([game], 1.0, "salt")
+        assert renamed.reset(first("textworld-cooking", COOKING)).text.startswith("-= Wib =-")
+
+
 def recipe(episode: Episode) -> frozenset[tuple[str, str, str]]:
     return next(found for turn in episode.turns if (found := recipe_in(turn.observation.text)))
 
