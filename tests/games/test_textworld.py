@@ -573,6 +573,8 @@ def test_what_a_folder_of_games_lacks_is_named(folder: Path, tmp_path: Path) -> 
         ("textworld-coin", "level=180", "160 rooms"),
         ("textworld:nothing.z8", "", "no file"),
         ("textworld:nothing", "", "no folder"),
+        ("textworld:~nobody/nothing", "", "no folder '~nobody/nothing'"),
+        ("jericho:~nobody/nothing.z5", "", "no file '~nobody/nothing.z5'"),
         ("textworld:nothing.z8", "rooms=3", "no parameters"),
         ("textworld-coin:nothing.z8", "", "takes no file"),
         ("textworld:", "", "names no file"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn, Protocol, runtime_checkable
 
 from grue.errors import ConfigError, GameError, GrueError
@@ -60,6 +62,11 @@ def begin_reset(game: Game, task: Task) -> None:
     if start is not None:
         with suppress(GrueError):
             start(task)
+
+
+def own_path(game: str) -> Path:
+    """The file or folder that a game's name ends in, after a colon, with ~ for the home folder."""
+    return Path(os.path.expanduser(game.partition(":")[2]))  # noqa: PTH111  Path's own one can fail
 
 
 def layers(game: Game) -> Iterator[Game]:

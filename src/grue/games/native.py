@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from grue.errors import ConfigError, needs
-from grue.games.base import Game, fold_range
+from grue.games.base import Game, fold_range, own_path
 from grue.games.faults import Guarded
 from grue.games.known import is_native
 from grue.games.params import Params, canonical
@@ -71,7 +71,7 @@ def make_native(game: str, params: Params = "", *, read_timeout_s: float = 20.0)
     elif engine == "alfworld" or names_folder(game):
         _some_split(game, spelled)
     elif path:
-        _check_story(engine, path)
+        _check_story(engine, own_path(game))
     if name == "babyai":
         return Guarded(open_here(game, spelled))
     from grue.games.worker.game import WorkerExpertsGame, WorkerGoldGame, WorkerPlanGame, WorkerStoryGame
@@ -88,20 +88,19 @@ def make_native(game: str, params: Params = "", *, read_timeout_s: float = 20.0)
     return kinds.get(engine, WorkerGoldGame)(game, spelled, settings=settings)
 
 
-def _check_story(engine: str, path: str) -> None:
+def _check_story(engine: str, file: Path) -> None:
     """ConfigError or GameError where there is no such file, or it is none of TextWorld's."""
-    from grue.games.textworld.game import check_file, own_file
-
-    file = own_file(path)
     if file.is_dir():
         hint = "give it a name that does not end like a story's" if engine == "textworld" else "name a file in it"
-        raise ConfigError(f"{path!r} is a folder, and a story file goes after the colon", hint=hint)
+        raise ConfigError(f"{str(file)!r} is a folder, and a story file goes after the colon", hint=hint)
     if not file.is_file():
         hint = "the path of a story file goes after the colon"
         if not file.is_absolute():
             hint += f"; a relative one is looked for in the current folder, {Path.cwd()}"
-        raise ConfigError(f"there is no file {path!r}", hint=hint)
+        raise ConfigError(f"there is no file {str(file)!r}", hint=hint)
     if engine == "textworld":
+        from grue.games.textworld.game import check_file
+
         check_file(file)
 
 

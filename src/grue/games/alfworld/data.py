@@ -17,7 +17,7 @@ from shlex import quote
 import orjson
 
 from grue.errors import ConfigError, GameError
-from grue.games.base import fold_range
+from grue.games.base import fold_range, own_path
 from grue.types import Task
 
 SPLITS = {"train": "train", "pretrain": "train", "dev": "valid_seen", "test": "valid_unseen"}
@@ -118,7 +118,7 @@ def _data_folder(game: str) -> tuple[Path, str]:
     """(the folder with the data, where its name came from)."""
     named, given = game.partition(":")[2], os.environ.get("ALFWORLD_DATA")
     if named:
-        return Path(named).expanduser(), "named after the colon"
+        return own_path(game), "named after the colon"
     return (Path(given), "ALFWORLD_DATA") if given else (Path("~/.cache/alfworld").expanduser(), "the default")
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from grue.errors import ConfigError, TeacherError
+from grue.games.base import own_path
 from grue.games.engine_game import EngineGame, State, normalised
 from grue.games.guard import refusal
 from grue.games.jericho.actions import Trial, Words, valid_actions, words
@@ -51,7 +52,7 @@ class JerichoGame(EngineGame):
 
     def __init__(self, game: str, params: str = "") -> None:
         super().__init__(game, params)
-        self._file = Path(self.game.partition(":")[2]).expanduser()
+        self._file = own_path(self.game)
         self._values = values(self.game, self.params)
         self._env: Any = None
         self._digest = b""  # of the story file

@@ -15,7 +15,7 @@ from pathlib import Path
 import orjson
 
 from grue.errors import ConfigError
-from grue.games.base import fold_range
+from grue.games.base import fold_range, own_path
 from grue.names import RUN_FOLDS
 from grue.types import Task
 
@@ -92,16 +92,16 @@ def story_files(game: str, fold: str) -> tuple[Path, ...]:
 
 
 def _stories(game: str, fold: str) -> Mapping[str, Path]:
-    return _stories_of(os.path.expanduser(game.partition(":")[2]), fold)  # noqa: PTH111  Path's own one can fail
+    return _stories_of(own_path(game), fold)
 
 
 @cache
-def _stories_of(name: str, fold: str) -> Mapping[str, Path]:
+def _stories_of(folder: Path, fold: str) -> Mapping[str, Path]:
     """Path inside the part -> file, in order."""
-    folder, wanted = Path(name), " or ".join(PARTS[fold])
-    hint = f"a story file, or a folder with train, dev (or valid) and test, goes after the colon, not {name!r}"
+    wanted = " or ".join(PARTS[fold])
+    hint = "a story file, or a folder with train, dev (or valid) and test, goes after the colon"
     if not folder.is_dir():
-        raise ConfigError(f"there is no folder {name!r}", hint=f"{hint}; the current folder is {Path.cwd()}")
+        raise ConfigError(f"there is no folder {str(folder)!r}", hint=f"{hint}; the current folder is {Path.cwd()}")
     parts = [folder / name for name in PARTS[fold] if (folder / name).is_dir()]
     if not parts:
         raise ConfigError(f"{folder} has no games for {fold!r}: there is no folder {wanted} in it", hint=hint)

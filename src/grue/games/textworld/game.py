@@ -6,7 +6,6 @@ and replans its own solution after every move.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 import orjson
 
 from grue.errors import ConfigError, GameError
+from grue.games.base import own_path
 from grue.games.engine_game import EngineGame, State, normalised
 from grue.games.textworld.cooking import reading
 from grue.games.textworld.folder import names_folder, story_file
@@ -63,12 +63,11 @@ class TextWorldGame(EngineGame):
 
     def _begin(self, task: Task) -> State:
         self._end()
-        _, _, path = task.game.partition(":")
         if names_folder(task.game):
             self._file = story_file(task)
             self._check_one_of_many()
-        elif path:
-            self._file = own_file(path)
+        elif ":" in task.game:
+            self._file = own_path(task.game)
             check_file(self._file)
         else:
             self._file = game_file(task)
@@ -162,11 +161,6 @@ def tidy(text: str) -> str:
     text = _PROMPT.sub("", _STATUS_LINE.sub("", text))
     text = "\n".join(line.rstrip() for line in text.split("\n"))
     return _BLANK_LINES.sub("\n\n", text).strip()
-
-
-def own_file(path: str) -> Path:
-    """What stands after the colon, with ~ for the home folder."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111  Path's own one can fail
 
 
 def check_file(file: Path) -> None:
