@@ -118,9 +118,11 @@ def textworld_cooking() -> Config:
         update={
             "preset": "textworld-cooking",
             "game": GameConfig(name="textworld-cooking", params=kitchen, limit=25),
+            "policy": PolicyConfig(kind="aligned", min_p=0.001),
+            "demos": DemosConfig(teacher="gold", games=900),
             # with their own names, foods of the train games are learnt by heart, and dev games have others
-            "sft": full.sft.model_copy(update={"rename": 0.8}),
-            "ppo": full.ppo.model_copy(update={"rename": 0.8}),
+            "sft": full.sft.model_copy(update={"epochs": 8, "rename": 0.8}),
+            "ppo": full.ppo.model_copy(update={"entropy_coef": 0.05, "rename": 0.8}),
         }
     )
 
