@@ -14,7 +14,7 @@ from grue.games.renaming import Rename
 from grue.games.twx import words
 from grue.games.twx.food_names import draw_renaming, rename
 from grue.games.twx.game import TwxGame
-from grue.games.twx.recipes import recipe_in
+from grue.games.twx.recipes import first_recipe
 from grue.interrupt import Interrupt
 from grue.progress import Progress
 from grue.storage import jsonl
@@ -163,7 +163,7 @@ def augment(transcript: Transcript, rng: random.Random, *, original: float = 0.2
     if transcript.game in words.FAMILIES:
         first = Observation(transcript.observations[0], "", transcript.goal, transcript.listed, 0.0)
         return _renamed(transcript, words.draw_words(transcript.game, first, rng), words.reword)
-    recipe = next((found for text in transcript.observations if (found := recipe_in(text))), frozenset())
+    recipe = first_recipe(transcript.observations)
     if not recipe:
         return transcript
     return _renamed(transcript, draw_renaming(recipe, 0.7 if draw < original + invented else 0.0, rng), rename)

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from grue.games.twx.recipes import first_recipe
+
 _BOOK = "cookbook"
 _HELD = "I"  # what the player holds, in facts
 # north_of(A, B): A is north of B
@@ -21,14 +23,10 @@ def reading(goal: str, facts: Iterable[Any], shown: Iterable[str]) -> list[str]:
     `facts` are the engine's propositions about the state, and `shown` is what it has answered so far. [] also for a
     cookbook that was shut away.
     """
-    if _BOOK not in goal or any(_is_recipe(text) for text in shown):
+    if _BOOK not in goal or first_recipe(shown):
         return []
     way = _way_to(_BOOK, facts)
     return [] if way is None else [*way, f"examine {_BOOK}"]
-
-
-def _is_recipe(text: str) -> bool:
-    return "Ingredients:" in text and "Directions:" in text
 
 
 def _way_to(thing: str, facts: Iterable[Any]) -> list[str] | None:

@@ -19,7 +19,7 @@ from grue.games.base import fold_range, own_path
 from grue.names import RUN_FOLDS
 from grue.types import Task
 
-PARTS = {"train": ("train",), "pretrain": ("train",), "dev": ("dev", "valid"), "test": ("test",)}
+_PARTS = {"train": ("train",), "pretrain": ("train",), "dev": ("dev", "valid"), "test": ("test",)}
 _STORIES = {f".z{version}" for version in range(1, 9)} | {".ulx"}
 
 
@@ -50,7 +50,11 @@ def layout(task: Task) -> bytes:
 
     The files themselves differ where they were made on another day. One that cannot be read is like no other.
     """
-    about = story_file(task).with_suffix(".json")
+    return _layout_of(story_file(task).with_suffix(".json"))
+
+
+@cache  # lists of tasks are asked for several times in a command, and a thousand files take seconds
+def _layout_of(about: Path) -> bytes:
     try:
         made = orjson.loads(about.read_bytes())
         names = {key: info["name"] or key for key, info in made["infos"]}
@@ -98,15 +102,15 @@ def _stories(game: str, fold: str) -> Mapping[str, Path]:
 @cache
 def _stories_of(folder: Path, fold: str) -> Mapping[str, Path]:
     """Path inside the part -> file, in order."""
-    wanted = " or ".join(PARTS[fold])
+    wanted = " or ".join(_PARTS[fold])
     hint = "a story file, or a folder with train, dev (or valid) and test, goes after the colon"
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {str(folder)!r}", hint=f"{hint}; the current folder is {Path.cwd()}")
-    parts = [folder / name for name in PARTS[fold] if (folder / name).is_dir()]
+    parts = [folder / name for name in _PARTS[fold] if (folder / name).is_dir()]
     if not parts:
         raise ConfigError(f"{folder} has no games for {fold!r}: there is no folder {wanted} in it", hint=hint)
     for part in parts:
-        stories = {_path_in(part, file): file for file in _below(part) if _is_story(file)}
+        stories = {file.relative_to(part).as_posix(): file for file in _below(part) if _is_story(file)}
         if stories:
             return {path: stories[path] for path in sorted(stories, key=lambda path: sha256(path.encode()).digest())}
     raise ConfigError(
@@ -136,7 +140,3 @@ def _is_story(file: Path) -> bool:
         and file.is_file()
         and file.with_suffix(".json").is_file()
     )
-
-
-def _path_in(part: Path, file: Path) -> str:
-    return file.relative_to(part).as_posix()

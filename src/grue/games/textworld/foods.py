@@ -16,7 +16,7 @@ from grue.errors import GameError
 from grue.games.renaming import Names, Renamed, with_names
 from grue.games.textworld.make import game_file
 from grue.games.twx.food_names import game_foods, rename
-from grue.games.twx.recipes import Preparation, can_occur, kitchen_lists, recipe_in
+from grue.games.twx.recipes import Preparation, can_occur, first_recipe, kitchen_lists
 from grue.types import Episode, Observation, Task
 
 GAME = "textworld-cooking"
@@ -36,8 +36,8 @@ def renamed_foods(episode: Episode, rng: random.Random) -> Episode:
 
     One in which nobody read the cookbook keeps its names: its recipe is not known.
     """
-    recipe = next((found for turn in episode.turns if (found := recipe_in(turn.observation.text))), None)
-    return episode if recipe is None else with_names(episode, _exchanged(recipe, rng))
+    recipe = first_recipe(turn.observation.text for turn in episode.turns)
+    return with_names(episode, _exchanged(recipe, rng)) if recipe else episode
 
 
 def could_be_drawn(recipe: frozenset[Preparation], fold: str) -> bool:

@@ -117,8 +117,8 @@ class TextWorldGame(EngineGame):
     def _written(self) -> list[str]:
         """The generator's walkthrough without steps that do nothing (opening a door once more); [] if there is none."""
         path = walkthrough(self._file)
-        listed = [action for action, (was, _) in zip(path, self.rehearse(path), strict=False) if was]
-        listed = [action for action in listed if action != "inventory"]
+        tried = zip(path, self.rehearse(path), strict=False)
+        listed = [action for action, (was_listed, _) in tried if was_listed and action != "inventory"]
         played = self.rehearse(listed)
         return listed if played and played[-1][1] else path
 

@@ -6,7 +6,7 @@ preparation are on more than one list, so a recipe can exist in two folds only i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
@@ -59,6 +59,11 @@ def preparations(recipe: Mapping[str, tuple[str, str]]) -> frozenset[Preparation
 def recipe_in(text: str) -> frozenset[Preparation]:
     """The preparations that a text asks for; empty if it is no recipe."""
     return preparations(read_recipe(text)) if _is_recipe([line.strip() for line in text.splitlines()]) else frozenset()
+
+
+def first_recipe(texts: Iterable[str]) -> frozenset[Preparation]:
+    """The preparations of the first recipe among `texts`; empty if there is none."""
+    return next((found for text in texts if (found := recipe_in(text))), frozenset())
 
 
 def can_occur(recipe: frozenset[Preparation], fold: str) -> bool:

@@ -17,7 +17,7 @@ from grue.games.twx import sums, words
 from grue.games.twx.directions import can_turn, draw_directions, turn
 from grue.games.twx.food_names import draw_renaming, rename
 from grue.games.twx.game import TwxGame
-from grue.games.twx.recipes import Preparation, preparations, recipe_in
+from grue.games.twx.recipes import Preparation, first_recipe, preparations
 from grue.types import Episode, Observation, Task
 
 GAMES = ("cookingworld", *words.FAMILIES, "coin")
@@ -55,8 +55,8 @@ def renamed_episode(episode: Episode, rng: random.Random) -> Episode:
         return with_names(episode, _turned(episode.task, rng))
     if game in words.FAMILIES:
         return with_names(episode, _words(game, turns[0].observation, _problem(episode), rng)) if turns else episode
-    recipe = next((found for turn in turns if (found := recipe_in(turn.observation.text))), None)
-    return episode if recipe is None else with_names(episode, _foods(recipe, rng))
+    recipe = first_recipe(turn.observation.text for turn in turns)
+    return with_names(episode, _foods(recipe, rng)) if recipe else episode
 
 
 def _problem(episode: Episode) -> sums.Problem | None:
