@@ -43,6 +43,15 @@ def test_the_terminal_shows_what_each_action_gained_or_lost(capsys: pytest.Captu
     assert actions == ["1> act 0  +0.50", "2> act 1  -0.50", "3> act 2"]
 
 
+def test_the_terminal_shows_a_long_text_once_while_it_stays_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    episode = shown("base", "greedy", "t", 0.8, steps=5)
+    texts = ("You are in the kitchen.", "You are in the kitchen.", "Taken.", "Taken.", "You are in the kitchen.")
+    turns = [replace(turn, observation=text) for turn, text in zip(episode.turns, texts, strict=True)]
+    print_episode(Progress(), replace(episode, turns=tuple(turns), final="You wait."))
+    printed = [line for line in capsys.readouterr().out.splitlines() if not line.startswith((" ", "---"))]
+    assert printed[-6:-1] == [texts[0], "(the same text)", "Taken.", "Taken.", texts[4]]
+
+
 def test_the_terminal_shows_how_likely_the_played_action_was(capsys: pytest.CaptureFixture[str]) -> None:
     episode = shown("ppo", "sampled", "t", 0.8, steps=1)
     turn = replace(episode.turns[0], considered=(("a", 0.6), ("b", 0.3), ("c", 0.09), ("d", 0.004)))

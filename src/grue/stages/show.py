@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from grue.progress import Progress
     from grue.stages.session import Session
 
+_SAME = "(the same text)"
+
 
 def shown_episode(session: Session, name: str, title: str, task: Task, *, greedy: bool = True) -> ShownEpisode:
     """Play `task` with the current weights of the session's model."""
@@ -78,8 +80,10 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
         style="bold",
     )
     say(shown.task_text, style="dim", wrap=True)
+    before = ""
     for number, turn in enumerate(shown.turns, 1):
-        say(turn.observation, wrap=True)
+        _print_text(say, turn.observation, before)
+        before = turn.observation
         weighed = "  ".join(
             f"{readable(action)} {short_percent(probability)}" for action, probability in turn.weighed(3)
         )
@@ -93,8 +97,14 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
         say(f"{number:>3}> {readable(turn.action)}{gained}", style=style)
         say(f"     {weighed}{value}", style="dim")
         time.sleep(delay_s)
-    say(tidy(shown.final), wrap=True)
+    _print_text(say, tidy(shown.final), before)
     say(f"--- {shown.outcome}, score {shown.score:.2f}, {len(shown.turns)} steps", style="bold")
+
+
+def _print_text(say: Progress, text: str, before: str) -> None:
+    """A long text that is the one `before` is not printed again: an untrained policy may do one thing all the time."""
+    same = text == before and len(text) > len(_SAME)
+    say(_SAME if same else text, style="dim" if same else "", wrap=True)
 
 
 def _played_in_full(session: Session, policy: Policy, name: str, task: Task) -> Episode:
