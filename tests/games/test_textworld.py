@@ -467,10 +467,11 @@ def test_a_folder_of_games_has_a_part_for_each_fold(folder: Path, tmp_path: Path
 
 
 def test_a_folder_of_few_games_can_be_checked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check(f"textworld:{folder}", [], 4, Progress())
+    found = check(f"textworld:{folder}", [], 4, Progress())
     told = "".join(capsys.readouterr())
     for kept in ("3 train games keep", "2 dev games keep", "1 test games keep"):
         assert kept in told
+    assert found["games"] == {"train": 3, "dev": 2, "test": 1}
 
 
 def test_the_order_of_a_folder_is_mixed_and_does_not_depend_on_its_place(folder: Path, tmp_path: Path) -> None:
