@@ -397,6 +397,20 @@ def test_equal_seeds_make_equal_games_in_another_cache(tmp_path: Path, monkeypat
     assert made[0] == made[1]
 
 
+def test_demonstrations_are_the_same_whether_recorded_at_once_or_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["game.name=textworld-coin", f"game.params={COIN}", "demos.games=4", "demos.replays=1"]
+    config = load_config(None, asked)
+    for cores in (1, 3):
+        monkeypatch.setattr("grue.games.native.physical_cores", lambda cores=cores: cores)
+        run_stage("demos", config, tmp_path / str(cores), say=Progress(quiet=True))
+    kept = [tmp_path / str(cores) / "episodes" for cores in (1, 3)]
+    for name in ("demos.jsonl", "replays.jsonl"):
+        one_by_one, at_once = ((folder / name).read_bytes() for folder in kept)
+        assert one_by_one.count(b"\n") == 4 and at_once == one_by_one
+
+
 def test_a_killed_process_does_not_show_in_the_transcript() -> None:
     task = first("textworld-coin", COIN)
 

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.games.toy import ToyGame
 from grue.games.worker.game import WorkerGame, WorkerGoldGame
-from grue.games.worker.process import WorkerSettings, shutdown, worker_with_room
+from grue.games.worker.process import WorkerSettings, shutdown, take_seat
 from grue.types import Observation, Outcome, Task
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are hosted on Linux and macOS")
@@ -339,7 +340,30 @@ def test_a_forked_child_plays_in_a_process_of_its_own() -> None:
 def test_a_process_that_cannot_start_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(GameError, match="did not start"):
-        worker_with_room(SETTINGS)
+        take_seat(0, SETTINGS)
+
+
+def test_pipes_stay_open_while_a_thread_reads_from_them() -> None:
+    """Closed by another thread, their numbers could soon be those of another process's pipes."""
+    worker = take_seat(0, SETTINGS)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with worker.lock:
+            held.set()
+            done.wait(60)
+
+    reader = threading.Thread(target=hold)
+    reader.start()
+    held.wait(60)
+    os.kill(worker.pid, signal.SIGKILL)
+    wait_until(lambda: not alive(worker.pid))
+    worker.reap()
+    assert worker.alive
+    done.set()
+    reader.join()
+    worker.reap()
+    assert not worker.alive
 
 
 def alive(pid: int) -> bool:

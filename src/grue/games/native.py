@@ -60,6 +60,20 @@ def native_seeds(game: str, params: str, fold: str) -> range:
     return seeds[: story_count(game, fold)] if names_folder(game) else seeds
 
 
+def games_at_once(game: str) -> int:
+    """How many games of this name keep all cores busy; 1 where games do not compute at the same time."""
+    if _processes(game) == 1:
+        return 1
+    from grue.games.worker.process import SHARED
+
+    return SHARED * _processes(game)
+
+
+def _processes(game: str) -> int:
+    """Over how many processes games are spread. ScienceWorld's Java takes up to 1 GB in each."""
+    return physical_cores() if is_native(game) and game not in ("babyai", "scienceworld") else 1
+
+
 def make_native(game: str, params: Params = "", *, read_timeout_s: float = 20.0) -> Game:
     """A game by name. ConfigError for wrong parameters, a missing file, or an extra that is not installed."""
     spelled = canonical(game, params)
@@ -83,8 +97,7 @@ def make_native(game: str, params: Params = "", *, read_timeout_s: float = 20.0)
         "jericho": WorkerStoryGame,
         "scienceworld": WorkerStoryGame,
     }
-    spread = 1 if engine == "scienceworld" else physical_cores()  # its Java takes up to 1 GB per process
-    settings = WorkerSettings(read_timeout_s=read_timeout_s, spread=spread)
+    settings = WorkerSettings(read_timeout_s=read_timeout_s, spread=_processes(game))
     return kinds.get(engine, WorkerGoldGame)(game, spelled, settings=settings)
 
 

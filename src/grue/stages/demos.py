@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from typing import Any
 
 import torch
 
+from grue.config import Config
 from grue.errors import ConfigError, GameError, TeacherError
 from grue.evaluate.failures import failures_of
-from grue.games import what_checks
+from grue.games import Game, what_checks
+from grue.games.each import play_each
 from grue.games.known import no_list_hint, ships
 from grue.games.omission import replay_with_omissions
-from grue.games.play import demo_report, play
+from grue.games.play import Player, demo_report, play
 from grue.games.teachers import GoldPruned, teacher
 from grue.models.policy_model import PolicyModel
 from grue.models.skeleton import skeleton
@@ -27,7 +30,7 @@ from grue.rollout.seat import Seat
 from grue.stages.session import FIRST_GAMES, Session
 from grue.storage import episodes, jsonl
 from grue.storage.run import Run
-from grue.types import Observation, Task
+from grue.types import Episode, Observation, Task
 
 _FEW = 0.1  # share of a teacher's steps that may be invalid without a warning
 
@@ -106,16 +109,13 @@ def demos(session: Session) -> dict[str, Any]:
         known = min(known, episodes.leading(episodes.read(replays, missing_ok=True), repeated) // cfg.replays)
         jsonl.keep_first(replays, known * cfg.replays)
     jsonl.keep_first(file, known)
-    (game,) = session.games(1)
-    player = teacher(cfg.teacher, game, config.seed)
-    with say.bar("demos", len(train), done=known, unit="games") as bar:
-        for task in train[known:]:
-            demonstration = play(game, task, player, record_limit=cfg.record_limit)
-            rng = random.Random(f"{config.seed}/replays/{task.seed}")
-            again = [
-                replay_with_omissions(game, demonstration, cfg.omission, rng, keep=cfg.omission_keeps)
-                for _ in range(cfg.replays)
-            ]
+    seats = [(game, teacher(cfg.teacher, game, config.seed)) for game in session.games_at_once()]
+    record = partial(_record, config)
+    with (
+        say.bar("demos", len(train), done=known, unit="games") as bar,
+        closing(play_each(seats, train[known:], record)) as recorded,
+    ):
+        for demonstration, again in recorded:
             # a game counts as recorded once its demonstration is written, so that comes last
             episodes.append(replays, again)
             episodes.append(file, [demonstration])
@@ -123,9 +123,10 @@ def demos(session: Session) -> dict[str, Any]:
             session.interrupt.check()
     facts = demo_report(episodes.read(file, missing_ok=True))
     pruned = ""
-    if not known and isinstance(player, GoldPruned):  # it knows only the games that it has played itself
-        facts["pruned_steps"] = player.pruned_steps
-        pruned = f" and {player.pruned_steps} pruned"
+    pruning = [player for _, player in seats if isinstance(player, GoldPruned)]
+    if pruning and not known:  # they know only the games that they have played themselves
+        facts["pruned_steps"] = sum(player.pruned_steps for player in pruning)
+        pruned = f" and {facts['pruned_steps']} pruned"
     say(
         f"{cfg.teacher} won {facts['won']} of {facts['episodes']} train games within {config.game.limit} steps and "
         f"{facts['won_past_limit']} later; {facts['invalid_steps']} invalid{pruned} steps"
@@ -145,6 +146,18 @@ def demos(session: Session) -> dict[str, Any]:
             )
         failures.warn("demos", say)
     return facts
+
+
+def _record(config: Config, seat: tuple[Game, Player], task: Task) -> tuple[Episode, list[Episode]]:
+    """The demonstration of a game, and its replays with steps left out."""
+    (game, player), cfg = seat, config.demos
+    demonstration = play(game, task, player, record_limit=cfg.record_limit)
+    rng = random.Random(f"{config.seed}/replays/{task.seed}")
+    again = [
+        replay_with_omissions(game, demonstration, cfg.omission, rng, keep=cfg.omission_keeps)
+        for _ in range(cfg.replays)
+    ]
+    return demonstration, again
 
 
 def _checked(game: str) -> str:

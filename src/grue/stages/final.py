@@ -7,6 +7,7 @@ The test fold is only touched here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,8 +17,9 @@ from grue.evaluate.failures import failures_of
 from grue.evaluate.runs import measured_games
 from grue.evaluate.summary import compare, summarise, with_problems
 from grue.evaluate.tales import mean_score, tales_scores
-from grue.games import what_checks
-from grue.games.play import play
+from grue.games import Game, what_checks
+from grue.games.each import play_each
+from grue.games.play import Player, play
 from grue.games.spread import has_few_games
 from grue.games.teachers import teacher
 from grue.hardware import hardware, versions
@@ -231,13 +233,19 @@ def _play(session: Session, row: Row, tasks: Sequence[Task], bar: Bar | None, at
 
 
 def _play_scripted(session: Session, name: str, tasks: Sequence[Task], bar: Bar | None, attempt: int) -> list[Episode]:
-    (game,) = session.games(1)
-    player = teacher(name, game, attempt)  # not the seed of the run: in evaluation draws depend on their place alone
+    # not the seed of the run: in evaluation draws depend on their place alone
+    seats = [(game, teacher(name, game, attempt)) for game in session.games_at_once()]
     played = []
-    for task in session.processes.share(tasks):
-        played.append(play(game, task, player))
-        if bar:
-            bar.advance(session.processes.count)
+
+    def play_one(seat: tuple[Game, Player], task: Task) -> Episode:
+        game, player = seat
+        return play(game, task, player)
+
+    with closing(play_each(seats, session.processes.share(tasks), play_one)) as found:
+        for episode in found:
+            played.append(episode)
+            if bar:
+                bar.advance(session.processes.count)
     return session.processes.gather(played)
 
 

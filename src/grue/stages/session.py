@@ -18,6 +18,7 @@ from grue.evaluate.probe import check_probe, tolerance
 from grue.games import Game
 from grue.games.alike import is_unknown, must_be_named, name_of, untold
 from grue.games.configured import fold_tasks, open_game
+from grue.games.native import games_at_once
 from grue.games.spread import spread
 from grue.games.teachers import HasGold
 from grue.games.textworld.folder import fingerprints, names_folder
@@ -71,6 +72,10 @@ class Session:
         while len(self._games) < count:
             self._games.append(open_game(self.config.game))
         return self._games[:count]
+
+    def games_at_once(self) -> list[Game]:
+        """Games for players without a model: as many as keep all cores busy, but no more than eval.slots."""
+        return self.games(min(games_at_once(self.config.game.name), self.slots(self.config.eval.slots)))
 
     def slots(self, count: int) -> int:
         """How many of `count` simultaneous games are this process's."""

@@ -18,7 +18,7 @@ from weakref import finalize
 from grue.errors import ConfigError, GameError, GrueError
 from grue.games.base import check_open, check_seed, place, refuse_copy, running
 from grue.games.guard import as_played
-from grue.games.worker.process import Worker, WorkerDiedError, WorkerSettings, worker_with_room
+from grue.games.worker.process import Worker, WorkerDiedError, WorkerSettings, take_seat
 from grue.games.worker.protocol import ERRORS
 from grue.types import Observation, Outcome, Task
 
@@ -191,8 +191,7 @@ class WorkerGame:
         if self.pid is not None:
             return
         self._drop()
-        worker = self._worker = worker_with_room(self._settings)
-        worker.seats.add(self._seat)
+        worker = self._worker = take_seat(self._seat, self._settings)
         self._leave = finalize(self, worker.leave, self._seat)
         self._leave.atexit = False
         try:

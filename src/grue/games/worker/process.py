@@ -168,8 +168,13 @@ class Worker:
 
     def reap(self) -> None:
         """Note if it has ended by itself, or was killed by the kernel."""
-        if self.alive and self._process.poll() is not None:
-            self._close()
+        if not self.lock.acquire(blocking=False):  # a thread waits for an answer, and will notice
+            return
+        try:
+            if self.alive and self._process.poll() is not None:
+                self._close()
+        finally:
+            self.lock.release()
 
     def abandon(self) -> None:
         """For a forked child: let go of the parent's pipes without touching the process."""
@@ -214,22 +219,23 @@ class Worker:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-_SHARED = 2  # games that a process gets before another one is started, which costs memory and a second or two
+SHARED = 2  # games that a process gets before another one is started, which costs memory and a second or two
 _pool: list[Worker] = []
 _lock = threading.RLock()
 
 
-def worker_with_room(settings: WorkerSettings) -> Worker:
-    """A live process of this one with a free seat, started if there is none."""
+def take_seat(seat: int, settings: WorkerSettings) -> Worker:
+    """A live process of this one, started if none has room, with `seat` among its seats."""
     with _lock:
         for worker in _pool:
             worker.reap()
         _pool[:] = [worker for worker in _pool if worker.alive]
         room = [worker for worker in _pool if len(worker.seats) < settings.seats]
         emptiest = min(room, key=lambda worker: len(worker.seats), default=None)
-        if emptiest is None or (len(emptiest.seats) >= _SHARED and len(_pool) < settings.spread):
+        if emptiest is None or (len(emptiest.seats) >= SHARED and len(_pool) < settings.spread):
             emptiest = Worker()
             _pool.append(emptiest)
+        emptiest.seats.add(seat)
         return emptiest
 
 

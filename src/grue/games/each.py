@@ -1,0 +1,44 @@
+"""Play tasks one after the other, or several at a time where games compute in processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TypeVar
+
+from grue.types import Task
+
+Seat = TypeVar("Seat")
+Result = TypeVar("Result")
+
+
+def play_each(
+    seats: Sequence[Seat], tasks: Sequence[Task], play_one: Callable[[Seat, Task], Result]
+) -> Generator[Result]:
+    """`play_one(seat, task)` for each task, in the order of the tasks; as many at a time as there are seats.
+
+    A seat is what one task at a time can be played with: a game, and the player if it knows that game. With several
+    seats tasks are played in threads, so `play_one` must touch nothing else that changes. Whoever stops early closes
+    the iterator (`contextlib.closing`): tasks that have begun are played to their end, and no other one begins.
+    """
+    if len(seats) == 1:
+        for task in tasks:
+            yield play_one(seats[0], task)
+        return
+    free: SimpleQueue[Seat] = SimpleQueue()
+    for seat in seats:
+        free.put(seat)
+
+    def play_here(task: Task) -> Result:
+        seat = free.get()  # there are as many as threads
+        try:
+            return play_one(seat, task)
+        finally:
+            free.put(seat)
+
+    pool = ThreadPoolExecutor(len(seats), thread_name_prefix="games")
+    try:
+        yield from pool.map(play_here, tasks)
+    finally:
+        pool.shutdown(cancel_futures=True)

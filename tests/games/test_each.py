@@ -1,0 +1,130 @@
+"""Tasks played by players without a model, one after the other or several at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import closing, suppress
+
+import pytest
+
+from grue import games
+from grue.errors import TeacherError
+from grue.games import restarts
+from grue.games.each import play_each
+from grue.games.native import games_at_once
+from grue.games.play import Player, play
+from grue.games.teachers import teacher
+from grue.games.worker.game import WorkerGame
+from grue.games.worker.process import WorkerSettings
+from grue.hardware import physical_cores
+from grue.types import Episode, Observation, Task
+
+TASKS = games.tasks("toy", "", "train", limit=12, count=40)
+Seat = tuple[games.Game, Player]
+
+
+def played(seat: Seat, task: Task) -> Episode:
+    return play(seat[0], task, seat[1])
+
+
+def seats(count: int) -> list[Seat]:
+    return [(game, teacher("random", game)) for game in (games.make("toy") for _ in range(count))]
+
+
+def test_several_seats_play_what_one_does_in_the_order_of_the_tasks() -> None:
+    alone = list(play_each(seats(1), TASKS, played))
+    assert [episode.task for episode in alone] == TASKS
+    assert len({episode.steps for episode in alone}) > 1
+    assert list(play_each(seats(4), TASKS, played)) == alone
+    assert list(play_each(seats(4), TASKS[:2], played)) == alone[:2]
+    assert list(play_each(seats(4), [], played)) == []
+
+
+def test_seats_play_at_the_same_time_and_each_has_one_task() -> None:
+    """Three meet at a barrier, which one after the other never could."""
+    barrier, busy = threading.Barrier(3), set[int]()
+
+    def meet(seat: int, task: Task) -> int:
+        assert seat not in busy
+        busy.add(seat)
+        barrier.wait(timeout=60)
+        busy.remove(seat)
+        return task.seed
+
+    assert list(play_each(range(3), TASKS[:12], meet)) == [task.seed for task in TASKS[:12]]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_error_comes_at_its_place_and_ends_the_others(count: int) -> None:
+    begun: list[Task] = []
+
+    def fails_at_the_fifth(seat: int, task: Task) -> int:
+        begun.append(task)
+        if task == TASKS[4]:
+            raise TeacherError("it knows no such game")
+        return task.seed
+
+    found: list[int] = []
+    with pytest.raises(TeacherError, match="no such game"):
+        found.extend(play_each(range(count), TASKS * 50, fails_at_the_fifth))
+    assert found == [task.seed for task in TASKS[:4]]
+    assert len(begun) < len(TASKS) * 50
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_whoever_stops_early_waits_for_what_has_begun_alone(count: int) -> None:
+    begun, ended = list[Task](), list[Task]()
+
+    def slow(seat: int, task: Task) -> int:
+        begun.append(task)
+        threading.Event().wait(0.02)
+        ended.append(task)
+        return task.seed
+
+    with closing(play_each(range(count), TASKS, slow)) as found:
+        assert next(found) == TASKS[0].seed
+    assert sorted(ended, key=TASKS.index) == sorted(begun, key=TASKS.index)
+    assert len(begun) <= 2 * count + 1
+
+
+class Striking:
+    """Plays like another player, and kills the process of its game before every second action of some tasks."""
+
+    def __init__(self, game: WorkerGame, player: Player) -> None:
+        self._game, self._player, self._strikes, self._acts = game, player, False, 0
+        self.name = player.name
+
+    def start(self, task: Task, observation: Observation) -> None:
+        self._strikes, self._acts = task.seed % 4 == 0, 0
+        self._player.start(task, observation)
+
+    def act(self, observation: Observation) -> str:
+        self._acts += 1
+        if self._strikes and self._acts % 2 and (pid := self._game.pid):
+            with suppress(ProcessLookupError):  # the other game of that process did the same
+                os.kill(pid, signal.SIGKILL)
+        return self._player.act(observation)
+
+
+def test_processes_that_are_killed_meanwhile_change_nothing() -> None:
+    """Threads that lose their process start another one, while others start theirs and read from them."""
+    hosted = [WorkerGame("toy", settings=WorkerSettings(seats=2, spread=6)) for _ in range(6)]
+    striking: list[Seat] = [(game, Striking(game, teacher("random", game))) for game in hosted]
+    before = restarts._restarts["a process of game engines"]
+    tasks = TASKS[:20]
+    with closing(play_each(striking, tasks, played)) as found:
+        episodes = list(found)
+    for game in hosted:
+        game.close()
+    assert restarts._restarts["a process of game engines"] - before > 5
+    pairs = zip(episodes, play_each(seats(1), tasks, played), strict=True)
+    assert all(episode == alone for episode, alone in pairs if not episode.failed)
+    assert sum(episode.failed for episode in episodes) <= len(tasks) / 4  # killed twice within one call
+
+
+def test_only_games_that_compute_apart_are_played_at_once() -> None:
+    assert [games_at_once(name) for name in ("toy", "cookingworld", "babyai", "scienceworld")] == [1] * 4
+    at_once = {games_at_once(name) for name in ("textworld-cooking", "textworld:some.z8", "jericho:a.z5", "alfworld")}
+    assert at_once == {2 * physical_cores() if physical_cores() > 1 else 1}
