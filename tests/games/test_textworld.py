@@ -411,6 +411,26 @@ def test_demonstrations_are_the_same_whether_recorded_at_once_or_one_by_one(
         assert one_by_one.count(b"\n") == 4 and at_once == one_by_one
 
 
+def test_plans_along_an_episode_are_those_of_a_game_that_is_asked_once() -> None:
+    """What works them out goes on from plan to plan, also where the player does something else."""
+    params = "recipe=1,take=1,cook=1"
+    task, draw = first("textworld-cooking", params), random.Random(0)
+    with closing(opened("textworld-cooking", params)) as game, closing(opened("textworld-cooking", params)) as other:
+        seen, outcome = game.reset(task), None
+        for number in range(8):
+            plan = game.plan()
+            assert game.plan() == plan
+            other.reset(task)
+            for action in game.history:
+                other.step(action)
+            assert other.plan() == plan
+            listed = [action for action in seen.actions or () if not action.startswith("eat")]
+            seen, _, outcome = game.step(plan[0] if plan and number % 3 else draw.choice(listed))
+            if outcome is not None:
+                break
+        assert number > 3
+
+
 def test_a_killed_process_does_not_show_in_the_transcript() -> None:
     task = first("textworld-coin", COIN)
 

@@ -7,7 +7,6 @@ and replans its own solution after every move.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ class TextWorldGame(EngineGame):
         self._env: Any = None
         self._file = Path()
         self._actions: list[str] = []
+        self._planner: _Planner | None = None  # of `plan`: follows the live game from call to call
 
     def gold(self) -> list[str]:
         """The engine's solution from the start of the task. The live game is not touched.
@@ -51,7 +51,11 @@ class TextWorldGame(EngineGame):
         In cooking games, either reads the cookbook before anything else.
         """
         self._running(over=True)
-        path = self._solution([]) or self._written()
+        planner = _Planner(self._file)
+        try:
+            path = planner.solution() or self._written()
+        finally:
+            planner.close()
         if not path:
             raise GameError(f"TextWorld knows no solution of {self._file.name}")
         return path
@@ -59,7 +63,13 @@ class TextWorldGame(EngineGame):
     def plan(self) -> list[str]:
         """The engine's solution from the current state; [] when it knows none, for example after a loss."""
         self._running()
-        return self._solution(self._actions)
+        done = self._planner.done if self._planner is not None else []
+        if self._planner is None or done != self._actions[: len(done)]:  # the last plan read the cookbook first
+            self._drop_planner()
+            self._planner, done = _Planner(self._file), []
+        for action in self._actions[len(done) :]:
+            self._planner.do(action)
+        return self._planner.solution()
 
     def _begin(self, task: Task) -> State:
         self._end()
@@ -94,25 +104,12 @@ class TextWorldGame(EngineGame):
             with suppress(Exception):
                 self._env.close()
             self._env = None
+        self._drop_planner()
 
-    def _solution(self, actions: Sequence[str]) -> list[str]:
-        """The engine's way to win after `actions`, worked out in a game beside this one.
-
-        Where the goal tells of a cookbook that has not been read, this is done first.
-        """
-        env = _start(self._file, expert=True)
-        try:
-            state, shown = env.reset(), []
-            for action in actions:
-                state, _, _ = env.step(action)
-                shown.append(str(state["feedback"]))
-            first = reading(state["objective"] or "", state["facts"], shown)
-            for action in first:
-                state, _, _ = env.step(action)
-            way = list(state["policy_commands"] or [])
-            return first + way if way else way
-        finally:
-            env.close()
+    def _drop_planner(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
 
     def _written(self) -> list[str]:
         """The generator's walkthrough without steps that do nothing (opening a door once more); [] if there is none."""
@@ -121,6 +118,36 @@ class TextWorldGame(EngineGame):
         listed = [action for action, (was_listed, _) in tried if was_listed and action != "inventory"]
         played = self.rehearse(listed)
         return listed if played and played[-1][1] else path
+
+
+class _Planner:
+    """A game beside the live one, in which the engine works out how to win after every move."""
+
+    def __init__(self, file: Path) -> None:
+        self._env = _start(file, expert=True)
+        self._state = self._env.reset()
+        self._shown: list[str] = []
+        self.done: list[str] = []
+
+    def do(self, action: str) -> None:
+        self._state, _, _ = self._env.step(action)
+        self._shown.append(str(self._state["feedback"]))
+        self.done.append(action)
+
+    def solution(self) -> list[str]:
+        """The engine's way to win from here; [] when it knows none.
+
+        Where the goal tells of a cookbook that has not been read, this comes first, and is done here to see what then.
+        """
+        first = reading(self._state["objective"] or "", self._state["facts"], self._shown)
+        for action in first:
+            self.do(action)
+        way = list(self._state["policy_commands"] or [])
+        return first + way if way else way
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self._env.close()
 
 
 def _start(file: Path, *, expert: bool = False) -> Any:
