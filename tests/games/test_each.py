@@ -18,7 +18,6 @@ from grue.games.play import Player, play
 from grue.games.teachers import teacher
 from grue.games.worker.game import WorkerGame
 from grue.games.worker.process import WorkerSettings
-from grue.hardware import physical_cores
 from grue.types import Episode, Observation, Task
 
 TASKS = games.tasks("toy", "", "train", limit=12, count=40)
@@ -124,7 +123,12 @@ def test_processes_that_are_killed_meanwhile_change_nothing() -> None:
     assert sum(episode.failed for episode in episodes) <= len(tasks) / 4  # killed twice within one call
 
 
-def test_only_games_that_compute_apart_are_played_at_once() -> None:
+def test_only_games_that_compute_apart_are_played_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grue.games.native.physical_cores", lambda: 4)
+    monkeypatch.setattr("grue.games.native.memory_gib", lambda: 15.5)
     assert [games_at_once(name) for name in ("toy", "cookingworld", "babyai", "scienceworld")] == [1] * 4
-    at_once = {games_at_once(name) for name in ("textworld-cooking", "textworld:some.z8", "jericho:a.z5", "alfworld")}
-    assert at_once == {2 * physical_cores() if physical_cores() > 1 else 1}
+    monkeypatch.setattr("grue.games.native.memory_gib", lambda: 24.0)
+    apart = ("textworld-cooking", "textworld:some.z8", "jericho:a.z5", "alfworld", "scienceworld")
+    assert [games_at_once(name) for name in apart] == [8, 8, 8, 8, 6]
+    monkeypatch.setattr("grue.games.native.physical_cores", lambda: 1)
+    assert {games_at_once(name) for name in apart} == {1}

@@ -37,10 +37,12 @@ def opened(params: str) -> WorkerGoldGame:
 
 @pytest.fixture(scope="module", autouse=True)
 def _warm() -> Iterator[None]:
-    """A seat is kept, so that the process and its Java stay from test to test."""
-    warm = opened(NON_LIVING)
-    warm.reset(first(NON_LIVING))
-    yield
+    """A seat is kept, so that the process and its Java stay from test to test; all games share it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grue.games.native.memory_gib", lambda: 8.0)
+        warm = opened(NON_LIVING)
+        warm.reset(first(NON_LIVING))
+        yield
     warm.close()
     shutdown()
 

@@ -20,7 +20,7 @@ from grue.games.faults import Guarded
 from grue.games.known import is_native
 from grue.games.params import Params, canonical
 from grue.games.textworld.folder import names_folder, story_count
-from grue.hardware import physical_cores
+from grue.hardware import memory_gib, physical_cores
 from grue.names import RUN_FOLDS
 
 _MODULES = {
@@ -30,6 +30,7 @@ _MODULES = {
     "babyai": "minigrid",
     "alfworld": "alfworld",
 }
+_JAVA_GIB = 8  # of the machine's memory for each process of ScienceWorld, whose Java takes up to 1
 _FEATURES = {
     "textworld": "TextWorld",
     "jericho": "playing a Z-machine file",
@@ -70,8 +71,11 @@ def games_at_once(game: str) -> int:
 
 
 def _processes(game: str) -> int:
-    """Over how many processes games are spread. ScienceWorld's Java takes up to 1 GB in each."""
-    return physical_cores() if is_native(game) and game not in ("babyai", "scienceworld") else 1
+    """Over how many processes games are spread."""
+    if not is_native(game) or game == "babyai":
+        return 1
+    most = int(memory_gib() // _JAVA_GIB) if game == "scienceworld" else physical_cores()
+    return max(1, min(physical_cores(), most))
 
 
 def make_native(game: str, params: Params = "", *, read_timeout_s: float = 20.0) -> Game:
