@@ -111,7 +111,8 @@ def test_the_tree_of_candidates_by_hand() -> None:
     tree = candidate_tree(candidates)
     assert (tree.tokens, tree.parents, tree.depths) == ((1, 2), (-1, 0), (0, 1))
     assert tree.paths == ((-1, 0, 1), (-1, 0, 1), (-1,))
-    assert tree.seen().tolist() == [[True, False], [True, True]]
+    assert tree.lines() == [(0,), (0, 1)]
+    assert [side.tolist() for side in tree.sights()] == [[0, 1, 1], [0, 0, 1]]
     ids, trees = lay_out([((7, 8, 9), [(1, tuple(candidates)), (2, (Candidate((6, 6), 2.0), Candidate((3,), 1.0)))])])
     assert ids.tolist() == [[7, 8, 9, 1, 2, 6]]
     assert trees.places_BL.tolist() == [[0, 1, 2, 2, 3, 3]]

@@ -161,6 +161,17 @@ def test_equal_states_share_a_trie() -> None:
     assert tries(("go east", "look")) is not tries(("go west", "look"))
 
 
+def test_what_a_cache_keeps_is_bounded_by_its_actions() -> None:
+    """Four thousand lists of a game with hundreds of actions would take gigabytes."""
+    tries, lists = TrieCache(letters, size=6), [("a", "b", "c"), ("d", "e"), ("f", "g", "h"), ("i",)]
+    kept = {actions: tries(actions) for actions in lists}
+    assert [tries(actions) is kept[actions] for actions in (lists[3], lists[2], lists[1])] == [True] * 3
+    assert tries(lists[0]) is not kept[lists[0]]  # went for the third; now the fourth and the third go
+    assert [tries(actions) is kept[actions] for actions in lists[1:]] == [True, False, False]
+    large = ("a", "b", "c", "d", "e", "f", "g")
+    assert tries(large) is not tries(large)  # larger than all that may be kept: used all the same
+
+
 def test_padding_adds_nothing_to_an_entropy() -> None:
     _, _, (entropy,) = draw(torch.tensor([[0.0, 0.0, -float("inf")]]), [2], [random.Random(0)], Decoding())
     assert entropy == pytest.approx(torch.log(torch.tensor(2.0)))

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate
+from threading import RLock
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from cachetools import LRUCache, cached
 from numpy.typing import NDArray
 
 from grue.models.scores import Paths, Trees
 from grue.types import Candidate
 
 Row = tuple[Sequence[int], Sequence[tuple[int, tuple[Candidate, ...]]]]
+KEPT = 250_000  # tokens of the trees that a cache keeps, some 200 bytes each: games may list thousands of actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,9 @@ class TokenTree:
     parents: tuple[int, ...]
     depths: tuple[int, ...]  # 0 for tokens that follow the state
 
-    def seen(self) -> NDArray[np.bool_]:
-        """(n, n): a token sees itself and its ancestors. Do not write to it."""
-        return _seen(self.parents)
+    def lines(self) -> list[tuple[int, ...]]:
+        """For each token what it sees: its ancestors, from the top, and itself."""
+        return _lines(self.parents)
 
     def part(self, places: Mapping[int, int]) -> TokenTree:
         """The tokens at `places` (in this tree -> in the part, in the part's order), which hold those above them."""
@@ -40,7 +42,7 @@ class TokenTree:
         )
 
     def sights(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The same as pairs: which token, and which one it sees."""
+        """The same as pairs: which token, and which one it sees. Do not write to them."""
         return _sights(self.parents)
 
 
@@ -65,7 +67,11 @@ def pieces(tree: TokenTree, most: int) -> list[Piece]:
     return [Piece(tree, everything, everything)] if len(everything) <= most else _pieces(tree, most)
 
 
-@lru_cache(maxsize=256)
+def _tokens_of(found: list[Piece]) -> int:
+    return sum(len(piece.tree.tokens) for piece in found)
+
+
+@cached(LRUCache(KEPT, getsizeof=_tokens_of), lock=RLock())
 def _pieces(tree: TokenTree, most: int) -> list[Piece]:
     below: dict[int, list[int]] = defaultdict(list)
     for place, parent in enumerate(tree.parents):
@@ -91,18 +97,16 @@ def _pieces(tree: TokenTree, most: int) -> list[Piece]:
     return found
 
 
-@lru_cache(maxsize=4_000)
-def _seen(parents: tuple[int, ...]) -> NDArray[np.bool_]:
-    seen = np.zeros((len(parents), len(parents)), dtype=np.bool_)
-    seen[_sights(parents)] = True
-    return seen
-
-
-@lru_cache(maxsize=4_000)
-def _sights(parents: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _lines(parents: tuple[int, ...]) -> list[tuple[int, ...]]:
     lines: list[tuple[int, ...]] = []
     for place, parent in enumerate(parents):
         lines.append((*(lines[parent] if parent >= 0 else ()), place))
+    return lines
+
+
+@cached(LRUCache(4 * KEPT, getsizeof=lambda found: len(found[0])), lock=RLock())
+def _sights(parents: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    lines = _lines(parents)
     seeing = np.repeat(np.arange(len(lines)), [len(line) for line in lines])
     return seeing, np.array([place for line in lines for place in line], dtype=np.int64)
 
@@ -117,7 +121,7 @@ def candidate_tree(candidates: Sequence[Candidate]) -> CandidateTree:
     return _tree(tuple(candidate.ids for candidate in candidates))
 
 
-@lru_cache(maxsize=4_000)
+@cached(LRUCache(KEPT, getsizeof=lambda found: len(found.tokens) + len(found.paths)), lock=RLock())
 def _tree(candidates: tuple[tuple[int, ...], ...]) -> CandidateTree:
     tokens: list[int] = []
     parents: list[int] = []
@@ -183,7 +187,7 @@ def lay_out(rows: Sequence[Row]) -> tuple[NDArray[np.int64], Trees]:
         places[row, start:end] = state + 1 + np.array(tree.depths, dtype=np.int64)
         seen[row, start:end] = False
         seen[row, start:end, : state + 1] = True
-        seen[row, start:end, start:end] = tree.seen()
+        seen[row, start:end, start:end][tree.sights()] = True
         reads += [(row, state), *((row, column) for column in range(start, end))]
         ends[row] = end
     read_RX = torch.tensor(reads, dtype=torch.long).reshape(-1, 2)

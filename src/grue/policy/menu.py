@@ -7,10 +7,11 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from threading import RLock
 from typing import NamedTuple
 
 import numpy as np
+from cachetools import LRUCache, cached
 from numpy.typing import NDArray
 
 from grue.engine.tree import CandidateTree, TokenTree, candidate_tree
@@ -20,6 +21,7 @@ from grue.types import Candidate
 AT_ONCE = 96  # tokens of a tree that is read in one pass
 FIRST = 64  # new tokens of the first part of a larger one; each part may have twice as many as the one before ...
 LARGEST = 512  # ... up to this
+KEPT = 120_000  # actions that a cache keeps, some 200 and 600 bytes each: games may list thousands in a state
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ class Menus:
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self.shortened = lru_cache(maxsize=2_000)(self._shortened)
-        self.menu = lru_cache(maxsize=2_000)(self._menu)
+        self.shortened = cached(LRUCache(KEPT, getsizeof=len), lock=RLock())(self._shortened)
+        self.menu = cached(LRUCache(KEPT, getsizeof=lambda menu: len(menu.actions)), lock=RLock())(self._menu)
 
     def _shortened(self, actions: tuple[str, ...]) -> tuple[tuple[str, Candidate], ...]:
         """The actions with the ids that tell them apart: forced endings are left out."""

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
+from threading import RLock
 
 import numpy as np
+from cachetools import LRUCache, cached
 from numpy.typing import NDArray
 
 from grue.engine.tree import TokenTree
@@ -144,8 +146,14 @@ def joined(found: Sequence[Choices], states: Sequence[int]) -> tuple[NDArray[np.
 class TrieCache:
     """Tries by action list. States repeat, within a game and between games."""
 
-    def __init__(self, encode: Callable[[str], Sequence[int]], size: int = 4_000) -> None:
-        self._known = lru_cache(maxsize=size)(lambda actions: _Known(build_trie(actions, encode)))
+    def __init__(self, encode: Callable[[str], Sequence[int]], size: int = 250_000) -> None:
+        """`size` actions are kept, some 150 bytes each: games may list thousands in a state."""
+
+        @cached(LRUCache(size, getsizeof=lambda known: known.size), lock=RLock())
+        def known(actions: tuple[str, ...]) -> _Known:
+            return _Known(build_trie(actions, encode), len(actions))
+
+        self._known = known
 
     def __call__(self, actions: tuple[str, ...]) -> Node:
         return self._known(actions).root
@@ -162,8 +170,8 @@ class TrieCache:
 class _Known:
     """A trie, and what is computed from it once."""
 
-    def __init__(self, root: Node) -> None:
-        self.root = root
+    def __init__(self, root: Node, size: int) -> None:
+        self.root, self.size = root, size
         self.longest = root.longest()
 
     @cached_property

@@ -85,8 +85,7 @@ def _states(model: PolicyModel, prefix: Sequence[int], tree: TokenTree, text: Ca
 def _in_rows(model: PolicyModel, prefix: Sequence[int], tree: TokenTree) -> torch.Tensor:
     """The same with a row of its own for each way through the tree."""
     inner = set(tree.parents)
-    ends = [seen.nonzero()[0].tolist() for place, seen in enumerate(tree.seen()) if place not in inner]
-    leaves: list[list[int]] = ends or [[]]
+    leaves = [line for place, line in enumerate(tree.lines()) if place not in inner] or [()]
     longest = max(map(len, leaves))
     rows = [[*prefix, *(tree.tokens[place] for place in way), *[0] * (longest - len(way))] for way in leaves]
     decoder = model.base_lm().get_decoder()
