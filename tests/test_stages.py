@@ -26,6 +26,7 @@ from grue.config import Config, load_config, override, read_config
 from grue.engine.tree import TokenTree
 from grue.errors import CheckpointError, ConfigError, DataError, GameError, GrueError, ModelError, TrainingError
 from grue.evaluate.runs import compare_runs, training_settings
+from grue.games.configured import open_game
 from grue.hardware import physical_cores
 from grue.interrupt import Interrupt
 from grue.models.load import load_model
@@ -324,6 +325,23 @@ def test_a_training_in_float16_that_skips_its_steps_says_so(
     for stage in ("demos", "sft"):
         stages.run_stage(stage, config, tmp_path / "run", say=Progress(quiet=True))  # type: ignore[arg-type]
     assert re.search(r"[1-4] of 4 optimiser steps overflowed in float16", capsys.readouterr().out)
+
+
+def test_demonstrations_recorded_at_once_are_those_recorded_one_by_one(
+    finished: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    def counted(settings: Any) -> Any:
+        opened.append(open_game(settings))
+        return opened[-1]
+
+    monkeypatch.setattr("grue.stages.session.games_at_once", lambda name: 8)
+    monkeypatch.setattr("grue.stages.session.open_game", counted)
+    stages.run_stage("demos", override(config, ["eval.slots=3"]), tmp_path, say=QUIET)
+    assert len(opened) == 3
+    at_once, one_by_one = (out / "episodes" / "demos.jsonl" for out in (tmp_path, finished))
+    assert at_once.read_bytes() == one_by_one.read_bytes()
 
 
 @pytest.mark.parametrize("stage", ["sft", "dagger", "ppo"])

@@ -6,13 +6,14 @@ import os
 import signal
 import threading
 from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 
 from grue import games
 from grue.errors import TeacherError
 from grue.games import restarts
-from grue.games.each import play_each
+from grue.games.each import AHEAD, play_each
 from grue.games.native import games_at_once
 from grue.games.play import Player, play
 from grue.games.teachers import teacher
@@ -88,6 +89,20 @@ def test_whoever_stops_early_waits_for_what_has_begun_alone(count: int) -> None:
     assert len(begun) <= 2 * count + 1
 
 
+DYING = """
+import os
+from grue.games import toy
+reset, step = toy.ToyGame.reset, toy.ToyGame.step
+def begins(self, task):
+    self.left = 2 if task.seed % 5 == 4 else 1000
+    return reset(self, task)
+def steps(self, action):
+    self.left -= 1
+    return step(self, action) if self.left else os._exit(3)
+toy.ToyGame.reset, toy.ToyGame.step = begins, steps
+"""
+
+
 class Striking:
     """Plays like another player, and kills the process of its game before every second action of some tasks."""
 
@@ -107,6 +122,23 @@ class Striking:
         return self._player.act(observation)
 
 
+def test_a_slow_game_holds_up_few_others() -> None:
+    """What is played behind it is kept until its turn comes, and would be lost by a stop."""
+    first, begun = threading.Event(), list[int]()
+
+    def play_one(seat: int, task: Task) -> int:
+        begun.append(task.seed)
+        if task == TASKS[0]:
+            first.wait(60)
+        return task.seed
+
+    with closing(play_each(range(2), TASKS, play_one)) as found:
+        waiting = threading.Timer(0.5, first.set)
+        waiting.start()
+        assert next(found) == TASKS[0].seed
+        assert len(begun) <= 2 * AHEAD + 1
+
+
 def test_processes_that_are_killed_meanwhile_change_nothing() -> None:
     """Threads that lose their process start another one, while others start theirs and read from them."""
     hosted = [WorkerGame("toy", settings=WorkerSettings(seats=2, spread=6)) for _ in range(6)]
@@ -120,7 +152,24 @@ def test_processes_that_are_killed_meanwhile_change_nothing() -> None:
     assert restarts._restarts["a process of game engines"] - before > 5
     pairs = zip(episodes, play_each(seats(1), tasks, played), strict=True)
     assert all(episode == alone for episode, alone in pairs if not episode.failed)
-    assert sum(episode.failed for episode in episodes) <= len(tasks) / 4  # killed twice within one call
+    assert (
+        sum(episode.failed for episode in episodes) <= len(tasks) / 4
+    )  # killed twice within one call, by its neighbour
+
+
+def test_a_game_that_always_dies_takes_no_other_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Games that share its process begin again in the next one, which it ends as well."""
+    (tmp_path / "sitecustomize.py").write_text(DYING, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    hosted = [WorkerGame("toy", settings=WorkerSettings(spread=2)) for _ in range(4)]
+    tasks = TASKS[:12]
+    with closing(play_each([(game, teacher("random", game)) for game in hosted], tasks, played)) as found:
+        episodes = list(found)
+    for game in hosted:
+        game.close()
+    assert [episode.task.seed for episode in episodes if episode.failed] == [4, 9]
+    pairs = zip(episodes, play_each(seats(1), tasks, played), strict=True)
+    assert all(episode == alone for episode, alone in pairs if not episode.failed)
 
 
 def test_only_games_that_compute_apart_are_played_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,5 +179,7 @@ def test_only_games_that_compute_apart_are_played_at_once(monkeypatch: pytest.Mo
     monkeypatch.setattr("grue.games.native.memory_gib", lambda: 24.0)
     apart = ("textworld-cooking", "textworld:some.z8", "jericho:a.z5", "alfworld", "scienceworld")
     assert [games_at_once(name) for name in apart] == [8, 8, 8, 8, 6]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert [games_at_once(name) for name in apart] == [4, 4, 4, 4, 1]
     monkeypatch.setattr("grue.games.native.physical_cores", lambda: 1)
     assert {games_at_once(name) for name in apart} == {1}

@@ -431,6 +431,17 @@ def test_plans_along_an_episode_are_those_of_a_game_that_is_asked_once() -> None
         assert number > 3
 
 
+def test_a_plan_is_one_for_the_game_that_has_begun_last() -> None:
+    tasks, plans = games.tasks("textworld-coin", COIN, "train", 40, count=3), set()
+    with closing(opened("textworld-coin", COIN)) as game:
+        for task in (*tasks, *tasks):
+            game.reset(task)
+            plan = game.plan()
+            assert plan == game.gold()
+            plans.add(tuple(plan))
+    assert len(plans) > 1
+
+
 def test_a_killed_process_does_not_show_in_the_transcript() -> None:
     task = first("textworld-coin", COIN)
 

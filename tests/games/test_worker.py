@@ -25,7 +25,7 @@ from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.games.toy import ToyGame
 from grue.games.worker.game import WorkerGame, WorkerGoldGame
-from grue.games.worker.process import WorkerSettings, shutdown, take_seat
+from grue.games.worker.process import Worker, WorkerSettings, shutdown, take_seat
 from grue.types import Observation, Outcome, Task
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are hosted on Linux and macOS")
@@ -341,6 +341,25 @@ def test_a_process_that_cannot_start_is_explained(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(GameError, match="did not start"):
         take_seat(0, SETTINGS)
+
+
+def test_nobody_is_given_a_seat_in_a_process_that_is_left_by_its_last() -> None:
+    for number in range(20):
+        worker, both = take_seat(0, SETTINGS), threading.Barrier(2)
+
+        def leave(worker: Worker = worker, both: threading.Barrier = both) -> None:
+            both.wait()
+            worker.leave(0)
+
+        leaving = threading.Thread(target=leave)
+        leaving.start()
+        both.wait()
+        time.sleep(number / 10_000)
+        taken = take_seat(1, SETTINGS)
+        assert taken.call({"call": "hello", "seat": 1}, 60.0)
+        leaving.join()
+        assert taken.alive
+        taken.leave(1)
 
 
 def test_pipes_stay_open_while_a_thread_reads_from_them() -> None:

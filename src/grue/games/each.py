@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TypeVar
 
 from grue.types import Task
 
+AHEAD = 4  # tasks for each seat that are played before the first one's result is asked for: those are lost by a stop
 Seat = TypeVar("Seat")
 Result = TypeVar("Result")
 
@@ -38,7 +40,13 @@ def play_each(
             free.put(seat)
 
     pool = ThreadPoolExecutor(len(seats), thread_name_prefix="games")
+    begun: deque[Future[Result]] = deque()
     try:
-        yield from pool.map(play_here, tasks)
+        for task in tasks:
+            if len(begun) == AHEAD * len(seats):
+                yield begun.popleft().result()
+            begun.append(pool.submit(play_here, task))
+        while begun:
+            yield begun.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)

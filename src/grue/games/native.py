@@ -21,6 +21,7 @@ from grue.games.known import is_native
 from grue.games.params import Params, canonical
 from grue.games.textworld.folder import names_folder, story_count
 from grue.hardware import memory_gib, physical_cores
+from grue.launch import processes_here
 from grue.names import RUN_FOLDS
 
 _MODULES = {
@@ -74,8 +75,9 @@ def _processes(game: str) -> int:
     """Over how many processes games are spread."""
     if not is_native(game) or game == "babyai":
         return 1
-    most = int(memory_gib() // _JAVA_GIB) if game == "scienceworld" else physical_cores()
-    return max(1, min(physical_cores(), most))
+    cores = physical_cores()
+    most = min(cores, int(memory_gib() // _JAVA_GIB)) if game == "scienceworld" else cores
+    return max(1, most // processes_here())
 
 
 def make_native(game: str, params: Params = "", *, read_timeout_s: float = 20.0) -> Game:

@@ -18,7 +18,7 @@ from weakref import finalize
 from grue.errors import ConfigError, GameError, GrueError
 from grue.games.base import check_open, check_seed, place, refuse_copy, running
 from grue.games.guard import as_played
-from grue.games.worker.process import Worker, WorkerDiedError, WorkerSettings, take_seat
+from grue.games.worker.process import Worker, WorkerDiedError, WorkerEndedError, WorkerSettings, take_seat
 from grue.games.worker.protocol import ERRORS
 from grue.types import Observation, Outcome, Task
 
@@ -169,11 +169,14 @@ class WorkerGame:
     def _with_restarts(self, attempt: Callable[[], Any]) -> Any:
         """The result of `attempt`, made again in a new process if the process died or hung."""
         last: WorkerDiedError | None = None
-        for _ in range(1 + RESTARTS):
+        deaths = 0
+        while deaths <= RESTARTS:
             try:
                 return attempt()
+            except WorkerEndedError:  # a game in another thread has lost the process; it gives up in time
+                continue
             except WorkerDiedError as error:
-                last = error
+                last, deaths = error, deaths + 1
             except BaseException:  # Ctrl-C: the step may have been done, so the state is in doubt
                 if self.pid is None:
                     self._drop()

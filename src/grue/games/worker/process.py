@@ -47,6 +47,10 @@ class WorkerDiedError(Exception):
     """The process is gone or was hung. Internal: `WorkerGame` restarts and replays, or raises GameError."""
 
 
+class WorkerEndedError(WorkerDiedError):
+    """It was gone before the call began: through a call of another game in it, whose fault it may be."""
+
+
 class Worker:
     """One process with its pipes. Calls from several threads wait for each other."""
 
@@ -63,6 +67,7 @@ class Worker:
         self._unwanted: set[int] = set()
         self._buffer = b""
         self._owner = os.getpid()
+        self._ending = False
         self._complaints = TemporaryFile()  # noqa: SIM115 - open as long as the process runs
         lifeline, self._lifeline = os.pipe()
         command = [sys.executable, "-P", "-m", "grue.games.worker.main", str(lifeline)]
@@ -90,8 +95,8 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """False when it has ended, was killed, or belongs to the process that this one was forked from."""
-        return self._owner == os.getpid() and self._process.returncode is None
+        """False when it has ended, is being killed, or belongs to the process that this one was forked from."""
+        return self._owner == os.getpid() and not self._ending and self._process.returncode is None
 
     def call(self, request: dict[str, Any], timeout: float) -> Any:
         """The answer to `request`: {"value": ...} or {"error": ...}. WorkerDiedError when none came in `timeout` s."""
@@ -133,14 +138,14 @@ class Worker:
         """Any failure on the way ends the process: an answer that comes late would be taken for another."""
         with self.lock:
             if not self.alive:
-                raise WorkerDiedError("the process was ended")
+                raise WorkerEndedError("the process was ended")
             try:
                 yield
             except WorkerDiedError as error:
                 note_restart("a process of game engines", error)
                 self.kill()
                 raise
-            except (OSError, orjson.JSONDecodeError) as error:
+            except (OSError, ValueError) as error:  # ValueError: an answer that is no JSON, or a closed pipe
                 reason = self._last_words() or f"{type(error).__name__}: {error}"
                 note_restart("a process of game engines", reason)
                 self.kill()
@@ -153,14 +158,16 @@ class Worker:
         """Give a seat back. The last one to leave ends the process. No input or output: a finalizer may call it."""
         if not self.alive:
             return
-        self.seats.discard(seat)
-        self._left.append(seat)
-        if not self.seats:
-            self.kill()
+        with _lock:  # nobody takes a seat here meanwhile
+            self.seats.discard(seat)
+            self._left.append(seat)
+            if not self.seats:
+                self.kill()
 
     def kill(self) -> None:
         """End the process and all that it has started. It holds nothing that is worth saving."""
         if self.alive:
+            self._ending = True
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -213,6 +220,8 @@ class Worker:
 
     def _last_words(self) -> str:
         """The last line that the process wrote to its error stream."""
+        if self._complaints.closed:
+            return ""
         self._complaints.seek(0, os.SEEK_END)
         self._complaints.seek(max(0, self._complaints.tell() - 4000))
         lines = self._complaints.read().decode("utf-8", "replace").split("\n")
