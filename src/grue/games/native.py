@@ -31,7 +31,6 @@ _MODULES = {
     "babyai": "minigrid",
     "alfworld": "alfworld",
 }
-_JAVA_GIB = 8  # of the machine's memory for each process of ScienceWorld, whose Java takes up to 1
 _FEATURES = {
     "textworld": "TextWorld",
     "jericho": "playing a Z-machine file",
@@ -39,6 +38,7 @@ _FEATURES = {
     "babyai": "BabyAI",
     "alfworld": "ALFWorld",
 }
+_JAVA_GIB = 8  # of the machine's memory for each process of ScienceWorld, whose Java takes up to 1
 
 
 def check_engine(game: str) -> None:
