@@ -64,11 +64,10 @@ def native_seeds(game: str, params: str, fold: str) -> range:
 
 def games_at_once(game: str) -> int:
     """How many games of this name keep all cores busy; 1 where games do not compute at the same time."""
-    if _processes(game) == 1:
-        return 1
     from grue.games.worker.process import SHARED
 
-    return SHARED * _processes(game)
+    processes = _processes(game)
+    return SHARED * processes if processes > 1 else 1
 
 
 def _processes(game: str) -> int:

@@ -109,7 +109,7 @@ def demos(session: Session) -> dict[str, Any]:
         known = min(known, episodes.leading(episodes.read(replays, missing_ok=True), repeated) // cfg.replays)
         jsonl.keep_first(replays, known * cfg.replays)
     jsonl.keep_first(file, known)
-    seats = [(game, teacher(cfg.teacher, game, config.seed)) for game in session.games_at_once()]
+    seats = [(game, teacher(cfg.teacher, game, config.seed)) for game in session.scripted_games()]
     record = partial(_record, config)
     with (
         say.bar("demos", len(train), done=known, unit="games") as bar,

@@ -234,7 +234,7 @@ def _play(session: Session, row: Row, tasks: Sequence[Task], bar: Bar | None, at
 
 def _play_scripted(session: Session, name: str, tasks: Sequence[Task], bar: Bar | None, attempt: int) -> list[Episode]:
     # not the seed of the run: in evaluation draws depend on their place alone
-    seats = [(game, teacher(name, game, attempt)) for game in session.games_at_once()]
+    seats = [(game, teacher(name, game, attempt)) for game in session.scripted_games()]
     played = []
 
     def play_one(seat: tuple[Game, Player], task: Task) -> Episode:

@@ -73,7 +73,7 @@ class Session:
             self._games.append(open_game(self.config.game))
         return self._games[:count]
 
-    def games_at_once(self) -> list[Game]:
+    def scripted_games(self) -> list[Game]:
         """Games for players without a model: as many as keep all cores busy, but no more than eval.slots."""
         return self.games(min(games_at_once(self.config.game.name), self.slots(self.config.eval.slots)))
 
