@@ -10,7 +10,7 @@ pytest.importorskip("minigrid", reason="pip install -e '.[babyai]'")
 
 from grue import games
 from grue.errors import ConfigError
-from grue.games.babyai import LEVELS, BabyAIGame, describe
+from grue.games.babyai.game import LEVELS, BabyAIGame, describe
 from grue.games.check import check_game
 from grue.games.play import play
 from grue.games.teachers import teacher

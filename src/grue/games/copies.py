@@ -52,7 +52,7 @@ def open_reader(game: str, params: str, settings: JvmSettings) -> Reader:
 
         return Reader(house, house)
     if game == "babyai":
-        from grue.games.babyai import world
+        from grue.games.babyai.game import world
 
         return Reader(world, world)
     if game == "textworld-coin":

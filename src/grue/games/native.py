@@ -157,6 +157,6 @@ def open_here(game: str, params: str) -> Game:
         from grue.games.alfworld.game import AlfworldGame
 
         return AlfworldGame(game, params)
-    from grue.games.babyai import BabyAIGame
+    from grue.games.babyai.game import BabyAIGame
 
     return BabyAIGame(game, params)

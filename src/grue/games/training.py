@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from grue.errors import ConfigError
+from grue.games.babyai.mirror import GAME as BABYAI
+from grue.games.babyai.mirror import RenamedRoom, can_mirror, renamed_room
 from grue.games.base import Game, layers
+from grue.games.engine_game import EngineGame
 from grue.games.params import Params
 from grue.games.plugins import is_plugin, plugin_class
 from grue.games.renaming import RenamedOwn, renamed_own, static_renaming
@@ -30,6 +33,8 @@ def renamer(game: str, params: Params) -> Renamer | None:
         return renamed_episode if game != "coin" or can_turn(params) else None
     if game == COOKING:
         return renamed_foods
+    if game == BABYAI:
+        return renamed_room if can_mirror(params) else None
     renaming = static_renaming(plugin_class(game), game) if is_plugin(game) else None
     return None if renaming is None else partial(renamed_own, renaming=renaming)
 
@@ -62,6 +67,9 @@ def _training_game(game: Game, rename: float, salt: str, starts: Starts | None) 
         raise _cannot_tell("another game")
     if isinstance(engine, WorkerGame) and engine.game == COOKING and renaming is None:
         return RenamedFoods(game, salt, rename)
+    if isinstance(engine, EngineGame) and engine.game == BABYAI and renaming is None:
+        check_training(engine.game, engine.params, rename)
+        return RenamedRoom(game, salt, rename)
     if renaming is None:
         raise _cannot_rename("another game", "ppo", "; a class that wraps such a game holds it as `inner`")
     return RenamedOwn(game, renaming, salt, rename)
@@ -69,8 +77,8 @@ def _training_game(game: Game, rename: float, salt: str, starts: Starts | None) 
 
 def _cannot_rename(name: str, stage: str, hint: str = "") -> ConfigError:
     return ConfigError(
-        f"{stage}.rename is for {', '.join(RENAMED)} with ten rooms or more, {COOKING}, and games of your own "
-        f"that have a method renaming; this is {name}",
+        f"{stage}.rename is for {', '.join(RENAMED)} with ten rooms or more, {COOKING}, larger levels of {BABYAI}, and "
+        f"games of your own that have a method renaming; this is {name}",
         hint=f"set {stage}.rename=0{hint}",
     )
 
