@@ -140,7 +140,7 @@ def results(games: int, *, failed: int = 0, other_folds: bool = True) -> dict[st
         for policy, decoding, *shares, lost in POLICIES:
             episodes = played(fold, games, shares[index], lost, failed if policy == "gold" else 0, len(policies) + 7)
             trained = 61440 if policy == "ppo" else 0
-            row = summarise(episodes, fold=fold, env_steps_trained=trained, bootstrap=300)
+            row = {**summarise(episodes, fold=fold, bootstrap=300), "env_steps_trained": trained}
             policies.setdefault(policy, {"decoding": {}})["decoding"][decoding] = row
             test[policy + decoding] = episodes
         found["policies" if fold == "test" else fold] = policies

@@ -57,39 +57,45 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key, (key_node, _) in zip(keys, node.value, strict=True):
+        for place, (key, (key_node, _)) in enumerate(zip(keys, node.value, strict=True)):
             if not isinstance(key, str):
                 raise yaml.YAMLError(f"key {key!r} is not a name (line {key_node.start_mark.line + 1})")
-            if keys.count(key) > 1:
+            if key in keys[:place]:
                 raise yaml.YAMLError(f"key {key!r} is given twice (line {key_node.start_mark.line + 1})")
         mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return mapping
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
+    """The settings in a file. ConfigError for a file that cannot be read or holds none."""
     try:
-        if file.stat().st_size > MAX_CONFIG_BYTES:
-            raise ConfigError(f"{file} has more than {MAX_CONFIG_BYTES} bytes, too many for a configuration")
-        loader = _Loader(file.read_text(encoding="utf-8"))
-        try:
-            data = loader.get_single_data()
-        finally:
-            loader.dispose()
+        data = file.read_bytes()[: MAX_CONFIG_BYTES + 1]
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}", hint="check the path after --config") from error
+    return settings_in(data, str(file))
+
+
+def settings_in(data: bytes, name: str) -> dict[str, Any]:
+    """The settings in what the file `name` holds. ConfigError if there are none."""
+    if len(data) > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{name} has more than {MAX_CONFIG_BYTES} bytes, too many for a configuration")
+    try:
+        loader = _Loader(data.decode())
+        try:
+            found = loader.get_single_data()
+        finally:
+            loader.dispose()
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        if isinstance(error, ConfigError):
-            raise
+        restore = ", or restore the file as the run wrote it" if name.endswith("config.yaml") else ""
         raise ConfigError(
-            f"{file} is not a YAML file of settings: {_briefly(error)}",
-            hint=f"fix that line{', or restore the file as the run wrote it' if file.name == 'config.yaml' else ''}",
+            f"{name} is not a YAML file of settings: {_briefly(error)}", hint=f"fix that line{restore}"
         ) from error
-    if not isinstance(data or {}, dict):
+    if not isinstance(found or {}, dict):
         raise ConfigError(
-            f"{file} holds {type(data).__name__}, not sections of settings",
+            f"{name} holds {type(found).__name__}, not sections of settings",
             hint="write it as the config.yaml of a run is written: ppo:, and below it, indented, iterations: 40",
         )
-    return data or {}
+    return found or {}
 
 
 def _briefly(error: Exception) -> str:

@@ -41,7 +41,6 @@ class Result(TypedDict):
     success_failed_as_loss: float
     outcomes: dict[str, int]
     verbs: dict[str, int]  # how often each first word of an action was used, most frequent first
-    env_steps_trained: int
     problems: NotRequired[int]  # number of problems in `games`, if some share one: intervals are over problems then
     tales: NotRequired[float]  # mean TALES score, where eval.restarts asks for it
 
@@ -59,7 +58,7 @@ class Comparison(TypedDict):
     only_b_won: float
 
 
-def summarise(episodes: Sequence[Episode], *, fold: str, env_steps_trained: int = 0, bootstrap: int = 2000) -> Result:
+def summarise(episodes: Sequence[Episode], *, fold: str, bootstrap: int = 2000) -> Result:
     """One row of results from the games that one policy played on one fold; equal episodes give an equal row.
 
     Steps and rewards are None where a finished episode has no turns, as in the games that `grue eval` keeps.
@@ -101,7 +100,6 @@ def summarise(episodes: Sequence[Episode], *, fold: str, env_steps_trained: int 
         success_failed_as_loss=_round(wins / len(episodes)),
         outcomes={str(outcome): outcomes[outcome] for outcome in Outcome},
         verbs=_verbs(finished, top=12),
-        env_steps_trained=env_steps_trained,
     )
     if problems is not None:
         row["problems"] = len(set(problems))
@@ -204,7 +202,6 @@ def score_interval(
     scores: Sequence[float],
     problems: Sequence[Hashable] | None,
     bootstrap: int = 2000,
-    rng: np.random.Generator | None = None,
 ) -> Interval | None:
     """Bootstrap interval of scores, within their range of -1 or 0 to 1; None without games. `problems` as above.
 
@@ -212,7 +209,7 @@ def score_interval(
     """
     if not scores:
         return None
-    low, high = bootstrap_mean(scores, bootstrap, rng, clusters=problems)
+    low, high = bootstrap_mean(scores, bootstrap, clusters=problems)
     if len(set(problems or range(len(scores)))) == 1:
         low, high = -1.0, 1.0
     return Interval(max(least_score(scores), low), min(1.0, high))

@@ -38,5 +38,5 @@ def replay_with_omissions(
             if outcome is not None:
                 return recorder.end(outcome)
     except GameError as error:
-        return recorder.end(Outcome.FAILED, str(error))
+        return recorder.failed(error)
     return recorder.end(Outcome.LIMIT)

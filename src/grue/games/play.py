@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
-from grue.errors import ConfigError, GameError, TeacherError
+from grue.errors import ConfigError, GameError, GrueError, TeacherError
 from grue.games.base import Game
 from grue.games.guard import as_played
 from grue.types import Episode, Observation, Outcome, Segment, Task, Turn
@@ -45,6 +45,26 @@ class Recorder:
         self.final, reward, outcome = self.game.step(action)
         self.turns.append(Turn(observation=before, action=action, reward=reward, valid=valid))
         return None if outcome is None else Outcome(outcome)  # a game may give the plain text
+
+    def begin(self, task: Task) -> Episode | None:
+        """`reset`; returns an episode only if that fails."""
+        try:
+            self.reset(task)
+        except GameError as error:
+            return self.failed(error)
+        return None
+
+    def play(self, reply: str) -> Episode | None:
+        """`step`; returns the episode if that ended it."""
+        try:
+            outcome = self.step(reply)
+        except GameError as error:
+            return self.failed(error)
+        return None if outcome is None else self.end(outcome)
+
+    def failed(self, error: GrueError) -> Episode:
+        """The episode so far, as one that failed."""
+        return self.end(Outcome.FAILED, error.message)
 
     def end(self, outcome: Outcome, error: str = "", segments: tuple[Segment, ...] = ()) -> Episode:
         """The episode so far, as one that ended like this. `segments` are what a policy has read and written."""
@@ -107,7 +127,7 @@ def play(game: Game, task: Task, player: Player, *, record_limit: int | None = N
     except TeacherError:  # it does not know such games, which is no crash of this one
         raise
     except GameError as error:
-        outcome, trouble = Outcome.FAILED, str(error)
+        outcome, trouble = Outcome.FAILED, error.message
     known = [turn for turn in decided if turn is not None]
     if policy is None or not known or len(known) < len(recorder.turns):
         return recorder.end(outcome, trouble)

@@ -31,8 +31,8 @@ def learning_section(
     stages: Mapping[str, StageMetrics],
     results: Mapping[str, Any] | None,
     *,
-    kept: Mapping[str, float] | None = None,
-    trains: bool = True,
+    kept: Mapping[str, float],
+    trains: bool,
 ) -> Html:
     """The curves; `kept` says after how many iterations or rounds stages had the weights that they kept."""
     if not stages:
@@ -40,7 +40,7 @@ def learning_section(
         return tag("section", tag("h2", "Training"), note, id="training")
     order = sorted(stages, key=lambda name: (_STAGE_ORDER.index(name) if name in _STAGE_ORDER else 99, name))
     opened = next((name for name in FURTHEST_FIRST if name in stages), order[0])
-    parts: list[Html | None] = [_main_figure(stages, results, kept or {})]
+    parts: list[Html | None] = [_main_figure(stages, results, kept)]
     for position, name in enumerate(order):
         parts.append(_stage(name, stages[name], position, opened=name == opened))
     return tag("section", tag("h2", "Training"), *parts, id="training")

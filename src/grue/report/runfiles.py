@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from grue.config.yaml_file import settings_in
 from grue.errors import ConfigError, DataError, first_line
 from grue.names import STAGES, TRAINING
 from grue.report.shown import ShownEpisode, read_shown
@@ -23,7 +22,6 @@ from grue.storage.files import explained
 from grue.storage.settled import SETTINGS, edits
 
 _MAX_CONFIG = 256 * 2**10
-_DEEPEST_CONFIG = 20
 _MAX_RESULTS = 16 * 2**20
 _MAX_METRICS = 128 * 2**20
 _MOST_EPISODES = 40
@@ -105,16 +103,10 @@ def _read_config(path: Path, problems: list[str]) -> dict[str, Any] | None:
     if data is None:
         return None
     try:
-        text = data.decode()
-        _refuse_bombs(text)
-        config = yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        problems.append(f"config.yaml could not be read: {first_line(error)[:200]}")
+        return settings_in(data, path.name)
+    except ConfigError as error:
+        problems.append(first_line(error)[:200])
         return None
-    if not isinstance(config, dict):
-        problems.append("config.yaml holds no settings")
-        return None
-    return {str(key): value for key, value in config.items()}
 
 
 def _edited(run_dir: Path, used: dict[str, Any], begun: list[str]) -> list[str]:
@@ -125,17 +117,6 @@ def _edited(run_dir: Path, used: dict[str, Any], begun: list[str]) -> list[str]:
         return []
     what = f"config.yaml was edited after the run had used it: {redact(found)}. What is shown is of the old values."
     return [what] if found else []
-
-
-def _refuse_bombs(text: str) -> None:
-    """Refuse YAML that would take gigabytes (aliases, which grue never writes) or minutes (deep nesting) to load."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            raise DataError("it uses YAML aliases")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST_CONFIG:
-            raise DataError(f"it is nested more than {_DEEPEST_CONFIG} levels deep")
 
 
 def _read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:

@@ -31,7 +31,6 @@ class Row:
     success_failed_as_loss: float | None
     seeds: tuple[float, float] | None
     step_limit: float | None
-    env_steps_trained: float | None
     verbs: tuple[tuple[str, float], ...]
     tales: float | None = None
     problems: int | None = None  # that the games pose, if some pose the same one
@@ -116,7 +115,6 @@ def _row(policy: str, decoding: str, fold: str, result: Mapping[str, Any]) -> Ro
         success_failed_as_loss=_share(result.get("success_failed_as_loss")),
         seeds=interval(result.get("seeds")),
         step_limit=as_number(result.get("step_limit")),
-        env_steps_trained=as_number(result.get("env_steps_trained")),
         verbs=tuple((verb, count) for verb, count in counted if count is not None and count > 0),
         tales=_share(result.get("tales")),
         problems=None if problems is None else int(problems),

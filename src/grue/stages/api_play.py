@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from grue.api.client import ChatClient, RefusedError
 from grue.api.player import ApiPlayer
-from grue.errors import GameError, GrueError
+from grue.errors import GameError
 from grue.games import Game
 from grue.games.play import Recorder
 from grue.interrupt import Interrupt
-from grue.types import Episode, Outcome, Task
+from grue.types import Episode, Task
 
 
 @dataclass
@@ -29,20 +29,8 @@ class ApiGame:
         try:
             self.player.start(task, self.recorder.reset(task))
         except GameError as error:
-            return self.failed(error)
+            return self.recorder.failed(error)
         return None
-
-    def play(self, reply: str) -> Episode | None:
-        """Play what the model replied; returns the episode if that ended it."""
-        try:
-            outcome = self.recorder.step(reply)
-        except GameError as error:
-            return self.failed(error)
-        return None if outcome is None else self.recorder.end(outcome)
-
-    def failed(self, error: GrueError) -> Episode:
-        """The game, as one that failed."""
-        return self.recorder.end(Outcome.FAILED, error.message)
 
 
 @dataclass
@@ -73,14 +61,14 @@ class _Round:
         game = self.waiting.pop(future)
         error = future.exception()
         if isinstance(error, RefusedError):
-            self.refused.append(game.failed(error))
+            self.refused.append(game.recorder.failed(error))
             self.answers = 0
             self.refill(game)
             many = len(self.refused) > (self.at_once + 1 if self.waiting else 1)
             return error if many or not self.client.usage.requests else None
         if error is not None:
             return error
-        episode = game.play(future.result())
+        episode = game.recorder.play(future.result())
         self.answers += 1
         if self.answers > self.at_once:
             self.keep_refused()

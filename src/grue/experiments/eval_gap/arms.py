@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,21 +24,19 @@ from grue.policy.actor import Actor
 from grue.policy.decision import Decoding
 from grue.policy.policy import Policy, make_policy
 from grue.rollout.collect import collect
-from grue.rollout.pack import minibatches, samples
+from grue.rollout.pack import minibatches
 from grue.stages.lessons import lessons_of
 from grue.train.credit import Array, credit, critic_values, scaled, turn_rewards
-from grue.train.critic import Critic
 from grue.train.learner import Learner
 from grue.train.ppo import draw_tasks
-from grue.train.ppo_update import ppo_loss, with_reference
+from grue.train.ppo_update import Updater
 from grue.train.reference import Reference
 from grue.train.schedule import learning_rate_factor, policy_rate_factor
 from grue.train.seeds import hash_seed
-from grue.train.sft import sft_loss
+from grue.train.sft import imitation_step
 from grue.types import Episode, Task
 
 if TYPE_CHECKING:
-    from grue.rollout.pack import Sample
     from grue.stages.session import Session
 
 Weights = dict[str, torch.Tensor]
@@ -55,11 +52,9 @@ def train_sft_arm(
     items = lessons_of(session, demonstrations, f"{seed}/sft/names", cfg.rename)
     learner = Learner.of(model, session.config.model, cfg, dropout=True)
     steps = max(1, len(items) // size.sft_batch)
-    torch.manual_seed(hash_seed(f"{seed}/sft/dropout"))
     for part in minibatches(items, steps, random.Random(f"{seed}/sft")):
-        nodes = max(1, sum(len(turn.branches) for item in part for turn in item.turns))
         rate = learning_rate_factor(cfg.schedule, learner.step_count, steps, cfg.warmup_steps)
-        learner.step(part, partial(sft_loss, cfg=cfg, nodes=nodes), rate)
+        imitation_step(learner, part, cfg, rate, f"{seed}/sft/dropout/{learner.step_count}")
         session.interrupt.check()
     return model
 
@@ -110,7 +105,8 @@ class PPOArm:
         added = self.arm.adapter and session.config.model.adapter == "none"
         peak = cfg.learning_rate * (size.lora_rate if added else 1.0)
         learner = Learner.of(model, session.config.model, cfg, learning_rate=peak, dropout=self.arm.dropout)
-        critic = Critic(model.value_head, cfg.value_learning_rate, cfg.value_passes, cfg.value_memory, str(self.seed))
+        config = session.config.model_copy(update={"ppo": cfg, "seed": self.seed})
+        updater = Updater.of(config, learner, credit_of=self._credit)
         reference, actor = Reference(model), Actor(model, session.config.model.dtype)
         whole = make_policy(actor.model, session.encoder)
         policy = top_k_policy(actor.model, session.encoder, size.top_k) if self.arm.top_k else whole
@@ -120,7 +116,16 @@ class PPOArm:
                 watch(iteration, whole)
             episodes = self._play(policy, train, iteration, cfg)
             torch.manual_seed(hash_seed(f"{self.seed}/{iteration}/dropout"))
-            rows.append(self._update(learner, critic, reference, episodes, iteration, cfg))
+            rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup)
+            update = updater.update(episodes, iteration, rate, Reference(model) if self.arm.kl == "old" else reference)
+            rows.append(
+                {
+                    "success": float(np.mean([episode.won for episode in episodes])),
+                    "first_gap": update.metrics["engine_gap"],  # 0 except for dropout and rounding
+                    "first_clipped": update.first_clipped,
+                    **{name: update.metrics[name] for name in ("entropy", "kl_old", "value_loss")},
+                }
+            )
             actor.sync()
             session.interrupt.check()
         if watch is not None:
@@ -139,56 +144,12 @@ class PPOArm:
         played = collect(policy, renamed, tasks, decoding, seed=f"{name}/play", context=context)
         return [episode for episode in played if not episode.failed]
 
-    def _update(
-        self,
-        learner: Learner,
-        critic: Critic,
-        reference: Reference,
-        episodes: Sequence[Episode],
-        iteration: int,
-        cfg: PPOConfig,
-    ) -> dict[str, float]:
-        advantages, targets = credit(episodes, cfg)
-        if not self.arm.bootstrap or self.arm.leak:
-            advantages = defective(episodes, self.arm, cfg)
-        items = samples(episodes, advantages, targets)
-        if self.arm.kl == "reference":
-            with reference.in_place():
-                items = with_reference(items, learner.read(items, cfg.temperature))
-        elif self.arm.kl == "old":
-            items = with_reference(items, learner.read(items, cfg.temperature))
-        rate = policy_rate_factor(cfg.schedule, iteration, cfg.iterations, cfg.warmup_iterations)
-        warm, rows = iteration < cfg.warmup_iterations, []
-        states: list[torch.Tensor] = []
-        returns: list[torch.Tensor] = []
-
-        def loss_of(reading: Any, batch: Any, turns: int) -> Any:
-            states.append(reading.states_TH.detach())
-            returns.append(batch.returns_T)
-            return ppo_loss(reading, batch, cfg, turns, cfg.entropy_coef, policy=not warm)
-
-        for part in minibatches(items, cfg.minibatches, random.Random(f"{self.seed}/{iteration}/order")):
-            share = partial(loss_of, turns=_turns(part))
-            if warm:
-                rows.append(learner.measure(part, share))
-            else:
-                rising = min(1.0, (learner.step_count + 1) / max(1, cfg.rate_warmup))  # as in Updater
-                rows.append(learner.step(part, share, rate * rising))
-        critic.remember(torch.cat(states), torch.cat(returns))
-        return {
-            "success": float(np.mean([episode.won for episode in episodes])),
-            "entropy": float(np.mean([row["entropy"] for row in rows])),
-            "first_gap": rows[0][
-                "engine_gap"
-            ],  # mean |log ratio| before the first step: 0 except for dropout and rounding
-            "first_clipped": rows[0]["clip_fraction"],
-            "kl_old": rows[-1]["kl_old"],
-            "value_loss": critic.fit(),
-        }
-
-
-def _turns(part: Sequence[Sample]) -> int:
-    return sum(len(item.turns) for item in part)
+    def _credit(
+        self, episodes: Sequence[Episode], cfg: PPOConfig, values: Sequence[Array], divisor: float
+    ) -> tuple[list[Array], list[Array]]:
+        """`credit`, with the arm's defects added."""
+        advantages, targets = credit(episodes, cfg, values, divisor)
+        return (defective(episodes, self.arm, cfg) if not self.arm.bootstrap or self.arm.leak else advantages), targets
 
 
 def defective(episodes: Sequence[Episode], arm: Arm, cfg: PPOConfig) -> list[Array]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import torch
 
 from grue.engine.engine import Engine
-from grue.errors import GameError
 from grue.experiments.eval_gap.prompts import Style, prompt_ids
 from grue.games import Game
 from grue.games.play import Recorder
@@ -44,7 +43,6 @@ def play_prompts(
     answer: Answer,
     *,
     context: int,
-    seed: str = "evaluate",
 ) -> list[Episode]:
     """One episode for each task, as many at once as there are games. Draws depend only on the task's place.
 
@@ -57,12 +55,10 @@ def play_prompts(
         tables = []
         for row, (game, task) in enumerate(zip(games, part, strict=False)):
             recorder = Recorder(game, task, "prompt")
-            try:
-                recorder.reset(task)
-            except GameError as error:
-                found[row] = recorder.end(Outcome.FAILED, error.message)
+            if (failed := recorder.begin(task)) is not None:
+                found[row] = failed
                 continue
-            tables.append(Table(row, random.Random(f"{seed}/{first + row}"), recorder))
+            tables.append(Table(row, random.Random(f"evaluate/{first + row}"), recorder))
         engine = Engine(policy.model.base_lm(), len(part), context)
         while tables:
             for table in tables:
@@ -79,20 +75,11 @@ def play_prompts(
                 break
             actions = answer.act(engine, tables)
             for table, action in zip(tables, actions, strict=True):
-                ended = _play(table.recorder, action)
-                if ended is not None:
+                if (ended := table.recorder.play(action)) is not None:
                     found[table.row] = ended
             tables = [table for table in tables if table.row not in found]
         episodes += [found[row] for row in range(len(part))]
     return episodes
-
-
-def _play(recorder: Recorder, action: str) -> Episode | None:
-    try:
-        outcome = recorder.step(action)
-    except GameError as error:
-        return recorder.end(Outcome.FAILED, error.message)
-    return None if outcome is None else recorder.end(outcome)
 
 
 def choosing(policy: Policy, decoding: Decoding) -> Answer:

@@ -68,7 +68,7 @@ class Gold:
         return _said(self._game, self._path)
 
 
-class GoldPruned:
+class GoldPruned(Gold):
     """The engine's solution without steps that do nothing for the goal.
 
     Dropped: `look around`, `close ...`, `take cookbook`, invalid actions, doors opened twice. The shorter
@@ -78,20 +78,15 @@ class GoldPruned:
     name = "gold-pruned"
 
     def __init__(self, game: CanRehearse) -> None:
-        self._game = game
-        self._path: list[str] = []
+        super().__init__(game)
+        self._rehearsing = game
         self.pruned_steps = 0  # over all episodes
 
     def start(self, task: Task, observation: Observation) -> None:
         gold = self._game.gold()
-        path = prune(self._game, gold)
+        path = prune(self._rehearsing, gold)
         self.pruned_steps += len(gold) - len(path)
         self._path = path[::-1]
-
-    def act(self, observation: Observation) -> str:
-        if not self._path:
-            raise GameError("the gold path ended before the game did")
-        return _said(self._game, self._path)
 
 
 def _said(game: HasGold, path: list[str]) -> str:
