@@ -184,7 +184,8 @@ def test_version() -> None:
         (("doctor", "--model", "embedded", "model.contxt=9"), "did you mean model.context?"),
         (("doctor", "--model", "a", "model.name=b"), "two models are given: --model a and model.name=b"),
         (("doctor", "--model", "a", "toy"), "a preset is named by --preset"),
-        (("doctor", "model.context=9"), "grue doctor --model NAME"),
+        (("doctor", "model.context=9"), "grue doctor model.context=9 --model NAME"),
+        (("doctor", "--preset", "other"), "none is named beside --preset other"),
     ],
 )
 def test_mistakes_in_arguments_exit_with_2_and_say_which(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:

@@ -377,6 +377,7 @@ def test_grue_compare_prints_tables_and_json(tmp_path: Path, capsys: pytest.Capt
     assert ["A", "ppo.kl_coef=0.1"] in lines and ["C", "ppo.kl_coef=0.3"] in lines
     assert ["mean", "of", "2", "62.5%", "0.0", "to", "100.0", "0.812"] in [line[:8] for line in lines]
     assert "B - A  greedy: success +12.5 points" in shown.out
+    assert "85 to 88 % hold the truth" in shown.out
     assert "a single training" in shown.out
     with pytest.raises(SystemExit):
         app(["compare", "--json", *map(str, outs)])

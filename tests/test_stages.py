@@ -383,14 +383,13 @@ def test_ppo_says_which_weights_it_keeps(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    merits = iter([0.5, later])  # of iterations 0 and 1
+    merits = iter([0.5, later, 0.5])  # of iterations 0 and 1, and of 0 when they are compared
     monkeypatch.setattr(selection, "merit_of", lambda row: next(merits))
     once = override(config, ["ppo.iterations=1", "ppo.dev_every=1"])
     for stage in ("demos", "sft", "ppo"):
         stages.run_stage(stage, once, tmp_path / "run", say=Progress(stderr=True))
-    kept = "best on dev games and kept: the weights of iteration 1\n"
-    if not number:
-        kept = "best on dev games and kept: the weights of iteration 0, before the first update\n"
+    which = {0.4: "0, before the first update", 0.5: "1, no better than iteration 0", 0.6: "1"}[later]
+    kept = f"best on dev games and kept: the weights of iteration {which}\n"
     assert kept in capsys.readouterr().err
     assert read_stages(tmp_path / "run")["ppo"]["best_iteration"] == number
 
@@ -654,6 +653,15 @@ def test_a_teacher_who_says_what_no_list_holds_is_warned_of(
     assert facts["invalid_steps"] == (24 if always else 2)
     warned = f"{facts['invalid_steps']} of the {facts['steps']} steps of gold are no listed actions"
     assert (warned in " ".join(capsys.readouterr().out.split())) == always
+
+
+def test_a_teacher_who_never_wins_is_warned_of(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = override(config, ["demos.teacher=random", "demos.record_limit=10", "game.limit=3"])
+    facts = stages.run_stage("demos", lost, tmp_path / "run", say=QUIET)
+    assert facts["won"] + facts["won_past_limit"] == 0
+    assert "random won none of these games in 10 steps" in " ".join(capsys.readouterr().out.split())
 
 
 def test_replays_go_with_the_demonstrations(config: Config, tmp_path: Path) -> None:

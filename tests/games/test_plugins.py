@@ -574,6 +574,10 @@ def test_check_game_passes_the_example_and_names_what_a_broken_game_breaks(
     monkeypatch.setattr(sys, "path", list(sys.path))
     good = CliRunner().invoke(app, ["check-game", "own_game:Guess", "--games", "2"])
     assert (good.exit_code, "2 test games keep the contract" in good.output) == (0, True)
+    assert "no solution was checked: gold() is missing" in good.output
+    assert "no renaming was checked: the class has no method renaming()" in good.output
+    toy = CliRunner().invoke(app, ["check-game", "toy", "--games", "2"])
+    assert re.search(r"gold\(\) wins in \d+ to \d+ steps\n", toy.output) and "renaming" not in toy.output
     assert re.search(r"\d+ train games look like 10 different ones\n", good.output)
     assert re.search(r"50 test games look like (9|10) different ones, 50 of them like one of \d+ of train", good.output)
     rare = text.replace("check_seed(task)", "check_seed(task)\n        assert (task.seed + 1) % 7, 'no seventh'")

@@ -17,7 +17,7 @@ from grue import games
 from grue.cli.main import app
 from grue.config import load_config
 from grue.errors import ConfigError, GameError
-from grue.games.check import check_game
+from grue.games.check import Checked, check_game
 from grue.games.made_up import made_up_names
 from grue.games.play import play
 from grue.games.renaming import NO_SUCH_THING, Names, RenamedOwn, own_names, reworded
@@ -262,6 +262,15 @@ def test_check_game_finds_names_that_differ_from_draw_to_draw(monkeypatch: pytes
         check_game(_Later, Task("later", "", "train", 3, 8))
     monkeypatch.setattr(_Later, "renaming", staticmethod(lambda first, rng: {"lamp": "wib"}))
     check_game(_Later, Task("later", "", "train", 3, 8))
+
+
+def test_check_game_says_what_there_was_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Task("later", "", "train", 3, 8)
+    monkeypatch.setattr(_Later, "renaming", staticmethod(lambda first, rng: {}))  # leaves the episode as it is
+    assert check_game(_Later, task) == Checked(gold_steps=None, renames=True)
+    monkeypatch.delattr(_Later, "renaming")
+    assert check_game(_Later, task) == Checked(gold_steps=None, renames=False)
+    assert check_game(lambda: games.make("toy"), games.tasks("toy", count=1)[0]).gold_steps == 7
 
 
 @pytest.mark.parametrize(

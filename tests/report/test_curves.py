@@ -139,6 +139,7 @@ def test_counters_and_constants_are_stated_and_not_drawn() -> None:
         "env_steps_trained": 20.0,
         "learning_rate": 0.1,
     }
+    assert {constant.step for constant in constants} == {1.0}
 
 
 # Reading metrics.jsonl

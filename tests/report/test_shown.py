@@ -52,6 +52,16 @@ def test_the_terminal_shows_a_long_text_once_while_it_stays_the_same(capsys: pyt
     assert printed[-6:-1] == [texts[0], "(the same text)", "Taken.", "Taken.", texts[4]]
 
 
+def test_the_terminal_shows_what_is_done_again_and_again_once(capsys: pytest.CaptureFixture[str]) -> None:
+    episode = shown("base", "greedy", "t", 0.8, steps=8)
+    actions = ("look", "wait", "wait", "wait", "wait", "look", "look", "wait")
+    alike = [replace(episode.turns[0], observation="A room.", action=action, reward=0.0) for action in actions]
+    print_episode(Progress(), replace(episode, turns=tuple(alike)))
+    printed = [line.strip() for line in capsys.readouterr().out.splitlines() if "> " in line]
+    assert printed[:3] == ["1> look", "2> wait", "3-5> wait  (the same again)"]
+    assert printed[3:] == ["6> look", "7> look  (the same again)", "8> wait"]
+
+
 def test_the_terminal_shows_how_likely_the_played_action_was(capsys: pytest.CaptureFixture[str]) -> None:
     episode = shown("ppo", "sampled", "t", 0.8, steps=1)
     turn = replace(episode.turns[0], considered=(("a", 0.6), ("b", 0.3), ("c", 0.09), ("d", 0.004)))

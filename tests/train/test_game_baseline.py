@@ -31,11 +31,6 @@ def targets(plays: list[Episode]) -> list[np.ndarray]:
     return [np.array([play.turns[-1].reward * GAMMA**k for k in reversed(range(play.steps))]) for play in plays]
 
 
-def learn(found: GameBaseline, plays: list[Episode]) -> None:
-    found.remember(plays, targets(plays))
-    found.critic.fit()
-
-
 def test_before_it_has_learnt_it_is_the_critic() -> None:
     (values,) = baseline().values([episode(1, 1.0)])
     assert values.tolist() == [0.5, 0.5, 0.5]
@@ -45,7 +40,7 @@ def test_earlier_plays_tell_hard_games_from_easy_ones() -> None:
     found = baseline()
     plays = [episode(seed, float(seed % 2)) for seed in range(40)]
     for _ in range(8):
-        learn(found, plays)
+        found.learn(plays, targets(plays))
     hard, easy = found.values([episode(2, 0.0), episode(3, 0.0)])
     assert easy[0] > 0.6 > 0.2 > hard[0]
     assert found.values([episode(2, 1.0)])[0].tolist() == hard.tolist(), "a play must not move its own baseline"
@@ -55,7 +50,7 @@ def test_a_game_never_played_is_judged_by_its_demonstration() -> None:
     found = baseline({seed: 10 if seed % 2 else 22 for seed in range(100)})
     plays = [episode(seed, float(seed % 2)) for seed in range(40)]
     for _ in range(8):
-        learn(found, plays)
+        found.learn(plays, targets(plays))
     hard, easy = found.values([episode(98, 0.0), episode(99, 0.0)])
     assert easy[0] > hard[0] + 0.2
 
@@ -69,7 +64,7 @@ def test_it_tells_a_lost_chance_when_it_is_told_the_steps_to_a_win() -> None:
     found = baseline()
     plays = [told(seed, float(seed % 2), 4 if seed % 2 else 20) for seed in range(40)]
     for _ in range(8):
-        learn(found, plays)
+        found.learn(plays, targets(plays))
     near, far, unknown = found.values([told(98, 0.0, 4), told(99, 0.0, 20), told(98, 0.0, None)])
     assert near[0] > 0.6 > 0.2 > far[0]
     assert unknown[0] not in (near[0], far[0])
@@ -83,10 +78,10 @@ def test_the_hidden_state_needs_a_baseline_to_be_told_to() -> None:
 def test_a_restored_baseline_goes_on_as_the_first_one() -> None:
     plays = [episode(seed, float(seed % 2)) for seed in range(20)]
     one, other = baseline(), baseline()
-    learn(one, plays)
+    one.learn(plays, targets(plays))
     other.load_state(*deepcopy(one.state()))
     for found in (one, other):
-        learn(found, plays)
+        found.learn(plays, targets(plays))
     assert [v.tolist() for v in one.values(plays)] == [v.tolist() for v in other.values(plays)]
 
 

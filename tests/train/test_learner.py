@@ -137,6 +137,16 @@ def test_steps_reduce_the_loss_and_count() -> None:
     assert learner.step_count == 8
 
 
+def test_weights_in_16_bits_are_not_trained() -> None:
+    model = tiny.policy_model().bfloat16()
+    with pytest.raises(TrainingError, match=r"lm\.\S+ is to learn in bfloat16") as found:
+        learner_of(model)
+    assert "load_trained" in found.value.hint
+    model.lm.requires_grad_(False)
+    model.value_head.float()
+    learner_of(model, value_learning_rate=1e-3)  # frozen ones may be in any format
+
+
 def test_a_variable_of_accelerate_does_not_scale_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses are divided by what they are a mean over; dividing once more would be a smaller weight, silently."""
     learned = []

@@ -494,7 +494,7 @@ def test_the_target_kl_does_not_stop_the_critics_warm_up() -> None:
 def test_the_policys_rate_rises_over_its_first_steps() -> None:
     """The steps in which only the critic learns do not count."""
     model = tiny.policy_model()
-    changes = ("ppo.rate_warmup=4", "ppo.warmup_iterations=1", "ppo.learning_rate=0.001")
+    changes = ("ppo.iterations=9", "ppo.rate_warmup=4", "ppo.warmup_iterations=1", "ppo.learning_rate=0.001")
     updater, reference = updater_of(settings(*changes), model), Reference(model)
     rates = [
         updater.update(played(), i, factor, reference).metrics["learning_rate"]
@@ -507,10 +507,15 @@ def test_a_low_rate_at_the_first_step_moves_little() -> None:
     start = weights(tiny.policy_model())
 
     def moved(*changes: str) -> float:
-        after = weights(update(played(), "ppo.minibatches=1", *changes)[1])
+        after = weights(update(played(), "ppo.minibatches=1", "ppo.iterations=99", *changes)[1])
         return max((after[name] - start[name]).abs().max().item() for name in start if name.startswith("lm."))
 
     assert moved("ppo.rate_warmup=10") == pytest.approx(moved() / 10, rel=0.05)
+
+
+def test_in_a_short_training_the_rate_rises_over_half_of_the_steps() -> None:
+    few = ("ppo.iterations=3", "ppo.warmup_iterations=1", "ppo.epochs=2", "ppo.minibatches=3")
+    assert [settings(*few, f"ppo.rate_warmup={steps}").ppo.rate_rises for steps in (0, 5, 6, 12)] == [0, 5, 6, 6]
 
 
 def test_the_entropy_bonus_is_steered_towards_its_target() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from grue.errors import ConfigError, GameError, GrueError, did_you_mean
 from grue.games import Game, canonical_params, is_known, known_games, make
 from grue.games.alike import likeness
 from grue.games.base import FOLDS
-from grue.games.check import check_game
+from grue.games.check import Checked, check_game
 from grue.games.faults import Guarded
 from grue.games.known import is_native, plugin_names, ships
 from grue.games.native import native_seeds
@@ -38,15 +38,34 @@ def check(name: str, settings: list[str], games: int, say: Progress) -> dict[str
     with reading_arguments():
         params = ",".join(map(_plain, settings))
     factory, task = _what(name, params, say)
-    checked = {}
+    checked, found = {}, list[Checked]()
     for fold in RUN_FOLDS:
         seeds = native_seeds(task.game, task.params, fold) if is_native(task.game) else FOLDS[fold]
         for seed in seeds[:games]:
-            check_game(factory, Task(task.game, task.params, fold, seed, task.limit))
+            found.append(check_game(factory, Task(task.game, task.params, fold, seed, task.limit)))
         checked[fold] = len(seeds[:games])  # a folder of games may have fewer than were asked for
         say(f"{name}: {checked[fold]} {fold} games keep the contract")
-    found = {"game": name, "games": checked, "ok": True}
-    return found if ships(name) else found | _different(factory, task, say)
+    steps = [one.gold_steps for one in found if one.gold_steps is not None]
+    say(
+        f"gold() wins in {_span(steps)} steps"
+        if steps
+        else "no solution was checked: gold() is missing, or knows none of these games"
+    )
+    result = {"game": name, "games": checked, "ok": True, "gold_steps": [min(steps), max(steps)] if steps else None}
+    if ships(name):
+        return result
+    renames = any(one.renames for one in found)
+    say(
+        "renaming() keeps the game as it is"
+        if renames
+        else "no renaming was checked: the class has no method renaming()"
+    )
+    return result | {"renames": renames} | _different(factory, task, say)
+
+
+def _span(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _different(factory: Callable[[], Game], task: Task, say: Progress) -> dict[str, dict[str, int]]:

@@ -95,7 +95,11 @@ def what_to_estimate(arguments: list[str] | None, model: str | None, preset: str
         raise ConfigError(f"two models are given: --model {model} and {named[-1]}", hint="leave out one")
     if model is None and not named:
         if name is not None or settings or preset:
-            raise ConfigError("doctor takes settings for the estimate of --model", hint="grue doctor --model NAME")
+            given = " ".join([*([f"--preset {preset}"] if preset else []), *([name] if name else []), *settings])
+            raise ConfigError(
+                f"doctor estimates the memory of a model, and none is named beside {given}",
+                hint=f"grue doctor {given} --model NAME",
+            )
         return None
     if name is not None:
         raise ConfigError(f"{name!r} is not a setting", hint="a preset is named by --preset, settings are key=value")

@@ -236,7 +236,7 @@ def watch(
         typer.Option(help="whose weights play; default: the furthest-trained of the run"),
     ] = None,
     decoding: Annotated[Literal["greedy", "sampled"], typer.Option(help="how actions are chosen")] = "greedy",
-    seed: Annotated[int | None, typer.Option(help="seed of the game; default: the first of the dev fold")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of the game; default: the report's dev game")] = None,
     delay_s: Annotated[float, typer.Option("--delay", min=0, max=60, help="seconds between two turns")] = 0.0,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -91,7 +91,7 @@ class PPOConfig(LearningConfig):
     rate_warmup: int = Field(
         0,
         ge=0,
-        description="optimiser steps over which the policy's learning rate rises; "
+        description="optimiser steps over which the policy's learning rate rises, at most half of all; "
         "with value_passes=0 also the value head's",
     )
     schedule: Literal["linear", "constant", "cosine", "hold"] = Field(
@@ -174,6 +174,11 @@ class PPOConfig(LearningConfig):
         0 where advantages do not use the critic.
         """
         return min(self.warmup_iterations, self.iterations // 2) if self.asks_critic else 0
+
+    @property
+    def rate_rises(self) -> int:
+        """Optimiser steps over which the policy's learning rate rises: at most half of those that it takes."""
+        return min(self.rate_warmup, (self.iterations - self.warmup) * self.epochs * self.minibatches // 2)
 
     @property
     def asks_critic(self) -> bool:

@@ -22,7 +22,15 @@ NONSENSE = "frobnicate the grue"  # an action that no game knows
 DRAWS = 20  # of names for each game: what goes wrong by chance may need many
 
 
-def check_game(factory: Callable[[], Game], task: Task, *, steps: int = 8) -> None:
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What there was to check in a game."""
+
+    gold_steps: int | None  # in which `gold()` wins; None where there is no such method, or no solution
+    renames: bool  # has it a method `renaming`?
+
+
+def check_game(factory: Callable[[], Game], task: Task, *, steps: int = 8) -> Checked:
     """Raise GameError naming the first promise of the contract that games from `factory` break on `task`."""
     made: list[Game] = []
     trail = _Trail()
@@ -34,14 +42,15 @@ def check_game(factory: Callable[[], Game], task: Task, *, steps: int = 8) -> No
             _check_determinism(first, second, replace(task, limit=steps), trail)
             _check_limit(first, replace(task, limit=steps), trail)
             _check_seeds(first, task, trail)
-            _check_gold(first, task, trail)
+            gold_steps = _check_gold(first, task, trail)
         with _doing("renaming things in it", trail):
-            _check_renaming(first, second, replace(task, limit=steps), trail)
+            renames = _check_renaming(first, second, replace(task, limit=steps), trail)
         with _doing("closing it, twice,"):
             first.close()
             first.close()
         with _doing("a step after close"):
             _require(_raises(lambda: first.step("look")), "a step after close raises GameError")
+        return Checked(gold_steps, renames)
     finally:
         for game in made:
             with suppress(Exception):  # a fault in closing was reported above, or something else has
@@ -152,15 +161,15 @@ def _check_seeds(game: Game, task: Task, trail: _Trail) -> None:
     )
 
 
-def _check_gold(game: Game, task: Task, trail: _Trail) -> None:
-    """A game that can solve itself wins that way, given enough steps."""
+def _check_gold(game: Game, task: Task, trail: _Trail) -> int | None:
+    """A game that can solve itself wins that way, given enough steps; returns how many it took."""
     if not isinstance(game, HasGold):
-        return
+        return None
     trail.reset(game, replace(task, limit=1000))
     try:
         path = game.gold()
     except GameError:  # some engines have no solution for some seeds
-        return
+        return None
     listed = isinstance(path, list) and all(isinstance(action, str) for action in path)
     _require(listed, "gold() gives a list of actions", f"it gives {path!r:.60}")
     outcome: Outcome | None = None
@@ -168,19 +177,25 @@ def _check_gold(game: Game, task: Task, trail: _Trail) -> None:
         if outcome is None:
             observation, _, outcome = trail.step(game, action)
             _check_observation(observation)
-    _require(outcome is Outcome.WON, "gold() is a way to win")
+    ended = f"after its {len(path)} actions the game {'goes on' if outcome is None else f'has ended: {outcome}'}"
+    _require(outcome is Outcome.WON, "gold() is a way to win", ended)
+    steps = len(trail.actions)
     if isinstance(game, CanRehearse):
         trail.reset(game, replace(task, limit=1000))
         _require(any(won for _, won in game.rehearse(path)), "rehearse(gold()) wins: it gives (listed, won) for each")
+    return steps
 
 
-def _check_renaming(plain: Game, other: Game, task: Task, trail: _Trail) -> None:
-    """A game that can rename things draws the same names again, and is played the same way with them."""
+def _check_renaming(plain: Game, other: Game, task: Task, trail: _Trail) -> bool:
+    """A game that can rename things draws the same names again, and is played the same way with them.
+
+    Returns whether it can.
+    """
     if not isinstance(plain, Guarded):
         static_renaming(type(plain), task.game)  # refuses one that needs an instance
     renaming = getattr(plain, "renaming", None)
     if renaming is None:
-        return
+        return False
     first = trail.reset(plain, task)
     try:
         drawn = [own_names(renaming, first, random.Random(f"names/{number // 2}")).there for number in range(2 * DRAWS)]
@@ -210,7 +225,9 @@ def _check_renaming(plain: Game, other: Game, task: Task, trail: _Trail) -> None
         there, renamed_reward, renamed_outcome = renamed.step(action)
         same = (reward, outcome) == (renamed_reward, renamed_outcome)
         _require(same, "renaming changes nothing but names", f"{action!r} earns {renamed_reward:g} and not {reward:g}")
-    _require(changed or not names, "a thing that is renamed is shown", f"neither {[*names][-1]!r} nor another is")
+    if names:
+        _require(changed, "a thing that is renamed is shown", f"neither {[*names][-1]!r} nor another is")
+    return True
 
 
 def _names_left(shown: Observation, names: Mapping[str, str]) -> str:

@@ -47,6 +47,7 @@ class Constant:
     metric: Metric
     decoding: str
     value: float
+    step: float  # at which it was logged last
 
 
 def panels(stage: StageMetrics) -> tuple[dict[Group, list[Panel]], list[Constant]]:
@@ -57,7 +58,8 @@ def panels(stage: StageMetrics) -> tuple[dict[Group, list[Panel]], list[Constant
     for name in sorted(by_metric, key=_rank):
         metric_info, lines = lookup(name), by_metric[name]
         if metric_info.kind == "counter" or all(_is_constant(parts[""]) for parts in lines.values()):
-            constants += [Constant(metric_info, decoding, parts[""][-1][1]) for decoding, parts in lines.items()]
+            lasts = [(decoding, *parts[""][-1]) for decoding, parts in lines.items()]
+            constants += [Constant(metric_info, decoding, value, step) for decoding, step, value in lasts]
             continue
         grouped[metric_info.group].append(_panel(metric_info, lines))
     return {group: found for group, found in grouped.items() if found}, constants

@@ -113,16 +113,16 @@ def _references(results: Mapping[str, Any] | None, drawn: str, stage: StageMetri
 def _stage(name: str, stage: StageMetrics, position: int, *, opened: bool) -> Html:
     grouped, constants = panels(stage)
     parts: list[Html | None] = []
-    drawn = [panel for members in grouped.values() for panel in members]
+    drawn, axis = [panel for members in grouped.values() for panel in members], _AXES.get(name, "steps")
     if drawn:
-        axis = _AXES.get(name, "steps")
         note = f"Horizontal axis: {axis}."
         if any(panel.band == SMOOTHED for panel in drawn):
             note += " Faint lines are the logged values, strong lines their running mean, bands one standard deviation."
         parts.append(tag("p", note, class_="caption"))
         figures = [_figure(panel, f"s{position}-{index}", axis) for index, panel in enumerate(drawn)]
         parts.append(tag("div", *figures, class_="grid"))
-    parts.append(_constants(constants))
+    last = max((points[-1][0] for points in stage.series.values() if points), default=0)
+    parts.append(_constants(constants, last, axis))
     parts.append(_not_finite(stage))
     lines = f"{stage.lines:,} logged step{'s' if stage.lines != 1 else ''}"
     # the dev fold is measured between iterations, on the clock of that stage
@@ -151,8 +151,8 @@ def _figure(panel: Panel, key: str, axis: str) -> Html:
     return tag("figure", caption, panel_svg(panel, key, axis=axis))
 
 
-def _constants(constants: list[Constant]) -> Html | None:
-    """Numbers without a curve, as a sentence."""
+def _constants(constants: list[Constant], last: float, axis: str) -> Html | None:
+    """Numbers without a curve, as a sentence; those that the `last` step did not measure say when they were."""
     if not constants:
         return None
     words = []
@@ -160,7 +160,9 @@ def _constants(constants: list[Constant]) -> Html | None:
         value = percent(constant.value) if constant.metric.unit == "share" else number(constant.value)
         title = constant.metric.title
         title = title[:1].lower() + title[1:] if title[1:2].islower() else title  # not KL
-        words.append(f"{title}{f' ({constant.decoding})' if constant.decoding else ''} {value}")
+        notes = [constant.decoding] if constant.decoding else []
+        notes += [f"after {constant.step:g} {axis}"] if constant.step < last else []
+        words.append(" ".join([title, *([f"({', '.join(notes)})"] if notes else []), value]))
     return tag("p", f"At the last step: {', '.join(words)}.", class_="caption")
 
 

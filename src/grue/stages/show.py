@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from grue.evaluate.evaluate import evaluate
@@ -12,7 +13,7 @@ from grue.policy.policy import Policy, make_policy
 from grue.policy.weigh import CachedText
 from grue.prompts.tokens import Encoder
 from grue.prompts.transcript import render_task, tidy
-from grue.report.shown import ShownEpisode, append_shown, from_episode, readable
+from grue.report.shown import ShownEpisode, ShownTurn, append_shown, from_episode, readable
 from grue.report.text import short_percent
 from grue.stages.trained import keep_probe
 from grue.storage import jsonl
@@ -81,7 +82,8 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
     )
     say(shown.task_text, style="dim", wrap=True)
     before = ""
-    for number, turn in enumerate(shown.turns, 1):
+    for _, alike in groupby(enumerate(shown.turns, 1), key=lambda place: _done(place[1])):
+        (number, turn), *again = alike
         _print_text(say, turn.observation, before)
         before = turn.observation
         weighed = "  ".join(
@@ -96,13 +98,21 @@ def print_episode(say: Progress, shown: ShownEpisode, *, delay_s: float = 0.0) -
             say(f"     Thought: {turn.thought}", style="italic", wrap=True)
         say(f"{number:>3}> {readable(turn.action)}{gained}", style=style)
         say(f"     {weighed}{value}", style="dim")
+        if again:  # an untrained policy may do one thing all the time
+            last = f"-{again[-1][0]}" if len(again) > 1 else ""
+            say(f"{number + 1:>3}{last}> {readable(turn.action)}  (the same again)", style="dim")
         time.sleep(delay_s)
     _print_text(say, tidy(shown.final), before)
     say(f"--- {shown.outcome}, score {shown.score:.2f}, {len(shown.turns)} steps", style="bold")
 
 
+def _done(turn: ShownTurn) -> tuple[object, ...]:
+    """Equal for turns in which the same was seen, done and gained."""
+    return turn.observation, turn.action, turn.reward, turn.valid, turn.thought
+
+
 def _print_text(say: Progress, text: str, before: str) -> None:
-    """A long text that is the one `before` is not printed again: an untrained policy may do one thing all the time."""
+    """A long text that is the one `before` is not printed again."""
     same = text == before and len(text) > len(_SAME)
     say(_SAME if same else text, style="dim" if same else "", wrap=True)
 

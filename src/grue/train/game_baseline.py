@@ -73,6 +73,11 @@ class GameBaseline:
         """Values of each episode's turns."""
         return [self.head(self._features(episode)).double().numpy() for episode in episodes]
 
+    def learn(self, episodes: Sequence[Episode], targets: Sequence[Array]) -> float:
+        """`remember` and fit; returns the loss."""
+        self.remember(episodes, targets)
+        return self.critic.fit()
+
     def remember(self, episodes: Sequence[Episode], targets: Sequence[Array], divisor: float = 1.0) -> None:
         """Keep `targets` per turn to be fitted to, and how the games went; call it after `values` of these episodes.
 

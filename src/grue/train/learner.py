@@ -62,6 +62,7 @@ class Learner:
         # 0: the head is fitted apart from the language model, or not at all
         head = list(model.value_head.parameters()) if value_learning_rate > 0 else []
         body = [p for p in model.lm.parameters() if p.requires_grad]
+        _check_precision(model)
         groups = [
             {"params": [p for p in body if p.ndim > 1], "peak": learning_rate, "weight_decay": weight_decay},
             {"params": [p for p in body if p.ndim <= 1], "peak": learning_rate, "weight_decay": 0.0},
@@ -331,6 +332,17 @@ class Learner:
         self.step_count = int(state["step_count"])
         if self.loss_scale is not None and "loss_scale" in state:
             self.loss_scale.load_state(state["loss_scale"])
+
+
+def _check_precision(model: PolicyModel) -> None:
+    """TrainingError for weights that learn in 16 bits: most of AdamW's steps are smaller than what rounding leaves."""
+    for name, weight in model.named_parameters():
+        if weight.requires_grad and weight.dtype is not torch.float32:
+            raise TrainingError(
+                f"{name} is to learn in {str(weight.dtype).removeprefix('torch.')}, where most steps are rounded away",
+                hint="train float32 weights: load_trained(folder).model of grue.stages.trained has them, while "
+                "load_policy gives the copy that plays",
+            )
 
 
 def _formats(model: torch.nn.Module) -> set[torch.dtype]:

@@ -12,7 +12,7 @@ from grue.names import DEV_ROWS
 from grue.policy.policy import Policy
 from grue.storage import checkpoint
 from grue.storage.checkpoint import Checkpoint
-from grue.storage.contents import UNMEASURED
+from grue.storage.contents import UNMEASURED, read_metrics
 from grue.train.context import StageContext
 from grue.train.measures import dev_metrics, merit_of
 
@@ -99,6 +99,9 @@ class Selection:
         load_weights(self.context.learner.policy_model, weights)
         number = best.step // self.steps
         which = f"{self.unit} {number}" if number else f"{self.unit} 0, before the first update"
+        first = next(iter(read_metrics(run.out, self.rows)), None)
+        if number and first is not None and merit_of(first) == self.progress["best_merit"]:
+            which += f", no better than {self.unit} {first['step']}"  # of equals the latest is kept
         self.context.say(f"best on dev games and kept: the weights of {which}")
 
     def _best(self, merit: float, number: int) -> dict[str, Any]:
