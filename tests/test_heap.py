@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from grue import heap
-from grue.models.packed import packs
+from grue.models.reordered import reorders
 
 FRAGMENTED = """
 import psutil
@@ -55,7 +55,7 @@ def test_gaps_in_the_heap_go_back_to_the_system() -> None:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has malloc_trim")
-@pytest.mark.skipif(not packs("cpu", torch.bfloat16), reason="without bfloat16 instructions nothing is compiled")
+@pytest.mark.skipif(not reorders("cpu", torch.bfloat16), reason="without bfloat16 instructions nothing is compiled")
 def test_kernels_of_shapes_that_do_not_come_again_are_forgotten() -> None:
     def grown(how: str) -> int:
         command = [sys.executable, "-c", SHAPES, how]

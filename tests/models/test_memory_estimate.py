@@ -28,8 +28,8 @@ from grue.models.memory import (
     weight_bytes,
 )
 from grue.models.out_of_memory import OutOfMemoryError, explained_memory, hints, is_out_of_memory
-from grue.models.packed import packs
 from grue.models.policy_model import PolicyModel
+from grue.models.reordered import reorders
 from grue.models.scores import CHUNK
 from grue.models.skeleton import skeleton
 from grue.parallel import ALONE, Processes
@@ -230,7 +230,7 @@ def test_what_is_held_beside_the_weights_is_that_of_the_settings(
     playing = 0
     if adapter == "none" and dtype is torch.bfloat16:  # plays in it; on a CPU its matrices are laid out once more
         linear = sum(m.weight.numel() for m in model.lm.get_decoder().modules() if isinstance(m, torch.nn.Linear))
-        playing = 2 * (model.lm.num_parameters() + packs(default_device(), dtype) * linear)
+        playing = 2 * (model.lm.num_parameters() + reorders(default_device(), dtype) * linear)
     assert found.always["copies"] == 8 * learned + playing  # to start from again, and as PPO's reference
 
 

@@ -61,7 +61,7 @@ def run(
 ) -> dict[str, Any]:
     """`games` games with `slots` at once against `baseline_games` of them one by one, `repetitions` times each."""
     model, encoder = load(config)
-    actor, plain = (Actor(model, config.model.dtype, packed=packed).model for packed in (True, False))
+    actor, plain = (Actor(model, config.model.dtype, reordered=reordered).model for reordered in (True, False))
     with threads(config) as thread_count, open_games(config, slots) as seats:
         say(f"starting {slots} games")
         warm_up, *sets = task_sets(config, repetitions + 1, games)

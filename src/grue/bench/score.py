@@ -47,7 +47,7 @@ def run(
 ) -> dict[str, Any]:
     """`states` states with `actions` actions each, after about `turns` turns of a game, `repetitions` times."""
     trained, encoder = load(config)
-    model, plain = (Actor(trained, config.model.dtype, packed=packed).model for packed in (True, False))
+    model, plain = (Actor(trained, config.model.dtype, reordered=reordered).model for reordered in (True, False))
     policy = ScorePolicy(model, encoder)
     candidates = policy.candidates(state_actions(actions))
     prompts = [_prompt(encoder, turns, number) for number in range(states)]

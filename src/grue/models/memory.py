@@ -23,7 +23,7 @@ from grue.launch import processes_here
 from grue.models.adapter import adapted_matrices, matrices
 from grue.models.architecture import PASS_TOKENS, STEPWISE, attends, cache_argument, is_recurrent, takes_places
 from grue.models.load import compute_dtype, default_device, stored_dtype
-from grue.models.packed import packs
+from grue.models.reordered import reorders
 from grue.models.scores import CHUNK
 from grue.models.sharding import wants_shards
 from grue.models.skeleton import TREE_KINDS, plain_attention, skeleton
@@ -132,8 +132,8 @@ def weight_bytes(model: PreTrainedModel, config: ModelConfig) -> int:
     total, size = model.num_parameters(), stored_dtype(config).itemsize
     if each is None:
         return total * size
-    packed = sum(inputs * outputs for inputs, outputs in matrices(model).values())
-    return int(packed * each + (total - packed) * size)
+    stored = sum(inputs * outputs for inputs, outputs in matrices(model).values())
+    return int(stored * each + (total - stored) * size)
 
 
 @lru_cache(maxsize=1)  # a model with hundreds of layers takes seconds, and is asked for twice
@@ -270,9 +270,9 @@ def _playing_copy(model: PreTrainedModel, config: ModelConfig, dtype: torch.dtyp
     copied = whole or (config.adapter == "none" and dtype is not torch.float32)
     if not copied:
         return 0
-    packed = sum(inputs * outputs for inputs, outputs in matrices(model).values())
-    twice = not whole and packs(default_device(), dtype)
-    return (model.num_parameters() + twice * packed) * dtype.itemsize
+    multiplied = sum(inputs * outputs for inputs, outputs in matrices(model).values())
+    twice = not whole and reorders(default_device(), dtype)
+    return (model.num_parameters() + twice * multiplied) * dtype.itemsize
 
 
 def _layers(config: Any) -> list[Any]:

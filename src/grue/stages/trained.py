@@ -55,7 +55,7 @@ class Trained:
 
         The copy that plays is checked, in its number format: `playing`, if there is one already.
         """
-        playing = playing or Actor(self.model, self.config.model.dtype, packed=False).model
+        playing = playing or Actor(self.model, self.config.model.dtype, reordered=False).model
         return check_probe(playing, probe, tolerance(self.config.model, self.played, self.stored), what)
 
 

@@ -14,37 +14,37 @@ import torch
 from torch import nn
 
 
-class _Packed(nn.Linear):
-    """A linear layer with a second, reordered copy of its weight; `repack` after the weight has changed."""
+class _Reordered(nn.Linear):
+    """A linear layer with a second, reordered copy of its weight; `reorder_again` after the weight has changed."""
 
-    packed: torch.Tensor | None = None
+    reordered: torch.Tensor | None = None
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        if self.packed is None or torch.is_grad_enabled() or states.dtype is not self.weight.dtype:
+        if self.reordered is None or torch.is_grad_enabled() or states.dtype is not self.weight.dtype:
             return super().forward(states)
-        found: torch.Tensor = _ops()._linear_pointwise(states, self.packed, self.bias, "none", [], "")
+        found: torch.Tensor = _ops()._linear_pointwise(states, self.reordered, self.bias, "none", [], "")
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"packed": None}  # the reordered weight can be neither copied nor stored
+        return self.__dict__ | {"reordered": None}  # the reordered weight can be neither copied nor stored
 
-    def repack(self) -> None:
+    def reorder_again(self) -> None:
         # the old copy goes first: two at a time are not needed
-        self.packed = None
-        self.packed = _ops()._reorder_linear_weight(self.weight.detach(), None)
+        self.reordered = None
+        self.reordered = _ops()._reorder_linear_weight(self.weight.detach(), None)
 
 
-def pack(model: nn.Module) -> None:
-    """Pack the weights of linear layers, if that helps, in a model that only plays. Call it again after each change."""
+def reorder(model: nn.Module) -> None:
+    """Reorder the weights of linear layers, if that helps, in a model that only plays; again after each change."""
     for layer in model.modules():
-        if type(layer) is nn.Linear and packs(layer.weight.device.type, layer.weight.dtype):
-            layer.__class__ = _Packed
-        if isinstance(layer, _Packed):
-            layer.repack()
+        if type(layer) is nn.Linear and reorders(layer.weight.device.type, layer.weight.dtype):
+            layer.__class__ = _Reordered
+        if isinstance(layer, _Reordered):
+            layer.reorder_again()
 
 
-def packs(device: str, dtype: torch.dtype) -> bool:
-    """Does `pack` change anything for weights in this format?"""
+def reorders(device: str, dtype: torch.dtype) -> bool:
+    """Does `reorder` change anything for weights in this format?"""
     return device == "cpu" and dtype is torch.bfloat16 and _works()
 
 
@@ -56,8 +56,8 @@ def _works() -> bool:
         with torch.no_grad():
             if not _ops()._is_mkldnn_bf16_supported():
                 return False
-            packed = _ops()._reorder_linear_weight(weight, None)
-            found = _ops()._linear_pointwise(states, packed, None, "none", [], "")
+            reordered = _ops()._reorder_linear_weight(weight, None)
+            found = _ops()._linear_pointwise(states, reordered, None, "none", [], "")
     except (AttributeError, RuntimeError, TypeError):
         return False
     return bool(torch.equal(found, nn.functional.linear(states, weight)))

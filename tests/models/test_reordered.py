@@ -1,4 +1,4 @@
-"""Packed weights change nothing but the time: the same products, also after the weights have changed."""
+"""Reordered weights change nothing but the time: the same products, also after the weights have changed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 from torch import nn
 
 import tiny
-from grue.models.packed import _Packed, pack, packs
+from grue.models.reordered import _Reordered, reorder, reorders
 from grue.policy.actor import Actor
 from grue.policy.choose import ChoosePolicy
 from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 
-needs_packing = pytest.mark.skipif(
-    not packs("cpu", torch.bfloat16), reason="this processor, or this torch, has no packed products in bfloat16"
+needs_reordering = pytest.mark.skipif(
+    not reorders("cpu", torch.bfloat16), reason="this processor, or this torch, has no reordered products in bfloat16"
 )
 
 
-@needs_packing
+@needs_reordering
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("shape", [(256, 704), (704, 256), (64, 64), (33, 70)])
 def test_products_are_the_same_bit_by_bit(shape: tuple[int, int], bias: bool) -> None:
@@ -29,13 +29,13 @@ def test_products_are_the_same_bit_by_bit(shape: tuple[int, int], bias: bool) ->
     inputs = [torch.randn(*size, shape[0], dtype=torch.bfloat16) for size in ((1,), (7,), (200,), (1, 33), (3, 1, 65))]
     with torch.inference_mode():
         before = [model(states) for states in inputs]
-        pack(model)
-        assert isinstance(model[0], _Packed)
+        reorder(model)
+        assert isinstance(model[0], _Reordered)
         assert all(torch.equal(model(states), one) for states, one in zip(inputs, before, strict=True))
 
 
-@needs_packing
-def test_a_weight_that_has_changed_is_packed_anew() -> None:
+@needs_reordering
+def test_a_weight_that_has_changed_is_reordered_anew() -> None:
     trained = tiny.policy_model()
     actor = Actor(trained, "bfloat16")
     tasks = tiny.tasks(6)
@@ -45,29 +45,29 @@ def test_a_weight_that_has_changed_is_packed_anew() -> None:
         played = collect(ChoosePolicy(actor.model, tiny.encoder()), seats, tasks, Decoding(), seed="0", context=512)
         return [turn.log_prob for episode in played for turn in episode.turns]
 
-    assert any(isinstance(layer, _Packed) for layer in actor.model.modules())
-    assert log_probs(actor) == log_probs(Actor(trained, "bfloat16", packed=False))
+    assert any(isinstance(layer, _Reordered) for layer in actor.model.modules())
+    assert log_probs(actor) == log_probs(Actor(trained, "bfloat16", reordered=False))
     before = log_probs(actor)
     with torch.no_grad():
         for weight in trained.lm.parameters():
             weight.mul_(1.1)
     assert log_probs(actor) == before
     actor.sync()
-    assert log_probs(actor) == log_probs(Actor(trained, "bfloat16", packed=False)) != before
+    assert log_probs(actor) == log_probs(Actor(trained, "bfloat16", reordered=False)) != before
 
 
-@needs_packing
-def test_a_packed_layer_still_has_gradients() -> None:
+@needs_reordering
+def test_a_reordered_layer_still_has_gradients() -> None:
     layer = nn.Sequential(nn.Linear(64, 64)).to(torch.bfloat16)
-    pack(layer)
+    reorder(layer)
     layer(torch.randn(3, 64, dtype=torch.bfloat16)).sum().backward()
     assert layer[0].weight.grad is not None
 
 
-@needs_packing
-def test_a_packed_layer_can_be_copied() -> None:
+@needs_reordering
+def test_a_reordered_layer_can_be_copied() -> None:
     layer, states = nn.Sequential(nn.Linear(64, 64)).to(torch.bfloat16), torch.randn(3, 64, dtype=torch.bfloat16)
-    pack(layer)
+    reorder(layer)
     other = deepcopy(layer)
     with torch.no_grad():
         assert torch.equal(other(states), layer(states))
@@ -77,7 +77,7 @@ def test_a_packed_layer_can_be_copied() -> None:
 
 def test_other_formats_stay_as_they_are() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU())
-    pack(model)
+    reorder(model)
     assert type(model[0]) is nn.Linear
-    assert not packs("cpu", torch.float32)
-    assert not packs("cuda", torch.bfloat16)
+    assert not reorders("cpu", torch.float32)
+    assert not reorders("cuda", torch.bfloat16)
