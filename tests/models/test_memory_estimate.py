@@ -21,9 +21,9 @@ from grue.models.adapter import matrices
 from grue.models.load import default_device, load_base, load_model
 from grue.models.memory import (
     activation_bytes,
+    cached_numbers,
     estimate,
     learned_weights,
-    remembered,
     vocabulary_bytes,
     weight_bytes,
 )
@@ -94,7 +94,7 @@ def test_the_cache_is_counted_exactly(name: str, folders: dict[str, Path]) -> No
     held = sum(layer.keys.numel() + layer.values.numel() for layer in layers)
     columns = layers[0].keys.shape[2] if layers else 0
     states = [states for layer in engine._states for states in layer._kept.values()]
-    places, state = remembered(skeleton(settings(folders[name]).model))
+    places, state = cached_numbers(skeleton(settings(folders[name]).model))
     assert held == 3 * columns * places
     assert sum(map(torch.numel, states)) == 3 * state
     assert bool(states) == (name in architectures.RECURRENT or name == "qwen3_5_pictures")
@@ -109,9 +109,9 @@ def test_a_cache_without_keys_and_one_that_cannot_be_filled_without_data_are_cou
     with torch.device("meta"):
         all_states = AutoModelForCausalLM.from_config(GraniteMoeHybridConfig(**states))
         experts = AutoModelForCausalLM.from_config(jet)
-    places, state = remembered(all_states)
+    places, state = cached_numbers(all_states)
     assert places == 0 and state > 0
-    assert remembered(experts) == (3 * 2 * 2 * jet.kv_channels, 0)
+    assert cached_numbers(experts) == (3 * 2 * 2 * jet.kv_channels, 0)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2", "phi", *architectures.RECURRENT])
@@ -236,7 +236,7 @@ def test_what_is_held_beside_the_weights_is_that_of_the_settings(
 
 def test_the_cache_is_that_of_all_games_while_it_grows(folders: dict[str, Path]) -> None:
     config = settings(folders["falcon_h1"], "ppo.slots=5", "eval.slots=4")
-    places, state = remembered(skeleton(config.model))
+    places, state = cached_numbers(skeleton(config.model))
     buffers = 5 * (architectures.CONTEXT + 1) * places * 4
     assert state and estimate(config).playing["cache"] == int(1.5 * buffers) + 5 * state * 4
 

@@ -19,7 +19,7 @@ from grue.models.load import default_device, load_base, load_model
 from grue.models.memory import activation_bytes, weight_bytes
 from grue.models.policy_model import PolicyModel
 from grue.models.skeleton import check_model, skeleton
-from grue.models.stored import LIBRARIES, stored_bytes
+from grue.models.stored import LIBRARIES_OF, stored_bytes
 from grue.policy.choose import ChoosePolicy
 from grue.policy.decision import Decoding
 from grue.policy.drivable import check_drivable
@@ -45,7 +45,7 @@ pytestmark = [
 def _lacks(method: str) -> bool:
     """Is a package that reads this method not there?"""
     try:
-        return not all(version(library.partition(">=")[0]) for library in LIBRARIES[method])
+        return not all(version(library.partition(">=")[0]) for library in LIBRARIES_OF[method])
     except PackageNotFoundError:
         return True
 
@@ -60,7 +60,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, P
 @pytest.fixture(params=METHODS)
 def method(request: pytest.FixtureRequest) -> str:
     if _lacks(request.param):
-        pytest.skip(f"needs {' and '.join(LIBRARIES[request.param])}")
+        pytest.skip(f"needs {' and '.join(LIBRARIES_OF[request.param])}")
     name: str = request.param
     return name
 

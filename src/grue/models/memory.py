@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 # what torch and the other libraries take; in main memory also what the heap retains (main job: 1.6 GiB in all)
-LIBRARIES = {"cuda": GIB // 2, "cpu": 7 * GIB // 8}
+LIBRARY_BYTES = {"cuda": GIB // 2, "cpu": 7 * GIB // 8}
 # passes of different sizes leave gaps in the heap (SmolLM2-135M with LoRA: 10.4 GiB in all, where 9.9 were counted)
 GAPS = {"cuda": 1.0, "cpu": 1.15}
 FULL = 4  # bytes of a float32: what learns, its gradient, its moments
@@ -88,14 +88,14 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
         # to start stages from the base again, and as the reference of PPO
         "copies": 2 * FULL * learned + _playing_copy(model, settings, dtype, whole=shards > 1),
         "optimiser": MOMENTS[settings.optimizer] * learned,
-        "libraries": LIBRARIES[default_device()],
+        "libraries": LIBRARY_BYTES[default_device()],
     }
     if settings.adapter == "lora":
         always["adapters"] = FULL * learned
     # two buffers while one grows into the other
     slots = max(config.ppo.slots, config.eval.slots, config.dagger.slots if config.dagger.rounds else 0)
     slots = -(-slots // processes.count)  # each plays its share
-    places, states = remembered(model)
+    places, states = cached_numbers(model)
     at_once = min(slots * settings.context, max(PASS_TOKENS, settings.context))
     playing = {
         "cache": int(1.5 * slots * (settings.context + 1) * places * dtype.itemsize) + slots * states * FULL,
@@ -138,7 +138,7 @@ def weight_bytes(model: PreTrainedModel, config: ModelConfig) -> int:
 
 @lru_cache(maxsize=1)  # a model with hundreds of layers takes seconds, and is asked for twice
 @torch.no_grad()
-def remembered(model: PreTrainedModel) -> tuple[int, int]:
+def cached_numbers(model: PreTrainedModel) -> tuple[int, int]:
     """Numbers that the cache holds: (for each token, for each sequence). Counted after one token, without data.
 
     `model` is on the "meta" device, where some mixtures of experts cannot run: for these, settings are used.
@@ -207,7 +207,7 @@ def _attending_layer(model: PreTrainedModel, b: int) -> int:
     hidden, layers = int(text.hidden_size), int(text.num_hidden_layers)
     queries = sum(int(one.num_attention_heads) * _head_size(one) for one in _layers(text)) // layers
     inner = int(getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None) or 4 * hidden)
-    keys = remembered(model)[0] // (2 * layers)
+    keys = cached_numbers(model)[0] // (2 * layers)
     # two norms, computed in float32; inputs of the projections; queries, keys, values, output; the inner layer
     return 2 * (FULL + FULL) * hidden + b * (2 * hidden + 2 * queries + 2 * keys + 4 * inner)
 
@@ -220,7 +220,7 @@ def _recurrent_layer(model: PreTrainedModel, b: int) -> int:
     text: Any = model.config.get_text_config()
     products = sum(inputs + outputs for inputs, outputs in matrices(model.get_decoder()).values())
     copies = SCANNED_STATES if text.model_type in STEPWISE else CHUNKED_STATES
-    states = FULL * copies * remembered(model)[1]
+    states = FULL * copies * cached_numbers(model)[1]
     return int(2 * b * products + states) // int(text.num_hidden_layers)
 
 

@@ -14,7 +14,7 @@ from grue.models.adapter import adapted_matrices
 from grue.models.architecture import check_architecture, check_decoder, check_reads_trees, freeze_towers
 from grue.models.checkpointing import check_recomputing
 from grue.models.quantization import check_quantisable
-from grue.models.sources import UNREADABLE, cannot_be_built, read_config, safe_options, source_of
+from grue.models.sources import UNREADABLE, cannot_be_built, read_config_json, safe_options, source_of
 from grue.models.stored import check_stored, stored_bytes, stored_method
 from grue.models.tokenizer import check_context, check_prompt, check_tokenizer, load_tokenizer
 from grue.models.weight_files import check_weight_files
@@ -34,7 +34,7 @@ def skeleton(config: ModelConfig) -> PreTrainedModel:
 
     if not torch.cuda.is_available():
         logging.getLogger("transformers.integrations.hub_kernels").addFilter(_is_no_advice)
-    raw = read_config(config)
+    raw = read_config_json(config)
     check_stored(config, raw)
     try:
         architecture = AutoConfig.from_pretrained(source_of(config), **safe_options(config))

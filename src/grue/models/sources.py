@@ -43,7 +43,7 @@ def safe_options(config: ModelConfig) -> dict[str, Any]:
     return {"trust_remote_code": False, "revision": config.revision}
 
 
-def read_config(config: ModelConfig) -> dict[str, Any]:
+def read_config_json(config: ModelConfig) -> dict[str, Any]:
     """config.json of the model as it stands. ModelError where there is none, or where it asks to run code."""
     from transformers import PreTrainedConfig
 
@@ -86,7 +86,7 @@ def _check_no_adapter(config: ModelConfig) -> None:
         )
 
 
-def names_folder(name: str) -> bool:
+def is_local(name: str) -> bool:
     """Is `model.name` a folder, on this system or another? Then others do not have it."""
     absolute = PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
     return name != EMBEDDED and (absolute or Path(name).is_dir())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 # methods, and the packages that read them; peft wants all of gptqmodel's, and no older one, for both of its methods
-LIBRARIES = {
+LIBRARIES_OF = {
     "gptq": ("gptqmodel>=7", "optimum>=1.24"),
     "awq": ("gptqmodel>=7", "optimum>=1.24"),
     "compressed-tensors": ("compressed-tensors>=0.15",),
@@ -57,12 +57,12 @@ def check_stored(config: ModelConfig, raw: Mapping[str, Any]) -> None:
     method = stored_method(raw)
     if method is None:
         return
-    if method not in LIBRARIES:
+    if method not in LIBRARIES_OF:
         raise ModelError(
             f"{config.name!r} is quantised with {method!r}, which grue does not load",
-            hint=f"known are {', '.join(LIBRARIES)}; or take the full-precision model and model.quantize=nf4",
+            hint=f"known are {', '.join(LIBRARIES_OF)}; or take the full-precision model and model.quantize=nf4",
         )
-    missing = [library for library in LIBRARIES[method] if not _is_installed(library)]
+    missing = [library for library in LIBRARIES_OF[method] if not _is_installed(library)]
     if missing:
         raise ModelError(
             f"{config.name!r} is quantised with {method}, which needs {' and '.join(missing)}",

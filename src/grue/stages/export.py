@@ -17,14 +17,14 @@ from grue.errors import ConfigError, DataError
 from grue.evaluate.probe import Gap, tolerance
 from grue.hardware import versions
 from grue.models.export import save_adapter, save_merged, save_value_head
-from grue.models.sources import names_folder
+from grue.models.sources import is_local
 from grue.names import FORMATS, FURTHEST_FIRST, PLAYED_IN, TRAINING
 from grue.progress import Progress
 from grue.stages.card import model_card
 from grue.stages.trained import (
+    EXPORT_SETTINGS,
     PROBE,
     SCHEMA,
-    SETTINGS,
     Trained,
     check_trains,
     check_weights,
@@ -96,7 +96,7 @@ def export_run(
             temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    if what == "adapter" and names_folder(config.model.name):
+    if what == "adapter" and is_local(config.model.name):
         say.warn(
             f"the adapter in {target} names its base by a folder, {config.model.name}: others cannot load the adapter. "
             "--what merged makes a model that stands alone"
@@ -116,7 +116,7 @@ def _write(folder: Path, run: Path, config: Config, policy: str, what: str, dtyp
         save_merged(config.model, weights, folder, getattr(torch, dtype))
     save_value_head(weights, folder)
     trained.encoder.tokenizer.save_pretrained(folder)
-    (folder / SETTINGS).write_text(dump_config(_portable(config, what)), encoding="utf-8")
+    (folder / EXPORT_SETTINGS).write_text(dump_config(_portable(config, what)), encoding="utf-8")
     # the error of a game may name paths of this machine
     episodes.append(folder / PROBE, [replace(episode, error="") for episode in probe])
     # enough to load it; the rest follows once it has been checked
@@ -160,4 +160,4 @@ def _portable(config: Config, what: str) -> Config:
 def _base_name(config: Config) -> str:
     """A name of the base for others: a hub name, or the last part of a local path."""
     name = config.model.name
-    return Path(name).name if names_folder(name) else name
+    return Path(name).name if is_local(name) else name

@@ -7,9 +7,9 @@ from typing import Any
 
 from grue.config import read_config
 from grue.errors import ConfigError, DataError, GrueError, first_line
-from grue.models.sources import names_folder
+from grue.models.sources import is_local
 from grue.progress import Progress
-from grue.stages.trained import SETTINGS, read_about
+from grue.stages.trained import EXPORT_SETTINGS, read_about
 from grue.storage.files import files_below
 
 # an adapter left beside merged weights would be applied to them once more
@@ -35,7 +35,7 @@ def push(folder: Path, repository: str, say: Progress, *, public: bool = False) 
         raise DataError(
             f"{folder} was never checked, or by an older grue", hint="export the run again: grue export RUN"
         )
-    if about["what"] == "adapter" and names_folder(base := read_config(folder / SETTINGS).model.name):
+    if about["what"] == "adapter" and is_local(base := read_config(folder / EXPORT_SETTINGS).model.name):
         raise ConfigError(
             f"the adapter in {folder} names its base by a folder, {base}, which others do not have",
             hint="grue export RUN --what merged makes a model that stands alone",

@@ -35,7 +35,7 @@ from grue.storage.contents import (
 )
 from grue.types import Episode
 
-SETTINGS, PROBE = "grue.yaml", "probe.jsonl"  # of an exported folder
+EXPORT_SETTINGS, PROBE = "grue.yaml", "probe.jsonl"  # of an exported folder
 SCHEMA = 1
 
 
@@ -241,10 +241,10 @@ def _load_exported(folder: Path, policy: str | None, base: str | None) -> Traine
         raise ConfigError(f"{folder} holds {about['policy']}, not {policy}", hint="leave the policy out")
     if base is not None and about["what"] == "merged":
         raise ConfigError(f"{folder} holds a whole model, which has no base", hint="leave the base out")
-    config = _on(base, read_config(folder / SETTINGS))
+    config = _on(base, read_config(folder / EXPORT_SETTINGS))
     lm, tokenizer, head = load_artefact(folder, about["what"], config.model)
     encoder = Encoder(tokenizer, config.policy)
-    checkpoint.check_prompt(folder, about.get("prompt"), encoder.fingerprint)
+    checkpoint.check_same_prompt(folder, about.get("prompt"), encoder.fingerprint)
     model = PolicyModel(lm, head, value_shares_trunk=config.ppo.value_shares_trunk)
     stored = getattr(torch, about.get("dtype", "float32"))
     return Trained(about["policy"], config, model.eval(), encoder, played_in(config, about), stored)

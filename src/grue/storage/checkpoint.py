@@ -83,7 +83,7 @@ def load(path: Path, *, prompt: str | None = None) -> Checkpoint:
     With `prompt`, weights that were trained with another prompt format are refused.
     """
     manifest = verify(path)
-    check_prompt(path, manifest.get("prompt"), prompt)
+    check_same_prompt(path, manifest.get("prompt"), prompt)
     state = json.loads(read_small(path / STATE))
     groups = [Path(name).stem for name in manifest["files"] if name != STATE]
     try:
@@ -93,7 +93,7 @@ def load(path: Path, *, prompt: str | None = None) -> Checkpoint:
     return Checkpoint(path=path, step=manifest["step"], tensors=tensors, state=state, prompt=manifest.get("prompt"))
 
 
-def check_prompt(path: Path, stored: str | None, wanted: str | None) -> None:
+def check_same_prompt(path: Path, stored: str | None, wanted: str | None) -> None:
     """CheckpointError if both hashes of the prompt format are known and differ."""
     change = prompt_change(stored, wanted)
     if change:
@@ -116,10 +116,10 @@ def prompt_change(stored: str | None, wanted: str | None) -> str:
 
 
 def check_newest(folder: Path, wanted: str) -> None:
-    """`check_prompt` for the checkpoints below `folder` that a run goes on with."""
+    """`check_same_prompt` for the checkpoints below `folder` that a run goes on with."""
     for path in (latest_valid(folder), best_valid(folder)):
         if path is not None:
-            check_prompt(path, verify(path).get("prompt"), wanted)
+            check_same_prompt(path, verify(path).get("prompt"), wanted)
 
 
 def latest_valid(folder: Path) -> Path | None:
