@@ -48,6 +48,7 @@ FOUR = [
 
 def test_a_row_by_hand() -> None:
     row = summarise(FOUR, fold="test")
+    assert row == summarise(iter(FOUR), fold="test")
     assert row["games"] == 3
     assert row["failed"] == 1
     assert row["success"] == pytest.approx(1 / 3, abs=1e-6)

@@ -12,7 +12,7 @@ import pytest
 from grue import games
 from grue.errors import ConfigError, GameError
 from grue.games.check import check_game
-from grue.games.guard import clean_action
+from grue.games.guard import as_played, clean_action
 from grue.games.play import play
 from grue.games.teachers import teacher
 from grue.games.toy import ToyGame
@@ -128,7 +128,7 @@ class _ShortGold(ToyGame):
             r"rewards add up to the score, but they add up to 0.5, the score .* by 0 \(train seed 7.* step 1: '",
         ),
         (_AnySeed, "refused"),
-        (_ShortGold, r"way to win \(train seed 7, limit 1000, step "),
+        (_ShortGold, r"way to win, but after its 6 actions the game goes on \(train seed 7, limit 1000, step 6"),
         (_Crashing, r"raised ZeroDivisionError: .* \(train seed 7, limit 8, step 3: '"),
     ],
 )
@@ -169,3 +169,15 @@ def test_gold_is_said_in_listed_words(name: str) -> None:
 )
 def test_actions_become_one_clean_line(raw: str, clean: str) -> None:
     assert clean_action(raw) == clean
+
+
+def test_capital_letters_do_not_make_another_action() -> None:
+    listed = ("ask Bob", "ask bob", "go east", "look")
+    assert [as_played(said, listed) for said in ("Go  East", "LOOK", "ask bob", "Ask bob", "Jump")] == [
+        "go east",
+        "look",
+        "ask bob",
+        "Ask bob",  # which one?
+        "Jump",
+    ]
+    assert as_played("Look", None) == "Look"

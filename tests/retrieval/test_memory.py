@@ -21,11 +21,11 @@ from grue.games.toy import ToyGame
 from grue.policy.decision import Decoding
 from grue.rollout.collect import collect
 from grue.rollout.pack import tokenise
-from grue.types import Episode, Observation, Outcome
+from grue.types import Episode, Observation, Outcome, Turn
 
 pytest.importorskip("bm25s", reason="the extra [retrieval] is not installed")
 
-from grue.retrieval.memory import Memory, Remembering, note_of, remembered
+from grue.retrieval.memory import Memories, Memory, Remembering, direct, note_of, remembered
 
 
 def _played(count: int = 12) -> list[Episode]:
@@ -44,6 +44,36 @@ def test_a_note_holds_the_actions_their_success_and_the_end() -> None:
     assert short is not None and short.text == f"Before: {episode.turns[0].action}. It was won."
     assert note_of(replace(episode, turns=())) is None
     assert note_of(replace(episode, outcome=Outcome.FAILED)) is None
+
+
+def test_a_way_is_not_cut_short_where_two_places_answer_alike() -> None:
+    """Both sacks are empty, but the rooms are not the same."""
+    room = Observation("Sack.", "Find it.", "", ("go east", "open sack"), 0.0)
+    empty = replace(room, text="It is empty.")
+    there = replace(room, actions=("go west", "open sack", "take coin"))
+    seen = (room, empty, there, replace(there, text="It is empty."))
+    actions = ("open sack", "go east", "open sack", "take coin")
+    turns = [Turn(one, action, float(action == "take coin")) for one, action in zip(seen, actions, strict=True)]
+    assert [turn.action for turn in direct(turns)] == [*actions]
+
+
+def test_what_two_notes_say_alike_is_told_once() -> None:
+    (one, *_), others = _played(1), _played(4)[1:]
+    alike = replace(one, task=replace(one.task, seed=99))
+    begins = one.turns[0].observation.text
+    found = Memory([one, one, alike, *others]).search(begins, 3)
+    assert found[0].task == one.task and len({note.text for note in found}) == 3
+
+
+def test_players_remember_games_and_not_plays() -> None:
+    gold, random = _played(6), list(tiny.scripted("random", 6))
+    memories = Memories([*gold, *random], places=3)
+    told = [memories.told(episode.task, _begins(episode), 9, own=True) for episode in gold]
+    assert [{note.task.seed for note in notes} for notes in told] == [{0, 1, 2}] * 3 + [{3, 4, 5}] * 3
+
+
+def _begins(episode: Episode) -> str:
+    return episode.turns[0].observation.text
 
 
 def test_the_note_of_the_very_game_is_found_first() -> None:
@@ -189,7 +219,8 @@ def test_other_games_of_the_same_problem_are_its_own_too() -> None:
 def test_games_that_may_be_the_same_are_its_own_too() -> None:
     """Seeds of coin with five rooms make identical games, which begin alike."""
     episode, task = _played(1)[0], replace(tiny.tasks(1)[0], game="coin", params="numLocations=5")
-    memory = Memory([replace(episode, task=replace(task, seed=seed)) for seed in (7, 8)])
+    plays = zip((7, 8), (Outcome.WON, Outcome.LIMIT), strict=True)  # notes that say the same are told once
+    memory = Memory([replace(episode, task=replace(task, seed=seed), outcome=ended) for seed, ended in plays])
     begins = episode.turns[0].observation.text
     assert memory.search(begins, 5, without=replace(task, seed=9)) == []
     assert len(memory.search(f"{begins} A door.", 5, without=replace(task, seed=9))) == 2
@@ -201,5 +232,11 @@ def test_what_is_no_memory_is_refused_at_once() -> None:
         Remembering(games.make("toy"), ())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="made of episodes, not of a str"):
         Memory("demos.jsonl")  # type: ignore[arg-type]
+    for make in (Memory, lambda given: Memories(given, 5)):
+        with pytest.raises(ConfigError, match="made of episodes, not of a Episode"):
+            make(_played(1)[0])  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="none of these 2 episodes holds its turns"):
+            make([replace(episode, turns=()) for episode in _played(2)])
+    assert not Memory([replace(_played(1)[0], turns=(), outcome=Outcome.FAILED)])  # one that never began
     with pytest.raises(ConfigError, match="count='2' is not a whole number"):
         Remembering(games.make("toy"), Memory(()), count="2")  # type: ignore[arg-type]

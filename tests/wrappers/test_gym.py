@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -17,12 +18,12 @@ import grue.wrappers.gym
 import tiny
 from grue.config.presets import PRESETS
 from grue.errors import ConfigError, GameError
-from grue.games import make, tasks
+from grue.games import Game, make, tasks
 from grue.games.teachers import teacher
 from grue.games.twx import jvm
 from grue.policy.decision import Decoding
 from grue.rollout.player import PolicyPlayer
-from grue.types import Observation, Task
+from grue.types import Observation, Outcome, Task
 from grue.wrappers.gym import IDS, AnyText
 
 JAVA = [name for name in IDS if name != "Toy"]
@@ -105,6 +106,7 @@ def test_an_index_without_an_action_costs_a_step_and_does_nothing() -> None:
     assert (reward, terminated, truncated) == (0.0, False, True)
     assert (info["valid"], info["outcome"], info["steps"]) == (False, "limit", 1)
     assert info["valid_actions"] == before["valid_actions"]
+    assert info["action_mask"].tolist() == before["action_mask"].tolist()  # a masked agent still asks for an action
 
 
 def test_more_actions_than_numbers_is_an_error_that_says_what_to_set() -> None:
@@ -296,6 +298,56 @@ def test_a_preset_is_told_from_a_game() -> None:
 def test_numbers_are_numbers(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(settings))}=.* is not a whole number from 1 up"):
         grue.wrappers.gym.GrueEnv("toy", action="index", **settings)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode)[:2])
+def test_an_agent_that_samples_with_the_mask_always_can(mode: AutoresetMode) -> None:
+    make = {"num_envs": 3, "vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": mode}}
+    envs = gymnasium.make_vec("grue/Toy-v0", action="index", limit=5, **make)
+    _, info = envs.reset(seed=0)
+    for _ in range(30):
+        assert all(info["action_mask"].sum(axis=1) >= 1)
+        _, _, _, _, info = envs.step(info["action_mask"].argmax(axis=1))
+    envs.close()
+
+
+def test_at_the_end_an_index_is_marked_though_nothing_is_listed() -> None:
+    env = grue.wrappers.gym.GrueEnv("twc", {"numLocations": 1, "numItemsToPutAway": 1}, action="index")
+    env.reset(seed=0)
+    assert env._mask(()).sum() == 0 and env._info(Outcome.WON, valid=True)["action_mask"].sum() >= 1
+    env._seen = replace(env._seen, actions=())
+    assert env._info(Outcome.WON, valid=True)["action_mask"].tolist() == [1] + [0] * 63
+    env.close()
+
+
+def test_all_games_are_there_to_be_gone_through() -> None:
+    env = grue.wrappers.gym.GrueEnv("toy", fold="dev")
+    assert env.tasks == tuple(tasks("toy", "", "dev", 16))
+    for task in env.tasks[:3]:
+        _, info = env.reset(options={"game_seed": task.seed})
+        assert env.task == task and info["game_seed"] == task.seed
+
+
+def test_a_game_may_be_wrapped() -> None:
+    class Kind:
+        def __init__(self, inner: Game) -> None:
+            self.inner, self.close = inner, inner.close
+
+        def reset(self, task: Task) -> Observation:
+            return replace(self.inner.reset(task), goal="Be kind.")
+
+        def step(self, action: str) -> tuple[Observation, float, Outcome | None]:
+            return self.inner.step(action)
+
+    env = gymnasium.make("grue/Toy-v0", wrap=Kind)
+    text, info = env.reset(seed=0)
+    assert text.startswith("Be kind.") and info["goal"] == "Be kind."
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_shared_memory_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ValueError, match="you can disable this feature with `shared_memory=False`"):
+        gymnasium.make_vec("grue/Toy-v0", num_envs=1, vectorization_mode="async")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -58,12 +58,13 @@ class Comparison(TypedDict):
     only_b_won: float
 
 
-def summarise(episodes: Sequence[Episode], *, fold: str, bootstrap: int = 2000) -> Result:
+def summarise(episodes: Iterable[Episode], *, fold: str, bootstrap: int = 2000) -> Result:
     """One row of results from the games that one policy played on one fold; equal episodes give an equal row.
 
     Steps and rewards are None where a finished episode has no turns, as in the games that `grue eval` keeps.
     Raises DataError when there are no episodes or when one of them belongs to another fold.
     """
+    episodes = list(episodes)  # of a file, perhaps
     if not episodes:
         raise DataError("no episodes to summarise", hint="evaluate at least one game")
     stray = next((episode.task for episode in episodes if episode.task.fold != fold), None)

@@ -40,8 +40,15 @@ def _cleaned(action: str) -> str:
 
 
 def as_played(action: str, listed: Collection[str] | None) -> str:
-    """`action` itself where the game lists it, however long or odd; otherwise its `clean_action`."""
-    return action if listed and action in listed else clean_action(action)
+    """`action` itself where the game lists it, however long or odd; otherwise its `clean_action`.
+
+    As the game spells it, where that lists it but for capital letters: parsers take some words in small letters only.
+    """
+    if listed and action in listed:
+        return action
+    clean = clean_action(action)
+    spelled = [known for known in listed or () if known.casefold() == clean.casefold()]
+    return spelled[0] if len(spelled) == 1 else clean
 
 
 def refusal(action: str, *, commas: bool = False) -> str:

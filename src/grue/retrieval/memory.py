@@ -11,7 +11,6 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import getattr_static
-from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -52,20 +51,25 @@ def note_of(episode: Episode, most: int = 20) -> Note | None:
 
 
 def direct(turns: Sequence[Turn]) -> list[Turn]:
-    """The turns without detours: where text, inventory and score come again, what led back to them is left out.
+    """The turns without detours: where all that is shown comes again, what led back to it is left out.
 
     What was changed elsewhere meanwhile, such as a door opened, is then missing from the way.
     """
     kept: list[Turn] = []
-    places: dict[tuple[str, str, float], int] = {}  # what was seen -> index in `kept`
+    places: dict[tuple[object, ...], int] = {}  # what was seen -> index in `kept`
     for turn in turns:
-        seen = (turn.observation.text, turn.observation.inventory, turn.observation.score)
-        for undone in kept[places.get(seen, len(kept)) :]:
-            places.pop((undone.observation.text, undone.observation.inventory, undone.observation.score))
+        for undone in kept[places.get(_seen(turn), len(kept)) :]:
+            places.pop(_seen(undone))
         del kept[len(places) :]
-        places[seen] = len(kept)
+        places[_seen(turn)] = len(kept)
         kept.append(turn)
     return kept
+
+
+def _seen(turn: Turn) -> tuple[object, ...]:
+    """What tells places apart. Without the valid actions, "It is empty." would be the same sack in any room."""
+    shown = turn.observation
+    return shown.text, shown.inventory, shown.score, shown.actions
 
 
 @runtime_checkable
@@ -84,10 +88,7 @@ class Memory:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         import bm25s
 
-        if isinstance(episodes, str | bytes | Path | Mapping) or not isinstance(episodes, Iterable):
-            hint = "episodes.read(FILE) of grue.storage reads those of a file; one episode alone is [episode]"
-            raise ConfigError(f"a Memory is made of episodes, not of a {type(episodes).__name__}", hint=hint)
-        self.notes = [note for episode in episodes if (note := note_of(episode)) is not None]
+        self.notes = [note for episode in _with_turns(episodes) if (note := note_of(episode)) is not None]
         self.folds = {note.task.fold for note in self.notes}
         terms = [words(note.begins) for note in self.notes]
         self._index = bm25s.BM25() if any(terms) else None
@@ -100,7 +101,8 @@ class Memory:
     def search(self, begins: str, count: int = 1, *, without: Task | None = None) -> list[Note]:
         """The `count` notes whose games begin most like `begins`, the best first, however little they share with it.
 
-        `without` leaves out notes about the problem that this game poses, whatever its step limit.
+        Of equals the first one comes first, and what two notes say alike is told once. `without` leaves out notes about
+        the problem that this game poses, whatever its step limit.
         """
         query = words(begins)
         if self._index is None or not query or count < 1:
@@ -110,7 +112,12 @@ class Memory:
         posed = None if without is None else _problem(without, begins)
         found = (self.notes[place] for place in ranked)
         others = (note for note in found if posed is None or _problem(note.task, note.begins) != posed)
-        return list(islice(others, count))
+        chosen: dict[str, Note] = {}
+        for note in others:
+            chosen.setdefault(note.text, note)
+            if len(chosen) == count:
+                break
+        return list(chosen.values())
 
     def told(self, task: Task, begins: str, count: int, *, own: bool) -> list[Note]:
         """What the player of `task` may be told. ConfigError where the memory holds games of a later fold."""
@@ -126,25 +133,40 @@ class Memory:
 class Memories:
     """The memories of many players, each of whom has been in `places` of the games: a game is told by its own player.
 
-    The games of each fold are dealt out in the order of `episodes`. With few places to confuse, the note that is found
-    is more often about the game itself. A game that nobody has played is told nothing.
+    The games of each fold are dealt out in the order of `episodes`, each with all its plays. With few places to
+    confuse, the note that is found is more often about the game itself. A game that nobody has played is told nothing.
     """
 
     def __init__(self, episodes: Iterable[Episode], places: int) -> None:
         places = whole_number("places", places, least=1, hint="how many games each player has been in")
-        played: dict[str, list[Episode]] = {}
-        for episode in episodes:
-            played.setdefault(episode.task.fold, []).append(episode)
+        played: dict[str, dict[Task, list[Episode]]] = {}
+        for episode in _with_turns(episodes):
+            played.setdefault(episode.task.fold, {}).setdefault(_place(episode.task), []).append(episode)
         self._of: dict[Task, Memory] = {}
         for games in played.values():
             for first in range(0, len(games), places):
-                memory = Memory(games[first : first + places])
-                self._of |= {_place(episode.task): memory for episode in games[first : first + places]}
+                own = list(games)[first : first + places]
+                memory = Memory(episode for place in own for episode in games[place])
+                self._of |= dict.fromkeys(own, memory)
 
     def told(self, task: Task, begins: str, count: int, *, own: bool) -> list[Note]:
         """What the player of `task` may be told."""
         memory = self._of.get(_place(task))
         return [] if memory is None else memory.told(task, begins, count, own=own)
+
+
+def _with_turns(episodes: Iterable[Episode]) -> list[Episode]:
+    """The episodes. ConfigError for something else, or where none was kept with its turns: there is nothing to note."""
+    if isinstance(episodes, str | bytes | Path | Mapping) or not isinstance(episodes, Iterable):
+        hint = "episodes.read(FILE) of grue.storage reads those of a file; one episode alone is [episode]"
+        raise ConfigError(f"a memory is made of episodes, not of a {type(episodes).__name__}", hint=hint)
+    found = list(episodes)
+    if found and not any(episode.turns or episode.failed for episode in found):
+        raise ConfigError(
+            f"none of these {len(found)} episodes holds its turns, so there is nothing to remember",
+            hint="files of the evaluation hold outcomes alone; evaluate(...) of grue.evaluate gives whole episodes",
+        )
+    return found
 
 
 def _place(task: Task) -> Task:

@@ -10,7 +10,7 @@ An id means the game of a preset: `grue/Coin-v0` is what `grue run coin` trains 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -18,11 +18,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.error import CustomSpaceError
+from gymnasium.vector.utils import create_shared_memory
 
 from grue.config.presets import PRESETS
 from grue.errors import ConfigError, GameError, whole_number
 from grue.games import canonical_params, known_games, make, tasks
-from grue.games.base import fold_range
+from grue.games.base import Game, fold_range
 from grue.games.guard import MAX_ACTION, as_played
 from grue.games.params import Params
 from grue.names import RUN_FOLDS
@@ -65,19 +67,27 @@ class AnyText(spaces.Text):
         return f"AnyText({self.max_length})"
 
 
+@create_shared_memory.register(AnyText)
+def _no_shared_memory(space: AnyText, n: int = 1, ctx: Any = None) -> Any:
+    """Refuses what would fail at the first character outside of the alphabet: Gymnasium then names the way out."""
+    raise CustomSpaceError("shared memory cannot hold arbitrary text: use shared_memory=False")
+
+
 class GrueEnv(gymnasium.Env[str, Any]):
     """One game. An episode is one task of `fold`, drawn by the environment's own generator.
 
     Observation: what the game prints, as a str; the first one begins with the goal and the step limit.
     Action: with action="text" any str, as a player would type it; with action="index" the number of one of the valid
     actions, `info["valid_actions"][i]`. `info["action_mask"]` then says which numbers stand for an action; any other
-    costs a step and does nothing. Either way every action costs a step.
+    costs a step and does nothing. (Where the episode has ended there may be none, and the first one is marked: some
+    agents ask for an action that is then ignored.) Either way every action costs a step.
     Reward: the change of the score; a score of 1 is a win, and in some games a mistake scores -1.
     `terminated`: won or lost. `truncated`: the step limit. A game that crashes raises GameError.
 
     `reset(seed=N)` seeds the generator that draws the games; `reset(options={"game_seed": N})` plays the game with that
     seed of the fold. `info` holds goal, inventory, valid_actions, score, steps, valid (the last action was listed),
-    outcome ("" while the game runs), fold and game_seed.
+    outcome ("" while the game runs), fold and game_seed. `wrap` makes another game of each that is made, for example
+    `lambda game: Remembering(game, memory)`.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012  # as in gymnasium.Env
@@ -93,6 +103,7 @@ class GrueEnv(gymnasium.Env[str, Any]):
         max_actions: int = 64,
         java: str | None = None,
         render_mode: str | None = None,
+        wrap: Callable[[Game], Game] | None = None,
     ) -> None:
         if action not in ("text", "index"):
             raise ConfigError(f"action={action!r} of the environment is unknown", hint="use 'text' or 'index'")
@@ -109,7 +120,7 @@ class GrueEnv(gymnasium.Env[str, Any]):
         self._by_index, self._max_actions = action == "index", max_actions
         self._tasks = _tasks(game, canonical_params(game, params), fold, limit, java)
         self._task = self._tasks[0]
-        self._game = make(game, params, java)
+        self._game = make(game, params, java) if wrap is None else wrap(make(game, params, java))
         self._seen = Observation("", "", "", None, 0.0)
         self._steps = 0
         self._plays, self._closed = False, False
@@ -118,6 +129,16 @@ class GrueEnv(gymnasium.Env[str, Any]):
     def observation(self) -> Observation:
         """What the game showed last, as grue's own players take it: `policy.act(env.unwrapped.observation)`."""
         return self._seen
+
+    @property
+    def task(self) -> Task:
+        """The game under way, as grue's own players take it: `policy.start(env.unwrapped.task, observation)`."""
+        return self._task
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All games that the environment draws from; `options={"game_seed": task.seed}` plays one of them."""
+        return self._tasks
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start a game; the class describes `seed` and `options`."""
@@ -205,7 +226,7 @@ class GrueEnv(gymnasium.Env[str, Any]):
             "game_seed": self._task.seed,
         }
         if self._by_index:
-            info["action_mask"] = self._mask(seen.actions if outcome is None else ())
+            info["action_mask"] = self._mask(seen.actions or ("",) if outcome is not None else seen.actions)
         return info
 
     def _mask(self, actions: tuple[str, ...] | None) -> np.ndarray[Any, np.dtype[np.int8]]:
