@@ -175,6 +175,7 @@ def test_version() -> None:
         (("compare", "none"), "there is no run directory none"),
         (("watch", "none"), "there is no run directory none"),
         (("watch", "--decoding", "best"), "--decoding"),
+        (("watch", "-q"), "--quiet leaves nothing to watch"),
         (("play", "coinn"), "neither a preset nor a game"),
         (("play", "toy", "--seed", "5000"), "seed 5000 is in no fold"),
         (("play", "coin", "game.params.numLocations=99"), "numLocations=99"),

@@ -65,6 +65,11 @@ def test_a_row_by_hand() -> None:
     assert list(row["verbs"].items()) == [("look", 10), ("eat", 1), ("take", 1)]
 
 
+def test_saying_nothing_is_counted_as_a_verb() -> None:
+    row = summarise([episode(20000, Outcome.LIMIT, actions=("", "look", ""))], fold="test")
+    assert row["verbs"] == {"(nothing)": 2, "look": 1}
+
+
 def test_a_row_holds_what_the_results_file_promises_and_is_json() -> None:
     row = summarise(FOUR, fold="test")
     promised = "fold games success success_ci95 score score_ci95 steps_mean limit lost failed invalid"

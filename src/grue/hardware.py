@@ -55,6 +55,11 @@ def memory_gib() -> float:
     return round(total / 2**30, 1)
 
 
+def free_bytes() -> int:
+    """Main memory that is free now, or could be freed."""
+    return int(min(psutil.virtual_memory().available, _container_quota("memory.max")))
+
+
 def hardware() -> dict[str, Any]:
     """Cores, memory, processor and GPUs. Imports torch."""
     return {

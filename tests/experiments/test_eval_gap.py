@@ -602,6 +602,19 @@ def test_a_run_that_changes_meanwhile_is_noticed(trained: Path, tmp_path: Path) 
             Measure(session, size, Cells(tmp_path), older).played()
 
 
+def test_games_that_do_not_fit_the_context_are_told_of(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There the policy begins anew, which contrasts with prompts of their own would show as if it were theirs."""
+    for context, said in ((128, True), (1024, False)):
+        config = override(read_run_config(trained), [f"model.context={context}"])
+        with open_session(Run(trained, config, leads=False), config, Progress(quiet=True)) as session:
+            session.load("ppo")
+            weights = {name: p.detach().clone() for name, p in session.model.named_parameters() if p.requires_grad}
+            Measure(session, read_sizes(Settings, SMALL), Cells(tmp_path / str(context)), weights).played()
+        assert (f"games do not fit model.context={context}" in " ".join(capsys.readouterr().out.split())) == said
+
+
 def test_a_table_is_of_one_temperature_and_of_whole_histories(trained: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run, ignore=shutil.ignore_patterns("experiments"))

@@ -149,7 +149,7 @@ def test_lines_are_ordered_repeated_steps_replaced_and_odd_values_counted(tmp_pa
     lines = [
         {"stage": "ppo", "step": 2, "time_s": 4.0, "success": 0.5},
         {"stage": "ppo", "step": 1, "time_s": 2.0, "success": 0.1, "policy_loss": None, "note": "text"},
-        {"stage": "ppo", "step": 2, "time_s": 5.0, "success": 0.75},
+        {"stage": "ppo", "step": 2, "time_s": 5.0, "success": 0.75, "explained_variance": None, "invalid": None},
     ]
     write_metrics(tmp_path, lines)
     with (tmp_path / "metrics.jsonl").open("a") as file:

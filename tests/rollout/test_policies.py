@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from grue.games.teachers import teacher
 from grue.games.toy import ToyGame
 from grue.models.policy_model import PolicyModel
 from grue.policy.decision import Decoding
+from grue.rollout import pack
 from grue.rollout.collect import collect
 from grue.rollout.pack import Sample, collate, micro_batches, samples, tokenise
 from grue.rollout.player import PolicyPlayer
@@ -33,7 +35,7 @@ from grue.train.learner import Learner
 from grue.train.ppo_update import Updater
 from grue.train.reference import Reference
 from grue.train.sft import sft_loss
-from grue.types import Episode, Observation, Task
+from grue.types import Candidate, Episode, Observation, Task
 
 MODEL = tiny.policy_model(spread=0.1)  # far enough from certain that scores of whole actions still differ
 COLUMNS = 640
@@ -229,6 +231,16 @@ def test_micro_batches_count_the_trees_of_scored_actions() -> None:
 
 
 @torch.no_grad()
+def test_lists_that_do_not_fit_into_the_machine_are_an_error_before_it_fills(monkeypatch: pytest.MonkeyPatch) -> None:
+    (item, *_) = samples(play(PROMPTS["score, sum"], tiny.tasks(1)))
+    many = tuple(Candidate((7, number, 9), 1.0) for number in range(6000))
+    large = replace(item, turns=tuple(replace(turn, candidates=many) for turn in item.turns))
+    monkeypatch.setattr(pack, "free_bytes", lambda: 10**9)
+    with pytest.raises(MemoryError, match=r"comes to [\d,]{6,} tokens, whose mask takes [\d.]+ GiB; 0.9 are free"):
+        collate([large])
+    assert collate([item]).trees is not None
+
+
 def test_rows_with_trees_of_different_sizes_do_not_disturb_each_other() -> None:
     items = samples(play(PROMPTS["score, token"], tiny.tasks(5)))
     together = MODEL(*collate(items).inputs).logits_NC

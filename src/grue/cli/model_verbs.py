@@ -250,6 +250,8 @@ def watch(
         from grue.games import fold_of
 
         with common.reading_arguments():
+            if quiet and not as_json:
+                raise ConfigError("--quiet leaves nothing to watch", hint="--json prints the game as data")
             run_dir = common.existing_run(folder)
             if seed is not None:
                 fold_of(seed)

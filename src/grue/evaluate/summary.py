@@ -228,7 +228,7 @@ def most_difference(scores: Sequence[float]) -> float:
 
 def _verbs(episodes: Sequence[Episode], *, top: int) -> dict[str, int]:
     words = (turn.action.split() for episode in episodes for turn in episode.turns)
-    counts = Counter(first[0] for first in words if first)
+    counts = Counter(first[0] if first else "(nothing)" for first in words)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))  # ties in a fixed order
     return dict(ordered[:top])
 

@@ -60,6 +60,7 @@ class Estimate:
     playing: dict[str, int]
     learning: dict[str, int]
     available: int
+    reads_lists: bool = False  # whole actions are weighed, and games may list more than those that were measured
 
     @property
     def total(self) -> int:
@@ -72,7 +73,8 @@ class Estimate:
     def line(self) -> str:
         """One line for people."""
         always, playing, learning = map(_listed, (self.always, self.playing, self.learning))
-        words = f"memory  at most about {_gib(self.total)} of {_gib(self.available)} GiB: {always}, "
+        but = ", more where hundreds of actions are listed" if self.reads_lists else ""
+        words = f"memory  at most about {_gib(self.total)} of {_gib(self.available)} GiB{but}: {always}, "
         return words + f"and the larger of play ({playing}) and learning ({learning})"
 
 
@@ -115,7 +117,7 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
         learning["reference"] = reference_bytes(config, vocabulary)
     # processes with a GPU each have it to themselves
     sharing = processes_here() if processes.count > 1 and default_device() == "cpu" else 1
-    return Estimate(always, playing, learning, available_bytes() // sharing)
+    return Estimate(always, playing, learning, available_bytes() // sharing, config.policy.kind in WITH_TREES)
 
 
 def learned_weights(model: PreTrainedModel, config: ModelConfig) -> int:

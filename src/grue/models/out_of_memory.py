@@ -73,6 +73,8 @@ def hints(config: Config, stage: str) -> list[str]:
         found.append(f"ppo.kl_coef=0 (is {config.ppo.kl_coef:g}; no reference is kept, for each token over all words)")
     if model.context > 512:
         found.append(f"model.context={model.context // 2} (is {model.context}; histories are cut sooner)")
+    if config.policy.kind == "score":
+        found.append("policy.kind=aligned in another run (of long lists of actions it reads the likely part)")
     return [*found, "a smaller model"]
 
 

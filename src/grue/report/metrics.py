@@ -22,6 +22,10 @@ GROUP_TITLES: dict[Group, str] = {
 }
 
 
+# null where all returns are equal, or where the game lists no actions: nothing is wrong then
+MAY_BE_NULL = ("explained_variance", "baseline_explained_variance", "invalid")
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A number that a stage logs."""

@@ -15,6 +15,7 @@ from typing import Any
 from grue.config.yaml_file import settings_in
 from grue.errors import ConfigError, DataError, first_line
 from grue.names import STAGES, TRAINING
+from grue.report.metrics import MAY_BE_NULL
 from grue.report.shown import ShownEpisode, read_shown
 from grue.report.text import as_number, one_line, redact
 from grue.storage.contents import UNMEASURED, read_run_config
@@ -213,7 +214,7 @@ def _stage(steps: dict[float, dict[str, Any]]) -> StageMetrics:
             number = as_number(value)
             if number is not None and abs(number) < _MOST_SIZE:
                 series.setdefault(name, []).append((step, number))
-            elif value is None or isinstance(value, float):
+            elif isinstance(value, float) or (value is None and name not in MAY_BE_NULL):
                 not_finite[name] = not_finite.get(name, 0) + 1
     return StageMetrics(series, not_finite, seconds, len(steps))
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from grue.engine.tree import candidate_tree, lay_out
 from grue.errors import DataError
+from grue.hardware import free_bytes
 from grue.models.policy_model import WHOLE
 from grue.models.scores import Trees
 from grue.policy.decision import Lesson
@@ -20,6 +21,7 @@ from grue.policy.policy import Policy
 from grue.prompts.history import History
 from grue.types import Episode, Observation, Turn
 
+_SEEN = 8  # bytes for each pair of tokens, while the mask is made that says which of them see each other
 _NO_TEXT = Observation("", "", "", None, 0.0)
 
 
@@ -309,10 +311,24 @@ def _reference(items: Sequence[Sample], children: Sequence[Sequence[int]]) -> to
     return reference_NC
 
 
+def _check_room(rows: int, tokens: int) -> None:
+    """MemoryError where `rows` of so many tokens, which see each other under a mask, do not fit into the machine.
+
+    Without it the system would end this process, or another one, and say nothing.
+    """
+    needed = rows * tokens**2 * _SEEN
+    if needed > 2**30 and needed > free_bytes():
+        raise MemoryError(
+            f"a segment with all that its turns list comes to {tokens:,} tokens, whose mask takes "
+            f"{needed / 2**30:.1f} GiB; {free_bytes() / 2**30:.1f} are free"
+        )
+
+
 def _ids(items: Sequence[Sample]) -> tuple[NDArray[np.int64], Trees | None]:
     """(ids (B, L), 0 pads, and the trees of whole actions beside the segments if there are any)."""
     answered = [[(t.state_position, t.candidates) for t in item.turns if t.candidates] for item in items]
     if any(answered):
+        _check_room(len(items), max(item.size for item in items))
         return lay_out([(item.ids, turns) for item, turns in zip(items, answered, strict=True)])
     ids = np.zeros((len(items), max(len(item.ids) for item in items)), dtype=np.int64)
     for row, item in enumerate(items):

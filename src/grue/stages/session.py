@@ -21,7 +21,7 @@ from grue.games.configured import fold_tasks, open_game
 from grue.games.native import games_at_once
 from grue.games.spread import spread
 from grue.games.teachers import HasGold
-from grue.games.textworld.folder import fingerprints, names_folder
+from grue.games.textworld.folder import fingerprints, names_folder, without_description
 from grue.hardware import usual_threads
 from grue.interrupt import Interrupt
 from grue.launch import processes_here
@@ -66,6 +66,7 @@ class Session:
     _games: list[Game] = field(default_factory=list)
     _looks: dict[Task, str] = field(default_factory=dict)  # "" for games that failed
     _short: set[tuple[str, int]] = field(default_factory=set)  # folds that a warning called smaller than asked for
+    _told: set[str] = field(default_factory=set)  # folds of a folder whose stories without a description were counted
 
     def games(self, count: int) -> list[Game]:
         """At least `count` games that can be played at once; kept open for the next stage."""
@@ -136,11 +137,18 @@ class Session:
             return task, name_of(self.games(1)[0], task)
         return task, ""
 
+    def _tell_of_stories(self, fold: str) -> None:
+        missing = 0 if fold in self._told else without_description(self.config.game.name, fold)
+        self._told.add(fold)
+        if missing:
+            self.say.warn(f"{missing} .z8 files for {fold!r} are left out: their .json is not beside them")
+
     def tasks(self, fold: str, count: int | None = None) -> list[Task]:
         """`count` tasks of a fold, spread over it (`games.spread`); all of them without a count."""
         every = fold_tasks(self.config.game, fold)
         if names_folder(self.config.game.name):
             self.run.keep_games(fingerprints(self.config.game.name))
+            self._tell_of_stories(fold)
         if count is not None and count > len(every) and (fold, count) not in self._short:
             self._short.add((fold, count))
             name = self.config.game.name

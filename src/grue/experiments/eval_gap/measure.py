@@ -54,7 +54,15 @@ class Measure:
         fold = fold or self.size.fold
 
         def run(policy: Policy, tasks: Sequence[Task]) -> list[Episode]:
-            return evaluate(policy, self._seats(tasks), tasks, self._decoding(greedy), context=self._context)
+            episodes = evaluate(policy, self._seats(tasks), tasks, self._decoding(greedy), context=self._context)
+            began_anew = sum(len(episode.segments) > 1 for episode in episodes)
+            if began_anew:
+                self.session.say.warn(
+                    f"{began_anew} of {len(episodes)} {fold} games do not fit model.context={self._context}: there the "
+                    "policy begins a new transcript, while prompts made anew at each step lose their oldest steps. "
+                    "Contrasts with such prompts (window, retokenised, free writing) show that difference, too"
+                )
+            return episodes
 
         return self._cell(f"{'greedy' if greedy else 'sampled'}-{fold}", fold, {"greedy": greedy}, run)
 

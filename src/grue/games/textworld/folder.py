@@ -119,6 +119,14 @@ def _stories_of(folder: Path, fold: str) -> Mapping[str, Path]:
     )
 
 
+def without_description(game: str, fold: str) -> int:
+    """How many stories of a fold are left out, as their .json is missing."""
+    parts = (own_path(game) / name for name in _PARTS[fold])
+    part = next((part for part in parts if part.is_dir()), None)
+    found = () if part is None else [file for file in _below(part) if file.suffix == ".z8"]
+    return sum(not file.name.startswith(".") and not file.with_suffix(".json").is_file() for file in found)
+
+
 def _below(folder: Path) -> list[Path]:
     """The files at any depth, also behind links to folders, but none behind a link to where one has been."""
     found, seen = list[Path](), set[Path]()
