@@ -69,7 +69,8 @@ class _Loader(yaml.SafeLoader):
 def read_yaml(file: Path) -> dict[str, Any]:
     """The settings in a file. ConfigError for a file that cannot be read or holds none."""
     try:
-        data = file.read_bytes()[: MAX_CONFIG_BYTES + 1]
+        with file.open("rb") as opened:
+            data = opened.read(MAX_CONFIG_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}", hint="check the path after --config") from error
     return settings_in(data, str(file))
