@@ -776,7 +776,7 @@ def test_the_rate_of_an_arm_rises_as_that_of_a_run(trained: Path) -> None:
             model, _ = PPOArm(session, Arm(), read_sizes(Settings, SMALL), 0, start).train()
         policy = {name: p.detach() for name, p in model.named_parameters() if name.startswith("lm.")}
         moved.append(sum(float((p - start[name]).abs().sum()) for name, p in policy.items()))
-    assert 0 < moved[1] < moved[0] / 50  # four steps at 1 to 4 thousandths of the rate
+    assert 0 < moved[1] < 0.9 * moved[0]  # the first of four steps at half of the rate
 
 
 def test_draws_depend_on_a_games_place_alone() -> None:
