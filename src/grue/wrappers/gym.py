@@ -226,7 +226,8 @@ class GrueEnv(gymnasium.Env[str, Any]):
             "game_seed": self._task.seed,
         }
         if self._by_index:
-            info["action_mask"] = self._mask(seen.actions or ("",) if outcome is not None else seen.actions)
+            nothing_listed = outcome is not None and not seen.actions
+            info["action_mask"] = self._mask(("",) if nothing_listed else seen.actions)
         return info
 
     def _mask(self, actions: tuple[str, ...] | None) -> np.ndarray[Any, np.dtype[np.int8]]:
