@@ -515,7 +515,7 @@ def test_a_low_rate_at_the_first_step_moves_little() -> None:
 
 def test_in_a_short_training_the_rate_rises_over_half_of_the_steps() -> None:
     few = ("ppo.iterations=3", "ppo.warmup_iterations=1", "ppo.epochs=2", "ppo.minibatches=3")
-    assert [settings(*few, f"ppo.rate_warmup={steps}").ppo.rate_rises for steps in (0, 5, 6, 12)] == [0, 5, 6, 6]
+    assert [settings(*few, f"ppo.rate_warmup={steps}").ppo.rate_warmup_steps for steps in (0, 5, 6, 12)] == [0, 5, 6, 6]
 
 
 def test_the_entropy_bonus_is_steered_towards_its_target() -> None:

@@ -176,7 +176,7 @@ class PPOConfig(LearningConfig):
         return min(self.warmup_iterations, self.iterations // 2) if self.asks_critic else 0
 
     @property
-    def rate_rises(self) -> int:
+    def rate_warmup_steps(self) -> int:
         """Optimiser steps over which the policy's learning rate rises: at most half of those that it takes."""
         return min(self.rate_warmup, (self.iterations - self.warmup) * self.epochs * self.minibatches // 2)
 

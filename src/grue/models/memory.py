@@ -134,8 +134,13 @@ def weight_bytes(model: PreTrainedModel, config: ModelConfig) -> int:
     total, size = model.num_parameters(), stored_dtype(config).itemsize
     if each is None:
         return total * size
-    stored = sum(inputs * outputs for inputs, outputs in matrices(model).values())
-    return int(stored * each + (total - stored) * size)
+    quantised = _in_matrices(model)
+    return int(quantised * each + (total - quantised) * size)
+
+
+def _in_matrices(model: PreTrainedModel) -> int:
+    """Weights of the linear layers."""
+    return sum(inputs * outputs for inputs, outputs in matrices(model).values())
 
 
 @lru_cache(maxsize=1)  # a model with hundreds of layers takes seconds, and is asked for twice
@@ -179,9 +184,9 @@ def activation_bytes(model: PreTrainedModel, config: ModelConfig, tokens: int, d
     cast = 0
     # the copies that autocast makes of float32 weights; shards are gathered in 16 bits, and split again
     if config.adapter == "none" and dtype is not torch.float32 and config.sharding == "none":
-        cast = b * sum(inputs * outputs for inputs, outputs in matrices(model).values())
+        cast = b * _in_matrices(model)
     elif getattr(model.config, "grue_stored_method", None) in PACKED:  # autograd keeps what was unpacked for a product
-        unpacked = b * sum(inputs * outputs for inputs, outputs in matrices(model).values())
+        unpacked = b * _in_matrices(model)
         cast = unpacked // layers if config.gradient_checkpointing else unpacked
     return tokens * (kept + 3 * FULL * hidden) + cast
 
@@ -272,9 +277,8 @@ def _playing_copy(model: PreTrainedModel, config: ModelConfig, dtype: torch.dtyp
     copied = whole or (config.adapter == "none" and dtype is not torch.float32)
     if not copied:
         return 0
-    multiplied = sum(inputs * outputs for inputs, outputs in matrices(model).values())
     twice = not whole and reorders(default_device(), dtype)
-    return (model.num_parameters() + twice * multiplied) * dtype.itemsize
+    return (model.num_parameters() + twice * _in_matrices(model)) * dtype.itemsize
 
 
 def _layers(config: Any) -> list[Any]:

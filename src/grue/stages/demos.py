@@ -136,7 +136,7 @@ def demos(session: Session) -> dict[str, Any]:
             f"{facts['invalid_steps']} of the {facts['steps']} steps of {cfg.teacher} are no listed actions: SFT does "
             "not learn them, and a policy that chooses among listed ones cannot follow it there"
         )
-    if not facts["won"] + facts["won_past_limit"]:
+    if not (facts["won"] or facts["won_past_limit"]):
         more = f" in {config.demos.record_limit} steps" if facts["limit"] else ""
         say.warn(f"{cfg.teacher} won none of these games{more}: what SFT learns from them never wins")
     if facts["failed"]:

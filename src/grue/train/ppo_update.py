@@ -302,7 +302,7 @@ class Updater:
         if policy:
             # AdamW does not know yet how large gradients are: at full rate its first steps would be as large as can be
             self.policy_steps += 1
-            rate *= min(1.0, self.policy_steps / max(1, cfg.rate_rises))
+            rate *= min(1.0, self.policy_steps / max(1, cfg.rate_warmup_steps))
         metrics = self.learner.step(items, loss_of, rate) if learns else self.learner.measure(items, loss_of)
         metrics["learning_rate"] = rate * cfg.learning_rate if policy else 0.0
         if seen is not None and self.critic is not None:

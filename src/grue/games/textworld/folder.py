@@ -123,8 +123,8 @@ def without_description(game: str, fold: str) -> int:
     """How many stories of a fold are left out, as their .json is missing."""
     parts = (own_path(game) / name for name in _PARTS[fold])
     part = next((part for part in parts if part.is_dir()), None)
-    found = () if part is None else [file for file in _below(part) if file.suffix == ".z8"]
-    return sum(not file.name.startswith(".") and not file.with_suffix(".json").is_file() for file in found)
+    found = [] if part is None else _below(part)
+    return sum(_is_z8(file) and not _is_story(file) for file in found)
 
 
 def _below(folder: Path) -> list[Path]:
@@ -141,10 +141,9 @@ def _below(folder: Path) -> list[Path]:
     return found
 
 
+def _is_z8(file: Path) -> bool:
+    return file.suffix == ".z8" and not file.name.startswith(".") and file.is_file()
+
+
 def _is_story(file: Path) -> bool:
-    return (
-        file.suffix == ".z8"
-        and not file.name.startswith(".")
-        and file.is_file()
-        and file.with_suffix(".json").is_file()
-    )
+    return _is_z8(file) and file.with_suffix(".json").is_file()
