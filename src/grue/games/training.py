@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from grue.errors import ConfigError
 from grue.games.babyai.mirror import GAME as BABYAI
@@ -13,7 +14,7 @@ from grue.games.base import Game, layers
 from grue.games.engine_game import EngineGame
 from grue.games.params import Params
 from grue.games.plugins import is_plugin, plugin_class
-from grue.games.renaming import RenamedOwn, renamed_own, static_renaming
+from grue.games.renaming import RenamedOwn, Renaming, renamed_own, static_renaming
 from grue.games.textworld.foods import GAME as COOKING
 from grue.games.textworld.foods import RenamedFoods, renamed_foods
 from grue.games.twx.directions import can_turn
@@ -25,25 +26,36 @@ from grue.games.worker.game import WorkerGame
 from grue.types import Episode
 
 Renamer = Callable[[Episode, random.Random], Episode]
+_TOLD = "cookingworld"  # the game that tells how many steps a win still takes
+
+
+class _Way(NamedTuple):
+    """How the things of a game are renamed."""
+
+    recorded: Renamer  # an episode that was played with the game's own names
+    played: Callable[[Game, str, float], Game]  # (the game, a salt, the share of episodes) -> the game with other names
+    possible: Callable[[Params], bool] = lambda params: True
+
+
+_WAYS = {
+    **dict.fromkeys(RENAMED, _Way(renamed_episode, RenamedTwx)),
+    "coin": _Way(renamed_episode, RenamedTwx, can_turn),
+    COOKING: _Way(renamed_foods, RenamedFoods),
+    BABYAI: _Way(renamed_room, RenamedRoom, can_mirror),
+}
 
 
 def renamer(game: str, params: Params) -> Renamer | None:
     """What renames things in recorded episodes of `game`; None for a game whose things cannot be renamed."""
-    if game in RENAMED:
-        return renamed_episode if game != "coin" or can_turn(params) else None
-    if game == COOKING:
-        return renamed_foods
-    if game == BABYAI:
-        return renamed_room if can_mirror(params) else None
-    renaming = static_renaming(plugin_class(game), game) if is_plugin(game) else None
-    return None if renaming is None else partial(renamed_own, renaming=renaming)
+    way = _way(game, params)
+    return None if way is None else way.recorded
 
 
 def check_training(name: str, params: Params, rename: float, hidden_state: bool = False, *, stage: str = "ppo") -> None:
     """ConfigError where the settings of a stage require something that a game cannot do."""
-    if rename and renamer(name, params) is None:
+    if rename and _way(name, params) is None:
         raise _cannot_rename(name, stage)
-    if hidden_state and name != "cookingworld":
+    if hidden_state and name != _TOLD:
         raise _cannot_tell(name)
 
 
@@ -58,21 +70,35 @@ def training_games(games: Sequence[Game], rename: float, salt: str, starts: Star
 def _training_game(game: Game, rename: float, salt: str, starts: Starts | None) -> Game:
     inside = list(layers(game))
     engine = inside[-1]
+    ours = engine if isinstance(engine, TwxGame | WorkerGame | EngineGame) else None
+    name, params = ("another game", "") if ours is None else (ours.game, ours.params)
     renaming = next((found for layer in inside if (found := getattr(layer, "renaming", None)) is not None), None)
-    if isinstance(engine, TwxGame) and renaming is None:
-        check_training(engine.game, engine.params, rename, starts is not None)
-        telling = game if starts is None else Told(game, starts)
-        return RenamedTwx(telling, salt, rename) if rename else telling
     if starts is not None:
-        raise _cannot_tell("another game")
-    if isinstance(engine, WorkerGame) and engine.game == COOKING and renaming is None:
-        return RenamedFoods(game, salt, rename)
-    if isinstance(engine, EngineGame) and engine.game == BABYAI and renaming is None:
-        check_training(engine.game, engine.params, rename)
-        return RenamedRoom(game, salt, rename)
-    if renaming is None:
-        raise _cannot_rename("another game", "ppo", "; a class that wraps such a game holds it as `inner`")
-    return RenamedOwn(game, renaming, salt, rename)
+        if name != _TOLD or renaming is not None:
+            raise _cannot_tell(name if renaming is None else "a class around it with a renaming of its own")
+        game = Told(game, starts)
+    if not rename:
+        return game
+    way = _way(name, params) if renaming is None else _own(renaming)
+    if way is None:
+        hint = "; a class that wraps such a game holds it as `inner`" if ours is None else ""
+        raise _cannot_rename(name, "ppo", hint)
+    return way.played(game, salt, rename)
+
+
+def _way(game: str, params: Params) -> _Way | None:
+    """How things are renamed in `game`; None if they cannot be."""
+    if game in _WAYS:
+        return _WAYS[game] if _WAYS[game].possible(params) else None
+    renaming = static_renaming(plugin_class(game), game) if is_plugin(game) else None
+    return None if renaming is None else _own(renaming)
+
+
+def _own(renaming: Renaming) -> _Way:
+    return _Way(
+        partial(renamed_own, renaming=renaming),
+        lambda game, salt, share: RenamedOwn(game, renaming, salt, share),
+    )
 
 
 def _cannot_rename(name: str, stage: str, hint: str = "") -> ConfigError:
@@ -85,6 +111,6 @@ def _cannot_rename(name: str, stage: str, hint: str = "") -> ConfigError:
 
 def _cannot_tell(name: str) -> ConfigError:
     return ConfigError(
-        f"ppo.hidden_state is for cookingworld; this is {name}",
+        f"ppo.hidden_state is for {_TOLD}; this is {name}",
         hint="set ppo.hidden_state=false, or start from a preset for this game",
     )
