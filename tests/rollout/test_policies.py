@@ -6,16 +6,18 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import tiny
 from grue import games
 from grue.algos.losses import branch_log_probs, node_entropies
-from grue.config import Config, SFTConfig
+from grue.config import Config, ModelConfig, PPOConfig, SFTConfig
 from grue.errors import ConfigError, GameError
 from grue.evaluate.evaluate import evaluate
 from grue.evaluate.summary import summarise
@@ -32,10 +34,10 @@ from grue.stages.show import token_roles
 from grue.storage.episodes import from_dict, to_dict
 from grue.train.critic import Critic
 from grue.train.learner import Learner
-from grue.train.ppo_update import Updater
+from grue.train.ppo_update import Updater, ppo_loss, with_reference
 from grue.train.reference import Reference
 from grue.train.sft import sft_loss
-from grue.types import Candidate, Episode, Observation, Task
+from grue.types import Candidate, Episode, Observation, Task, Turn
 
 MODEL = tiny.policy_model(spread=0.1)  # far enough from certain that scores of whole actions still differ
 COLUMNS = 640
@@ -230,17 +232,71 @@ def test_micro_batches_count_the_trees_of_scored_actions() -> None:
     assert all(item.size == collate([item]).ids_BL.shape[1] for item in items)
 
 
-@torch.no_grad()
+def long_lists(count: int) -> list[Episode]:
+    """Played games, in which many more actions were listed than could be."""
+    more = tuple(Candidate((7, number, 9), 1.0) for number in range(20, 120))
+
+    def longer(turn: Turn) -> Turn:
+        (branch,) = turn.branches
+        candidates = (*turn.candidates, *more[: 60 + turn.state_position % 40])
+        children = range(len(candidates))
+        return replace(turn, candidates=candidates, branches=(replace(branch, children=tuple(children)),))
+
+    played = play(PROMPTS["score, token"], tiny.tasks(count))
+    return [replace(episode, turns=tuple(map(longer, episode.turns))) for episode in played]
+
+
+def test_a_sample_with_many_tokens_of_trees_is_read_in_parts() -> None:
+    for item in samples(long_lists(6)):
+        marked = replace(item, advantages=tuple(float(place) for place in range(len(item.turns))))
+        parts = marked.parts(64, 32)
+        assert len(parts) > 1 and all(part.ids == item.ids[: len(part.ids)] and part.turns for part in parts)
+        assert tuple(turn for part in parts for turn in part.turns) == item.turns
+        assert tuple(advantage for part in parts for advantage in part.advantages) == marked.advantages
+        assert all(part.size <= 2 * len(item.ids) or len(part.turns) == 1 for part in parts)
+        assert parts[-1].ids == item.ids and item.parts(item.size, 10**9) == [item]
+    (item, *_) = samples(play(PROMPTS["choose"], tiny.tasks(1)))
+    assert item.parts(1, 32) == [item]  # without trees there is nothing to cut off
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 0.1])
+def test_reading_in_parts_changes_nothing(kl_coef: float) -> None:
+    """What is read, the loss and the step are the same, however few tokens are read at once."""
+    episodes = long_lists(6)
+    advantages = [np.linspace(-1, 1, episode.steps, dtype=np.float32) for episode in episodes]
+    turns = sum(episode.steps for episode in episodes)
+    found = []
+    for tokens in (64, 100_000):
+        cfg = PPOConfig(kl_coef=kl_coef, micro_tokens=tokens)
+        model = tiny.policy_model(spread=0.1)
+        learner = Learner.of(model, ModelConfig(dtype="float32"), cfg, value_learning_rate=1e-3)
+        items = samples(episodes, advantages, advantages)
+        if kl_coef:
+            items = with_reference(items, learner.read(items, 1.0, model=tiny.policy_model(spread=0.11)))
+        read, at_turns = learner.read(items, 1.0), learner.read_turns(items, 1.0)
+        row = learner.step(items, partial(ppo_loss, cfg=cfg, turns=turns, entropy_coef=0.01, policy=True), 1.0)
+        found.append((read, at_turns, row, torch.cat([p.detach().flatten() for p in model.parameters()])))
+    (read, at_turns, row, weights), (read_whole, at_turns_whole, row_whole, weights_whole) = found
+    for part, whole in zip(read, read_whole, strict=True):
+        width = min(part.shape[1], whole.shape[1])
+        torch.testing.assert_close(part[:, :width], whole[:, :width], atol=1e-4, rtol=1e-4)
+    for part, whole in zip(at_turns, at_turns_whole, strict=True):
+        torch.testing.assert_close(part, whole, atol=1e-4, rtol=1e-4)
+    assert row == pytest.approx(row_whole, rel=1e-3, abs=1e-5)
+    assert (weights - weights_whole).abs().max() < 1e-4
+
+
 def test_lists_that_do_not_fit_into_the_machine_are_an_error_before_it_fills(monkeypatch: pytest.MonkeyPatch) -> None:
     (item, *_) = samples(play(PROMPTS["score, sum"], tiny.tasks(1)))
     many = tuple(Candidate((7, number, 9), 1.0) for number in range(6000))
     large = replace(item, turns=tuple(replace(turn, candidates=many) for turn in item.turns))
     monkeypatch.setattr(pack, "free_bytes", lambda: 10**9)
-    with pytest.raises(MemoryError, match=r"comes to [\d,]{6,} tokens, whose mask takes [\d.]+ GiB; 0.9 are free"):
+    with pytest.raises(MemoryError, match=r"[\d,]{6,} tokens of a segment .* mask takes [\d.]+ GiB; 0.9 are free"):
         collate([large])
     assert collate([item]).trees is not None
 
 
+@torch.no_grad()
 def test_rows_with_trees_of_different_sizes_do_not_disturb_each_other() -> None:
     items = samples(play(PROMPTS["score, token"], tiny.tasks(5)))
     together = MODEL(*collate(items).inputs).logits_NC

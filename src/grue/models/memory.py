@@ -48,8 +48,8 @@ SCANNED_STATES, CHUNKED_STATES = 2.5, 0.5  # that recurrent layers keep for the 
 # one of CHUNK states in a tree, and of a game that is about to choose
 FREE_NODE, FREE_NODE_WITH_REFERENCE, TREE_STATE = 24, 40, 16
 FREE_TEXT_IN_PLAY, TREE_STATE_IN_PLAY = 44, 12
-# how long a segment is together with the trees of its turns: the most in 16 games of cooking16, rounded up
-WITH_TREES = {"score": 5.0, "aligned": 1.5}
+# tokens of a pass over a segment and what its turns list, in segments: the most (Sample.parts), but for a longer list
+WITH_TREES = {"score": 2, "aligned": 2}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,6 @@ class Estimate:
     playing: dict[str, int]
     learning: dict[str, int]
     available: int
-    reads_lists: bool = False  # whole actions are weighed, and games may list more than those that were measured
 
     @property
     def total(self) -> int:
@@ -73,8 +72,7 @@ class Estimate:
     def line(self) -> str:
         """One line for people."""
         always, playing, learning = map(_listed, (self.always, self.playing, self.learning))
-        but = ", more where hundreds of actions are listed" if self.reads_lists else ""
-        words = f"memory  at most about {_gib(self.total)} of {_gib(self.available)} GiB{but}: {always}, "
+        words = f"memory  at most about {_gib(self.total)} of {_gib(self.available)} GiB: {always}, "
         return words + f"and the larger of play ({playing}) and learning ({learning})"
 
 
@@ -105,7 +103,7 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
     }
     vocabulary = len(model.get_output_embeddings().weight)
     # a segment is read whole, however small micro-batches are
-    tokens = [int(settings.context * WITH_TREES.get(config.policy.kind, 1.0))]
+    tokens = [settings.context * WITH_TREES.get(config.policy.kind, 1)]
     tokens += [config.sft.micro_tokens, config.ppo.micro_tokens]
     tokens += [config.dagger.micro_tokens] if config.dagger.rounds else []
     learning = {
@@ -117,7 +115,7 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
         learning["reference"] = reference_bytes(config, vocabulary)
     # processes with a GPU each have it to themselves
     sharing = processes_here() if processes.count > 1 and default_device() == "cpu" else 1
-    return Estimate(always, playing, learning, available_bytes() // sharing, config.policy.kind in WITH_TREES)
+    return Estimate(always, playing, learning, available_bytes() // sharing)
 
 
 def learned_weights(model: PreTrainedModel, config: ModelConfig) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -42,8 +43,39 @@ class Sample:
     @property
     def size(self) -> int:
         """Tokens of a forward pass: the segment, and the trees of whole actions beside it."""
-        return len(self.ids) + sum(
-            len(candidate_tree(turn.candidates).tokens) for turn in self.turns if turn.candidates
+        return len(self.ids) + sum(map(_tree_size, self.turns))
+
+    def parts(self, most: int, width: int) -> list[Sample]:
+        """The sample cut into some of at most `most` tokens, or fewer where that is faster, for its trees' sake.
+
+        Each part reads the segment of L tokens again, as far as its own turns need it. A pass over S tokens with a mask
+        costs about 24 width² + 4 width S operations for each of them and each layer of a model that is `width` wide,
+        thus (6 width + S) S / (S - L) for a token of a tree, which is least at S = L + √(L² + 6 width L). So that the
+        segment is not most of the work, a part may have 2 L tokens in any case; and it has at least one turn.
+        """
+        segment = len(self.ids)
+        fastest = segment + math.isqrt(segment**2 + 6 * width * segment)
+        room = max(2 * segment, min(most, fastest))
+        if self.size <= room:
+            return [self]
+        starts, held = [0], segment
+        for place, turn in enumerate(self.turns):
+            tree = _tree_size(turn)
+            if held + tree > room and place > starts[-1]:
+                starts.append(place)
+                held = segment
+            held += tree
+        return [self._part(first, end) for first, end in zip(starts, [*starts[1:], len(self.turns)], strict=True)]
+
+    def _part(self, first: int, end: int) -> Sample:
+        turns, nodes = self.turns[first:end], [len(turn.branches) for turn in self.turns]
+        rows = slice(sum(nodes[:first]), sum(nodes[:end]))
+        return Sample(
+            self.ids[: _last_read(turns) + 1],
+            turns,
+            self.advantages[first:end],
+            self.returns[first:end],
+            None if self.reference is None else self.reference[rows],
         )
 
     @property
@@ -130,13 +162,11 @@ def samples(
             chosen = [i for i, turn in inside if advantages is not None or not turn.is_context]
             if not chosen:
                 continue
-            last = max(episode.turns[i].branches[-1].position if episode.turns[i].branches else 0 for i in chosen)
-            last = max(last, max(episode.turns[i].state_position for i in chosen))
+            turns = tuple(episode.turns[i] for i in chosen)
             packed.append(
                 Sample(
-                    # what comes after the last decision teaches nothing
-                    segment.ids[: last + 1],
-                    tuple(episode.turns[i] for i in chosen),
+                    segment.ids[: _last_read(turns) + 1],
+                    turns,
                     tuple(float(advantages[number][i]) for i in chosen)
                     if advantages is not None
                     else (0.0,) * len(chosen),
@@ -144,6 +174,16 @@ def samples(
                 )
             )
     return packed
+
+
+def _tree_size(turn: Turn) -> int:
+    """Tokens of the tree of whole actions beside a turn."""
+    return len(candidate_tree(turn.candidates).tokens) if turn.candidates else 0
+
+
+def _last_read(turns: Sequence[Turn]) -> int:
+    """The last position at which `turns` read anything: what comes after the last decision teaches nothing."""
+    return max(max([turn.state_position, *(branch.position for branch in turn.branches)]) for turn in turns)
 
 
 def _check_parallel(episodes: Sequence[Episode], numbers: Sequence[np.ndarray] | None, what: str) -> None:
@@ -319,7 +359,7 @@ def _check_room(rows: int, tokens: int) -> None:
     needed = rows * tokens**2 * _SEEN
     if needed > 2**30 and needed > free_bytes():
         raise MemoryError(
-            f"a segment with all that its turns list comes to {tokens:,} tokens, whose mask takes "
+            f"{tokens:,} tokens of a segment and of what its turns list are read at once, and their mask takes "
             f"{needed / 2**30:.1f} GiB; {free_bytes() / 2**30:.1f} are free"
         )
 

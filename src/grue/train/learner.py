@@ -19,6 +19,7 @@ from grue.models.learned import learned, load_weights
 from grue.models.load import compute_dtype
 from grue.models.policy_model import PolicyModel, Reading
 from grue.models.sharding import clip_gradients, gathered, is_shard, is_sharded, part_like
+from grue.models.value import state_width
 from grue.parallel import ALONE, Processes, peers_explained
 from grue.rollout.pack import Batch, Sample, collate, micro_batches, piles
 from grue.train.optimizers import flatten_state, make_optimizer, page_moments, unflatten_state
@@ -118,7 +119,7 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)  # an error or Ctrl-C may have ended the step before in the middle
         sums: dict[str, torch.Tensor] = {}
         with self._training():
-            mine, idle, _ = self._groups(items, self.micro_tokens)
+            mine, idle, _ = self._groups(self._parts(items, self.micro_tokens), self.micro_tokens)
             for group, counts in [*((group, True) for group in mine), *((group, False) for group in idle)]:
                 loss, metrics = self._loss(group, loss_of, counts=counts)
                 _add(sums, metrics)
@@ -144,6 +145,11 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)  # here, so that no gradients are held while games are played
         self.step_count += 1
         return totals
+
+    def _parts(self, items: Sequence[Sample], tokens: int) -> list[Sample]:
+        """What is read at once of each sample."""
+        width = state_width(self.policy_model.lm)
+        return [part for item in items for part in item.parts(tokens, width)]
 
     def _groups(self, items: Sequence[Sample], tokens: int) -> tuple[list[list[Sample]], ...]:
         """(the micro-batches that this process reads, those it reads only to keep in step, those of all processes).
@@ -222,7 +228,7 @@ class Learner:
         """The metrics that `step` would give, without a step: `grad_norm` is 0, and nothing is said of float16."""
         self.policy_model.eval()
         sums: dict[str, torch.Tensor] = {}
-        mine, idle, _ = self._groups(items, self._reading_tokens)
+        mine, idle, _ = self._groups(self._parts(items, self._reading_tokens), self._reading_tokens)
         for group in mine:
             _add(sums, self._loss(group, loss_of)[1])
         for group in idle:
@@ -253,7 +259,7 @@ class Learner:
             log_probs_NC = _log_probs(logits_NC, batch, temperature).cpu()
             return list(log_probs_NC.split([sum(len(turn.branches) for turn in item.turns) for item in group]))
 
-        return self._for_each(items, read)
+        return [_one_below_another(parts) for parts in self._for_each(items, read)]
 
     @peers_explained()
     @torch.no_grad()
@@ -273,16 +279,18 @@ class Learner:
             counts = [len(item.turns) for item in group]
             return list(zip(log_probs_T.cpu().split(counts), reading.values_T.cpu().split(counts), strict=True))
 
-        return self._for_each(items, read)
+        found = self._for_each(items, read)
+        return [(torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])) for parts in found]
 
-    def _for_each(self, items: Sequence[Sample], read: Callable[[list[Sample]], Sequence[Found]]) -> list[Found]:
-        """What `read` finds for each sample of a micro-batch, for all `items` in order and in every process."""
-        mine, idle, groups = self._groups(items, self._reading_tokens)
+    def _for_each(self, items: Sequence[Sample], read: Callable[[list[Sample]], Sequence[Found]]) -> list[list[Found]]:
+        """What `read` finds for the parts of each sample, for all `items` in order and in every process."""
+        parts_of = [self._parts([item], self._reading_tokens) for item in items]
+        mine, idle, groups = self._groups([part for parts in parts_of for part in parts], self._reading_tokens)
         here = [list(read(group)) for group in (*mine, *idle)]
         found: dict[int, Found] = {}
         for group, pieces in zip(groups, self.processes.gather(here[: len(mine)]), strict=True):
-            found |= {id(item): piece for item, piece in zip(group, pieces, strict=True)}
-        return [found[id(item)] for item in items]
+            found |= {id(part): piece for part, piece in zip(group, pieces, strict=True)}
+        return [[found[id(part)] for part in parts] for parts in parts_of]
 
     def turns_in_order(
         self, items: Sequence[Sample], read: Sequence[tuple[torch.Tensor, ...]], *, learnt: bool
@@ -295,13 +303,15 @@ class Learner:
         rows = self.processes.gather_tensors(read)
         if self.processes.count == 1:
             return rows
-        *_, groups = self._groups(items, self.micro_tokens if learnt else self._reading_tokens)
+        tokens = self.micro_tokens if learnt else self._reading_tokens
+        parts = self._parts(items, tokens)
+        *_, groups = self._groups(parts, tokens)
         found: dict[int, tuple[torch.Tensor, ...]] = {}
         for group, row in zip(groups, rows, strict=True):
             counts = [len(item.turns) for item in group]
             pieces = zip(*(tensor.split(counts) for tensor in row), strict=True)
             found |= {id(item): piece for item, piece in zip(group, pieces, strict=True)}
-        return [found[id(item)] for group in micro_batches(items, self.micro_tokens) for item in group]
+        return [found[id(part)] for group in micro_batches(parts, tokens) for part in group]
 
     def state(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         """(tensors by group, JSON) for a checkpoint. With an adapter only what learns is stored, not the base.
@@ -332,6 +342,15 @@ class Learner:
         self.step_count = int(state["step_count"])
         if self.loss_scale is not None and "loss_scale" in state:
             self.loss_scale.load_state(state["loss_scale"])
+
+
+def _one_below_another(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Log-probabilities (nodes, children) of the parts of a sample as one tensor; -inf pads."""
+    if len(tensors) == 1:
+        return tensors[0]
+    width = max(tensor.shape[1] for tensor in tensors)
+    wide = [torch.nn.functional.pad(t, (0, width - t.shape[1]), value=float("-inf")) for t in tensors]
+    return torch.cat(wide)
 
 
 def _check_precision(model: PolicyModel) -> None:
