@@ -1,7 +1,7 @@
 """Make grue_tutorial.ipynb from its source: every cell is run, from top to bottom, and the outputs are kept.
 
-    python tutorials/execute.py                          # GRUE_TUTORIAL_FAST=1 in front makes everything small
-    python tutorials/execute.py --out /tmp/trial.ipynb
+    python tutorials/execute.py
+    GRUE_TUTORIAL_FAST=1 python tutorials/execute.py --out trial.ipynb      # everything small
 
 Needs the extra [notebooks]. A cell that fails ends with its traceback, and leaves the notebook as it was. Cells that
 take a second or more are listed with their seconds: on the clock, and of processor time, games included.
@@ -54,6 +54,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, default=HERE / "grue_tutorial.ipynb")
     args = parser.parse_args()
+    if os.environ.get("GRUE_TUTORIAL_FAST") == "1" and args.out == parser.get_default("out"):
+        parser.error(
+            "with GRUE_TUTORIAL_FAST set, --out names another file: the text quotes the full notebook's numbers"
+        )
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     notebook = jupytext.read(HERE / "grue_tutorial.py")
     for number, cell in enumerate(notebook.cells):

@@ -203,9 +203,10 @@ plt.rcParams.update(
 # ### 4.1 The game
 #
 # In CookingWorld the player reads the recipe in the kitchen, finds the ingredients in three rooms behind doors, cuts and cooks them
-# as the recipe says, prepares the meal and eats it. One wrong cut loses the game, and the step limit is tight. A *task* is a game
-# with its parameters, a fold, a seed and a step limit; equal tasks give equal texts. Games come in three *folds*, with their
-# own layouts *and* their own recipes: train games are learnt from, dev games choose settings and weights, and test games are played once, at the end.
+# as the recipe says, prepares the meal and eats it. To cut or cook a food of the recipe in another way, or to eat it alone, loses the
+# game, and the step limit is tight. A *task* is a game with its parameters, a fold, a seed and a step limit; equal tasks give equal
+# texts. Games come in three *folds*, with their own layouts *and* their own recipes: train games are learnt from, dev games choose
+# settings and weights, and test games are played once, at the end.
 
 # %%
 from grue.games import make, tasks
@@ -443,7 +444,7 @@ draw_trie(policy.tries(first.turns[0].observation.actions))
 # $\pi_\text{choose}(a \mid s) = \prod_n p(c_n(a) \mid n) \,/\, \sum_{c \in C(n)} p(c \mid n)$.
 #
 # **Whole actions** (`aligned`, which we use from here on). Let $p(a \mid s)$ be the probability of writing the text of $a$,
-# over the whole vocabulary, and $A(s)$ the valid actions. Then
+# over the whole vocabulary (but for the end of its line where nothing else could follow), and $A(s)$ the valid actions. Then
 #
 # $$\pi(a \mid s) = \frac{p(a \mid s)}{\sum_{a' \in A(s)} p(a' \mid s)},$$
 #
@@ -472,6 +473,7 @@ for (v, n), p, q in zip(valid, by_token, by_action, strict=True):
 # %%
 from grue.policy.choose import ChoosePolicy
 
+put_back(base_weights)
 by_tokens, compared = ChoosePolicy(actor.model, encoder), []
 for episode in looked_at:
     for turn in episode.turns:
@@ -621,6 +623,7 @@ def piece(token: int) -> str:
     return text if len(text) <= 36 else text[:32] + "...'"
 
 
+put_back(base_weights)
 # one demonstration whose actions were all valid, and its sample
 lesson = next(episode for episode in tokenised if all(turn.valid for turn in episode.turns))
 (item,) = samples([lesson])
@@ -663,7 +666,7 @@ check(2, check_2(trained_positions))
 # %% [markdown]
 # **Exercise 3.** A forward pass over `ids` gives `logits_LV`: at each of $L$ positions, a score for each of $V$ tokens. The softmax of these scores is the
 # distribution of the **next** token. Compute $\log p$ of the text `ids[first:]`, given `ids[:first]`. For the text of an action this is the
-# $\log p(a \mid s)$ of section 5.2. Without smoothing, the SFT loss is minus the sum of such terms, divided by the number of trained tokens.
+# $\log p(a \mid s)$ of section 5.2 (where `ids` ends before a line end that is not counted). Without smoothing, the SFT loss is minus the sum of such terms, divided by the number of trained tokens.
 
 
 # %%
@@ -724,6 +727,9 @@ def most_decided(items):
         return sum(len(turn.branches) for turn in item.turns), item.size - len(item.ids)
 
     return max((two_turns(item, first) for item in items for first in range(len(item.turns) - 1)), key=size)
+
+
+put_back(base_weights)
 
 
 def two_decimals(value: float) -> str:
@@ -843,7 +849,8 @@ base_results = {
     kind: evaluate(policy, games, dev_tasks, Decoding(greedy=kind == "greedy"), context=CONTEXT)
     for kind in ("greedy", "sampled")
 }
-kinds = {"demonstrations": tokenised[: len(demos) : 5], "replays": tokenised[len(demos) :: 10]}
+some = {"demonstrations": tokenised[: len(demos) : 5], "replays": tokenised[len(demos) :: 10]}
+kinds = {kind: episodes for kind, episodes in some.items() if episodes}  # you may have left the replays out
 before = {kind: loss_on(episodes) for kind, episodes in kinds.items()}
 log = fine_tune(model, lessons)
 sft_weights = learnt()
@@ -907,8 +914,9 @@ for games_played in (20, 100, 1000):
 # %% [markdown]
 # **The clone wins fewer games than the base.** The base has read the same teacher: the losses above show that SFT has little of the teacher's play left to teach. What it
 # adds are the replays with steps left out, on which the loss falls most. From them the clone learns to skip steps, needed ones included, and to go on from where it is.
-# It does so when it is sampled; its likeliest action is nearly always the teacher's (the figure of section 11 shows both). The lost points are accepted because
-# PPO learns only from what its policy tries: SFT is meant to make it explore. At the library's size replays cost no greedy success
+# In the teacher's own states its likeliest action is still nearly always the teacher's, but a clone that has skipped a step soon is in others: there it walks to and
+# fro (`move` in the figure of section 11). The lost points are accepted because PPO learns only from what its policy tries. Whole scripts alone would make the
+# clone sure of every step; with the replays it still tries to do without some. At the library's size replays cost no greedy success
 # ([measured](../docs/experiments.md#2026-11-27--what-each-part-of-the-preset-is-worth-now-that-exploration-lasts)).
 #
 # **Why not PPO straight from the base?** With this base one could: it has read the same steps in many orders, and in the library's main job PPO
@@ -1344,7 +1352,7 @@ plt.show()
 #
 # The left figure holds the two curves that first attempts confuse: success while *collecting* (sampled, train games,
 # every iteration) and success in *evaluation* (greedy, dev games, with its interval). The right figure shows how much
-# the policy still explores (entropy), how many steps a game takes, and how many games are lost by a wrong cut or cook during exploration.
+# the policy still explores (entropy), how many steps a game takes, and how many games are lost to a mistake during exploration.
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6))
@@ -1414,6 +1422,7 @@ print("on the others, PPO less the teacher: ", difference(ppo_results["greedy"][
 # critic's value (with the bonus, a win returns up to 2, less the discount).
 
 # %%
+put_back(best["weights"])
 episode = next((e for e in ppo_results["greedy"] if e.won), ppo_results["greedy"][0])
 for number, turn in enumerate(episode.turns, 1):
     weighed = policy.weigh(turn, episode.segments[turn.segment].ids, 1.0)[:3]
@@ -1690,7 +1699,7 @@ bars(test_results, f"{len(test_tasks)} test games")
 print("PPO less SFT:    ", difference(test_results["PPO\ngreedy"], test_results["SFT\ngreedy"]))
 print("PPO less teacher:", difference(test_results["PPO\ngreedy"], test_results["gold"]))
 print(
-    "lost by a wrong cut or cook:",
+    "lost to a mistake:",
     {
         name.replace("\n", " "): f"{np.mean([e.outcome is Outcome.LOST for e in played]):.0%}"
         for name, played in test_results.items()

@@ -224,7 +224,8 @@ def test_intervals_are_those_of_the_library(one: ModuleType) -> None:
 
 
 def test_it_runs_from_end_to_end(one: ModuleType, tiny_folder: Path) -> None:
-    sizes = ["--demonstrations", "16", "--iterations", "3", "--games", "4", "--test-games", "6"]
+    """With fewer games than minibatches, too."""
+    sizes = ["--demonstrations", "16", "--iterations", "3", "--games", "3", "--test-games", "6"]
     found = one.main(["--model", str(tiny_folder), *sizes])
     assert set(found) == {"teacher", "base", "sft", "ppo", "ppo_sampled"}
 

@@ -48,8 +48,9 @@ SCANNED_STATES, CHUNKED_STATES = 2.5, 0.5  # that recurrent layers keep for the 
 # one of CHUNK states in a tree, and of a game that is about to choose
 FREE_NODE, FREE_NODE_WITH_REFERENCE, TREE_STATE = 24, 40, 16
 FREE_TEXT_IN_PLAY, TREE_STATE_IN_PLAY = 44, 12
-# tokens of a pass over a segment and what its turns list, in segments: the most (Sample.parts), but for a longer list
-WITH_TREES = {"score": 2, "aligned": 2}
+# how long a segment is together with the trees that are read beside it at once: what Sample.parts allows in any case,
+# and the most in 16 games of cooking16, rounded up
+WITH_TREES = {"score": 2.0, "aligned": 1.5}
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Estimate:
     playing: dict[str, int]
     learning: dict[str, int]
     available: int
+    reads_lists: bool = False  # whole actions are weighed, and games may list more than those that were measured
 
     @property
     def total(self) -> int:
@@ -72,7 +74,8 @@ class Estimate:
     def line(self) -> str:
         """One line for people."""
         always, playing, learning = map(_listed, (self.always, self.playing, self.learning))
-        words = f"memory  at most about {_gib(self.total)} of {_gib(self.available)} GiB: {always}, "
+        but = ", more where hundreds of actions are listed" if self.reads_lists else ""
+        words = f"memory  at most about {_gib(self.total)} of {_gib(self.available)} GiB{but}: {always}, "
         return words + f"and the larger of play ({playing}) and learning ({learning})"
 
 
@@ -103,7 +106,7 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
     }
     vocabulary = len(model.get_output_embeddings().weight)
     # a segment is read whole, however small micro-batches are
-    tokens = [settings.context * WITH_TREES.get(config.policy.kind, 1)]
+    tokens = [int(settings.context * WITH_TREES.get(config.policy.kind, 1.0))]
     tokens += [config.sft.micro_tokens, config.ppo.micro_tokens]
     tokens += [config.dagger.micro_tokens] if config.dagger.rounds else []
     learning = {
@@ -115,7 +118,7 @@ def estimate(config: Config, processes: Processes = ALONE) -> Estimate:
         learning["reference"] = reference_bytes(config, vocabulary)
     # processes with a GPU each have it to themselves
     sharing = processes_here() if processes.count > 1 and default_device() == "cpu" else 1
-    return Estimate(always, playing, learning, available_bytes() // sharing)
+    return Estimate(always, playing, learning, available_bytes() // sharing, config.policy.kind in WITH_TREES)
 
 
 def learned_weights(model: PreTrainedModel, config: ModelConfig) -> int:
