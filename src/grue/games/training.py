@@ -75,7 +75,7 @@ def _training_game(game: Game, rename: float, salt: str, starts: Starts | None) 
     renaming = next((found for layer in inside if (found := getattr(layer, "renaming", None)) is not None), None)
     if starts is not None:
         if name != _TOLD or renaming is not None:
-            raise _cannot_tell(name if renaming is None else "a class around it with a renaming of its own")
+            raise _cannot_tell(name if renaming is None else "another game")
         game = Told(game, starts)
     if not rename:
         return game
