@@ -336,8 +336,7 @@ def ppo(model: ActorCritic, encode: Encode, cfg: PPO, seed: int) -> None:
     for iteration in range(cfg.iterations):
         episodes = Play(model, encode, rng.sample(range(1000), cfg.games), rng, greedy=False).run()
         credit(episodes, cfg.gamma, cfg.lam)
-        parts = min(cfg.minibatches, cfg.games)
-        for part in (episodes[i::parts] for i in range(parts)):
+        for part in filter(None, (episodes[i :: cfg.minibatches] for i in range(cfg.minibatches))):
             # the first two iterations train only the critic: their advantages would be noise
             step(optimizer, ppo_loss(model, reference, part, cfg, policy=iteration >= 2))
         report(f"PPO {iteration + 1}", episodes)
