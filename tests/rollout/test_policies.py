@@ -255,6 +255,7 @@ def test_a_sample_with_many_tokens_of_trees_is_read_in_parts() -> None:
         assert tuple(advantage for part in parts for advantage in part.advantages) == marked.advantages
         assert all(part.size <= 2 * len(item.ids) or len(part.turns) == 1 for part in parts)
         assert parts[-1].ids == item.ids and item.parts(item.size, 10**9) == [item]
+        assert len(item.parts(item.size, 1)) > 1  # in a narrow model attention is most of the work
     (item, *_) = samples(play(PROMPTS["choose"], tiny.tasks(1)))
     assert item.parts(1, 32) == [item]  # without trees there is nothing to cut off
 
