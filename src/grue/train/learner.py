@@ -22,13 +22,12 @@ from grue.models.sharding import clip_gradients, gathered, is_shard, is_sharded,
 from grue.models.value import state_width
 from grue.parallel import ALONE, Processes, peers_explained
 from grue.rollout.pack import Batch, Sample, collate, micro_batches, piles
+from grue.train.metric_sums import add_up, as_numbers, loss_and_metrics
 from grue.train.optimizers import flatten_state, make_optimizer, page_moments, unflatten_state
 from grue.train.precision import LossScale
 
 Found = TypeVar("Found")
 LossFunction = Callable[[Reading, Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
-
-_LOGGED = {"loss", "grad_norm", "loss_scale", "skipped"}  # what a step says of itself
 
 
 class Learner:
@@ -122,9 +121,9 @@ class Learner:
             mine, idle, _ = self._groups(self._parts(items, self.micro_tokens), self.micro_tokens)
             for group, counts in [*((group, True) for group in mine), *((group, False) for group in idle)]:
                 loss, metrics = self._loss(group, loss_of, counts=counts)
-                _add(sums, metrics)
+                add_up(sums, metrics)
                 (loss if self.loss_scale is None else loss * self.loss_scale.scale).backward()
-        totals = _numbers(sums)
+        totals = as_numbers(sums)
         loss_here = totals.get("loss", 0.0)  # a process may have had nothing to read
         problem = self.processes.first("" if math.isfinite(loss_here) else f"the loss is {loss_here}")
         norm = float("nan") if problem else self._gradient_norm()
@@ -176,7 +175,7 @@ class Learner:
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """A micro-batch's (loss, metrics including the loss). If it does not count: a loss of 0, no metrics."""
         batch = collate(group).to(self.device)
-        loss, metrics = _pair(loss_of(self._read(batch), replace(batch, counts=counts)))
+        loss, metrics = loss_and_metrics(loss_of(self._read(batch), replace(batch, counts=counts)))
         # FSDP requires that the loss depend on the same weights everywhere
         return (loss, {"loss": loss.detach(), **metrics}) if counts else (0 * loss, {})
 
@@ -230,10 +229,10 @@ class Learner:
         sums: dict[str, torch.Tensor] = {}
         mine, idle, _ = self._groups(self._parts(items, self._reading_tokens), self._reading_tokens)
         for group in mine:
-            _add(sums, self._loss(group, loss_of)[1])
+            add_up(sums, self._loss(group, loss_of)[1])
         for group in idle:
             self._loss(group, loss_of, counts=False)
-        return self.processes.total({"grad_norm": 0.0, **_numbers(sums)})
+        return self.processes.total({"grad_norm": 0.0, **as_numbers(sums)})
 
     @peers_explained()
     @torch.no_grad()
@@ -308,9 +307,9 @@ class Learner:
         *_, groups = self._groups(parts, tokens)
         found: dict[int, tuple[torch.Tensor, ...]] = {}
         for group, row in zip(groups, rows, strict=True):
-            counts = [len(item.turns) for item in group]
+            counts = [len(part.turns) for part in group]
             pieces = zip(*(tensor.split(counts) for tensor in row), strict=True)
-            found |= {id(item): piece for item, piece in zip(group, pieces, strict=True)}
+            found |= {id(part): piece for part, piece in zip(group, pieces, strict=True)}
         return [found[id(part)] for group in micro_batches(parts, tokens) for part in group]
 
     def state(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
@@ -380,35 +379,3 @@ def _log_probs(logits_NC: torch.Tensor, batch: Batch, temperature: float) -> tor
             hint="read them apart, at temperature 1",
         )
     return logits_NC
-
-
-def _pair(found: Any) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-    """What a loss function gave. TrainingError if one that a user wrote gave something else than loss and metrics."""
-    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
-        hint = "return loss, {}: the dict is of metrics"
-        raise TrainingError(f"the loss function gave {type(found).__name__}, not a pair", hint=hint)
-    loss, metrics = found
-    for what, value in (("the loss", loss), *((f"the metric {name!r}", value) for name, value in metrics.items())):
-        if not isinstance(value, torch.Tensor):
-            raise TrainingError(f"{what} is a {type(value).__name__}", hint="loss and metrics are tensors")
-        if value.ndim:
-            hint = "sum it over the turns: a micro-batch gives one number"
-            raise TrainingError(f"{what} has the shape {tuple(value.shape)}", hint=hint)
-    if torch.is_grad_enabled() and not loss.requires_grad:
-        hint = "compute it from the reading, without detach() and torch.no_grad()"
-        raise TrainingError("the loss has no gradient", hint=hint)
-    taken = _LOGGED & metrics.keys()
-    if taken:
-        raise TrainingError(f"a metric is named {min(taken)!r}, which step gives itself", hint="name it otherwise")
-    return loss, metrics
-
-
-def _add(sums: dict[str, torch.Tensor], metrics: Mapping[str, torch.Tensor]) -> None:
-    """Add up on the device: reading a number would wait for all work under way."""
-    for name, value in metrics.items():
-        more = value.detach().double()
-        sums[name] = sums[name] + more if name in sums else more
-
-
-def _numbers(sums: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    return dict(zip(sums, torch.stack([*sums.values()]).tolist(), strict=True)) if sums else {}
